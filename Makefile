@@ -1,0 +1,62 @@
+# Everything runs with Go alone: buf, the protobuf plugins and golangci-lint are built from
+# the pinned versions in tools/. Works with make 3.81 and POSIX sh.
+
+GO         = go
+BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
+LINTER     = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+RACE       = -race
+PACKAGES   = ./...
+TEST_ARGS  =
+BENCH_ARGS =
+DEV_ARGS   =
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test check verify lint generated proto bench bench-once generate format clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+run: build ## start caretaker with a database of its own and demo data (DEV_ARGS="--listen ADDR")
+	@tools/require.sh postgres
+	bin/caretaker dev $(DEV_ARGS)
+
+build: ## build bin/caretaker
+	$(GO) build -o bin/caretaker .
+
+test: ## run the tests under the race detector (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=)
+	@tools/require.sh postgres $(if $(RACE),compiler)
+	$(GO) test $(RACE) $(TEST_ARGS) $(PACKAGES)
+
+check: verify test ## all that CI checks
+
+verify: lint generated proto bench-once ## all that CI checks, except the tests
+
+lint: ## check the Go code with golangci-lint
+	$(LINTER) run
+
+generated: ## check that generated code and documents are up to date
+	@tools/generated.sh
+
+proto: ## check the API: format, style, and that nothing published breaks
+	$(BUF) format --diff --exit-code
+	$(BUF) lint
+	@tools/breaking.sh
+
+bench: ## run the benchmarks that compare caretaker with the plain ways (BENCH_ARGS=...)
+	@tools/require.sh postgres
+	$(GO) run ./bench $(BENCH_ARGS)
+
+bench-once: ## run every Go benchmark once, to see that it still works
+	@tools/require.sh postgres
+	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
+
+generate: ## write the generated code and documents
+	$(BUF) generate
+	$(GO) generate ./...
+
+format: ## format the Go code and the API
+	$(LINTER) fmt
+	$(BUF) format --write
+
+clean: ## remove what was built
+	rm -rf bin

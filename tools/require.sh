@@ -1,0 +1,115 @@
+#!/bin/sh
+# require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
+#   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
+#   compiler   a C compiler, which Go's race detector needs
+# Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
+set -eu
+
+say() {
+	echo "require: $*"
+}
+
+# postgres_bin prints the folder with the newest server programs, if any.
+postgres_bin() {
+	on_path=$(command -v initdb 2>/dev/null || true)
+	for folder in \
+		"${on_path%/initdb}" \
+		$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -rV) \
+		$(ls -d /usr/pgsql-*/bin 2>/dev/null | sort -rV) \
+		/opt/homebrew/opt/postgresql@*/bin /usr/local/opt/postgresql@*/bin \
+		/Applications/Postgres.app/Contents/Versions/latest/bin \
+		/opt/homebrew/bin /usr/local/bin /usr/local/pgsql/bin /usr/bin; do
+		if [ -x "$folder/initdb" ] && [ -x "$folder/postgres" ]; then
+			echo "$folder"
+			return
+		fi
+	done
+}
+
+# as_root runs a command as root; it fails where that is not possible without a password.
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo -n "$@"
+	fi
+}
+
+may_be_root() {
+	[ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }
+}
+
+apt_install() {
+	say "installing $* with apt-get"
+	as_root apt-get -qq -o DPkg::Lock::Timeout=300 update </dev/null &&
+		as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
+			install --no-install-recommends "$@" </dev/null
+}
+
+# apt_install_postgres installs the programs alone: Debian's packages would also create and
+# start a database cluster, which nobody asked for.
+apt_install_postgres() {
+	settings=/etc/postgresql-common/createcluster.d
+	as_root mkdir -p "$settings"
+	echo "create_main_cluster = false" | as_root tee "$settings/zz-caretaker.conf" >/dev/null
+	failed=
+	apt_install postgresql || failed=yes
+	as_root rm -f "$settings/zz-caretaker.conf"
+	[ -z "$failed" ]
+}
+
+# install WHAT: false when there is no way to install it here.
+install() {
+	if command -v brew >/dev/null; then
+		case $1 in
+		postgres) say "installing postgresql@17 with brew" && brew install --quiet postgresql@17 ;;
+		*) return 1 ;;
+		esac
+	elif ! may_be_root; then
+		say "neither root nor sudo without a password: nothing can be installed"
+		return 1
+	elif command -v apt-get >/dev/null; then
+		case $1 in
+		postgres) apt_install_postgres ;;
+		compiler) apt_install gcc libc6-dev ;;
+		esac
+	elif command -v dnf >/dev/null; then
+		case $1 in
+		postgres) say "installing postgresql-server with dnf" && as_root dnf -q -y install postgresql-server ;;
+		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
+		esac
+	else
+		say "neither apt-get, dnf nor brew: nothing can be installed"
+		return 1
+	fi
+}
+
+require_postgres() {
+	if [ -z "$(postgres_bin)" ] && ! install postgres; then
+		say "no PostgreSQL: caretaker will download its own at first use. Without network access to"
+		say "Maven Central install it yourself, for example: sudo apt-get install postgresql"
+		return 0
+	fi
+	say "PostgreSQL's programs are in $(postgres_bin)"
+}
+
+require_compiler() {
+	for name in "${CC:-gcc}" gcc clang; do
+		if command -v "$name" >/dev/null; then
+			return 0
+		fi
+	done
+	# On macOS the race detector needs none.
+	if [ "$(uname)" != Darwin ] && ! install compiler; then
+		say "no C compiler, which the race detector needs. Install one, for example:" >&2
+		say "sudo apt-get install gcc libc6-dev. Or go without the race detector: make test RACE=" >&2
+		return 1
+	fi
+}
+
+for name in "$@"; do
+	case $name in
+	postgres | compiler) "require_$name" ;;
+	*) say "unknown requirement $name: postgres or compiler" >&2 && exit 2 ;;
+	esac
+done
