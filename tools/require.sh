@@ -2,6 +2,7 @@
 # require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
 #   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
 #   compiler   a C compiler, which Go's race detector needs
+#   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
 set -eu
 
@@ -72,11 +73,13 @@ install() {
 		case $1 in
 		postgres) apt_install_postgres ;;
 		compiler) apt_install gcc libc6-dev ;;
+		make) apt_install make ;;
 		esac
 	elif command -v dnf >/dev/null; then
 		case $1 in
 		postgres) say "installing postgresql-server with dnf" && as_root dnf -q -y install postgresql-server ;;
 		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
+		make) say "installing make with dnf" && as_root dnf -q -y install make ;;
 		esac
 	else
 		say "neither apt-get, dnf nor brew: nothing can be installed"
@@ -107,9 +110,16 @@ require_compiler() {
 	fi
 }
 
+require_make() {
+	if ! command -v make >/dev/null && ! install make; then
+		say "no make. Install it, for example: sudo apt-get install make" >&2
+		return 1
+	fi
+}
+
 for name in "$@"; do
 	case $name in
-	postgres | compiler) "require_$name" ;;
-	*) say "unknown requirement $name: postgres or compiler" >&2 && exit 2 ;;
+	postgres | compiler | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, compiler or make" >&2 && exit 2 ;;
 	esac
 done
