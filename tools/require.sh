@@ -5,24 +5,27 @@
 #   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
 set -eu
+oldest_postgres=14
 
 say() {
 	echo "require: $*"
 }
 
-# postgres_bin prints the folder with the newest server programs, if any.
+# postgres_bin prints the folder of the first server programs that are new enough, if any.
+# It looks where devdb looks: on PATH, then where package managers put them.
 postgres_bin() {
-	on_path=$(command -v initdb 2>/dev/null || true)
-	for folder in \
-		"${on_path%/initdb}" \
-		$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -rV) \
-		$(ls -d /usr/pgsql-*/bin 2>/dev/null | sort -rV) \
+	on_path=$(command -v postgres 2>/dev/null || true)
+	for folder in "${on_path%/postgres}" $(ls -d \
+		/usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/libexec/postgresql* \
 		/opt/homebrew/opt/postgresql@*/bin /usr/local/opt/postgresql@*/bin \
-		/Applications/Postgres.app/Contents/Versions/latest/bin \
-		/opt/homebrew/bin /usr/local/bin /usr/local/pgsql/bin /usr/bin; do
+		/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin \
+		/Applications/Postgres.app/Contents/Versions/*/bin /usr/local/pgsql/bin 2>/dev/null); do
 		if [ -x "$folder/initdb" ] && [ -x "$folder/postgres" ]; then
-			echo "$folder"
-			return
+			major=$("$folder/postgres" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+			if [ "$major" -ge "$oldest_postgres" ]; then
+				echo "$folder (version $major)"
+				return
+			fi
 		fi
 	done
 }
@@ -44,7 +47,7 @@ apt_install() {
 	say "installing $* with apt-get"
 	as_root apt-get -qq -o DPkg::Lock::Timeout=300 update </dev/null &&
 		as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
-			install --no-install-recommends "$@" </dev/null
+			install --no-install-recommends "$@" </dev/null >/dev/null
 }
 
 # apt_install_postgres installs the programs alone: Debian's packages would also create and
@@ -52,11 +55,10 @@ apt_install() {
 apt_install_postgres() {
 	settings=/etc/postgresql-common/createcluster.d
 	as_root mkdir -p "$settings"
+	trap 'as_root rm -f "$settings/zz-caretaker.conf"' EXIT
+	trap 'exit 1' INT TERM
 	echo "create_main_cluster = false" | as_root tee "$settings/zz-caretaker.conf" >/dev/null
-	failed=
-	apt_install postgresql || failed=yes
-	as_root rm -f "$settings/zz-caretaker.conf"
-	[ -z "$failed" ]
+	apt_install postgresql
 }
 
 # install WHAT: false when there is no way to install it here.
@@ -88,12 +90,16 @@ install() {
 }
 
 require_postgres() {
-	if [ -z "$(postgres_bin)" ] && ! install postgres; then
-		say "no PostgreSQL: caretaker will download its own at first use. Without network access to"
-		say "Maven Central install it yourself, for example: sudo apt-get install postgresql"
-		return 0
+	found=$(postgres_bin)
+	if [ -z "$found" ] && install postgres; then
+		found=$(postgres_bin)
 	fi
-	say "PostgreSQL's programs are in $(postgres_bin)"
+	if [ -n "$found" ]; then
+		say "PostgreSQL's programs are in $found"
+		return
+	fi
+	say "no PostgreSQL $oldest_postgres or later: caretaker will download one at first use. Where it cannot reach"
+	say "Maven Central, install one yourself, for example: sudo apt-get install postgresql"
 }
 
 require_compiler() {
