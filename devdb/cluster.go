@@ -1,0 +1,167 @@
+package devdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// superuser owns the cluster and everything devdb makes in it.
+const superuser = "caretaker"
+
+// Config says what cluster to start. The zero value is the persistent cluster
+// in the user's default place.
+type Config struct {
+	// Dir holds everything of the cluster. Empty: for an ephemeral cluster a new
+	// temporary folder, else caretaker/dev in the user's cache folder (for root
+	// /var/lib/caretaker/dev, as the server's user must reach it).
+	Dir string
+	// Ephemeral clusters trade durability for speed and are removed, folder and
+	// all, when they stop or their process ends.
+	Ephemeral bool
+	// Log gets one line for each step that takes time; nil: nothing is said.
+	Log io.Writer
+	// Settings are server settings (postgresql.conf) that win over our own.
+	Settings map[string]string
+}
+
+// Cluster is a running PostgreSQL server. Its methods may be called from
+// several goroutines.
+type Cluster struct {
+	config   Config
+	folder   folder
+	owner    account
+	password string
+	port     int
+	server   server
+}
+
+// Start returns when the server accepts connections, at once if the folder's
+// server still runs from an earlier process. It fails, naming the holder, while
+// another process uses the folder. ctx bounds the start alone: a server that is
+// up stays up until Stop, or until this process ends in whatever way.
+func Start(ctx context.Context, config Config) (*Cluster, error) {
+	if config.Log == nil {
+		config.Log = io.Discard
+	}
+	owner, err := serverAccount()
+	if err != nil {
+		return nil, err
+	}
+	if config.Ephemeral {
+		sweep(ctx, tempBases(), time.Now())
+	}
+	f, err := config.open(owner)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{config: config, folder: f, owner: owner}
+	if err := c.start(ctx); err != nil {
+		if config.Ephemeral {
+			err = errors.Join(err, os.RemoveAll(f.path))
+		}
+		return nil, errors.Join(err, f.close())
+	}
+	return c, nil
+}
+
+func (config Config) open(owner account) (folder, error) {
+	switch {
+	case config.Dir != "":
+		return openFolder(config.Dir, owner)
+	case config.Ephemeral:
+		return tempFolder(owner)
+	case owner.switched:
+		return openFolder("/var/lib/caretaker/dev", owner)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return folder{}, fmt.Errorf("no default data folder, name one: %w", err)
+	}
+	return openFolder(filepath.Join(cache, "caretaker", "dev"), owner)
+}
+
+func (c *Cluster) start(ctx context.Context) (err error) {
+	if c.password, err = c.folder.password(c.owner); err != nil {
+		return err
+	}
+	adopted, err := c.adopt(ctx)
+	if adopted || err != nil {
+		return err
+	}
+	version, err := c.folder.version()
+	if err != nil {
+		return err
+	}
+	found, err := c.programs(ctx, version)
+	if err != nil {
+		return err
+	}
+	if version == 0 {
+		if err := c.initialise(ctx, found); err != nil {
+			return err
+		}
+	}
+	return c.launch(ctx, found)
+}
+
+// URL returns a connection URL for the named database, for pgx and psql alike.
+// It holds the password.
+func (c *Cluster) URL(database string) string {
+	return (&url.URL{
+		Scheme: "postgres", User: url.UserPassword(superuser, c.password),
+		Host: "127.0.0.1:" + strconv.Itoa(c.port), Path: "/" + database, RawQuery: "sslmode=disable",
+	}).String()
+}
+
+// CreateDatabase makes an empty database, unless it exists.
+func (c *Cluster) CreateDatabase(ctx context.Context, name string) error {
+	err := c.exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	var known *pgconn.PgError
+	if errors.As(err, &known) && known.Code == "42P04" {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// exec runs single statements on the maintenance database.
+func (c *Cluster) exec(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop shuts the server down, breaking open connections, and removes an
+// ephemeral cluster's folder. A server that has not gone after 20 seconds, or
+// when ctx ends, is stopped without a checkpoint; nothing committed is lost.
+// Stopping twice does nothing.
+func (c *Cluster) Stop(ctx context.Context) error {
+	err := c.server.stop(ctx, c.folder)
+	if c.config.Ephemeral {
+		err = errors.Join(err, os.RemoveAll(c.folder.path))
+	}
+	if closeErr := c.folder.close(); !errors.Is(closeErr, os.ErrClosed) {
+		err = errors.Join(err, closeErr)
+	}
+	return err
+}

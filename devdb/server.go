@@ -1,0 +1,170 @@
+package devdb
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed supervise.sh
+var supervise string
+
+// stopTimeout is how long a fast shutdown may take before the server is told
+// to quit at once. supervise.sh has the same limit.
+const stopTimeout = 20 * time.Second
+
+// server is the postmaster and our hold on it.
+type server struct {
+	pid  int
+	hold *os.File      // closing it makes the supervisor stop the server
+	done chan struct{} // closed when our child has ended
+	once sync.Once
+	err  error // of stop
+}
+
+// supervised starts the supervising shell with the other end of hold as its
+// standard input. The shell becomes the server, if command names one.
+func supervised(f folder, owner account, remove bool, pid int, command ...string) (*exec.Cmd, *os.File, error) {
+	read, hold, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = read.Close() }()
+	log, err := os.OpenFile(f.file("postgres.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, errors.Join(err, hold.Close())
+	}
+	defer func() { _ = log.Close() }()
+	removed, running := "", ""
+	if remove {
+		removed = f.path
+	}
+	if pid != 0 {
+		running = strconv.Itoa(pid)
+	}
+	cmd := exec.Command("/bin/sh", append([]string{"-c", supervise, "supervise", f.data(), removed, running}, command...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, log, log
+	cmd.Env, cmd.Dir, cmd.SysProcAttr = environment(), "/", owner.attr()
+	if err := cmd.Start(); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start %s as user %s: %w", command, owner.name, err), hold.Close())
+	}
+	return cmd, hold, nil
+}
+
+// environment keeps the caller's locale, PGPORT and the like away from the server.
+func environment() []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+}
+
+// wait reaps the child in the background until it ends.
+func (s *server) wait(cmd *exec.Cmd) {
+	s.pid, s.done = cmd.Process.Pid, make(chan struct{})
+	go func() {
+		defer close(s.done)
+		_ = cmd.Wait() // the exit status is told by the log
+	}()
+}
+
+func (s *server) stop(ctx context.Context, f folder) error {
+	s.once.Do(func() {
+		if s.pid != 0 && f.names(s.pid) {
+			limit := stopTimeout
+			if until, ok := ctx.Deadline(); ok {
+				limit = min(limit, time.Until(until))
+			}
+			s.err = halt(f, s.pid, limit)
+		}
+		s.err = errors.Join(s.err, s.release())
+		if s.done != nil {
+			<-s.done
+		}
+	})
+	return s.err
+}
+
+// release ends the supervision. Only a dead owner's folder is removed for it.
+func (s *server) release() error {
+	if s.hold == nil {
+		return nil
+	}
+	_, _ = s.hold.WriteString("keep\n") // fails only when no supervisor is left
+	return s.hold.Close()
+}
+
+// halt stops the folder's server: fast, and when that takes longer than limit,
+// at once.
+func halt(f folder, pid int, limit time.Duration) error {
+	for _, step := range []struct {
+		signal syscall.Signal
+		limit  time.Duration
+	}{{syscall.SIGINT, limit}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}} {
+		if err := syscall.Kill(pid, step.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop the server (process %d): %w", pid, err)
+		}
+		for end := time.Now().Add(step.limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if !f.names(pid) || !alive(pid) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("the server (process %d) does not stop: stop it by hand", pid)
+}
+
+func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+
+// postmasterFile is what a server notes about itself in its data folder.
+type postmasterFile struct{ pid, port int }
+
+func (f folder) readPostmaster() (postmasterFile, bool) {
+	file, err := os.Open(filepath.Join(f.data(), "postmaster.pid"))
+	if err != nil {
+		return postmasterFile{}, false
+	}
+	defer func() { _ = file.Close() }()
+	var lines []string
+	for scan := bufio.NewScanner(file); scan.Scan(); {
+		lines = append(lines, strings.TrimSpace(scan.Text()))
+	}
+	if len(lines) < 4 {
+		return postmasterFile{}, false
+	}
+	pid, pidErr := strconv.Atoi(lines[0])
+	port, portErr := strconv.Atoi(lines[3])
+	return postmasterFile{pid: pid, port: port}, pidErr == nil && portErr == nil && pid > 1
+}
+
+// names says whether the folder's server is process pid.
+func (f folder) names(pid int) bool {
+	found, ok := f.readPostmaster()
+	return ok && found.pid == pid
+}
+
+// proves connects and asks the server where its data is: a pid or a port alone
+// may have been given to somebody else since.
+func proves(ctx context.Context, f folder, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var dir string
+	if err := conn.QueryRow(ctx, "SELECT current_setting('data_directory')").Scan(&dir); err != nil {
+		return err
+	}
+	if resolved, err := filepath.EvalSymlinks(f.data()); err != nil || dir != f.data() && dir != resolved {
+		return fmt.Errorf("another server, of %s, listens there", dir)
+	}
+	return nil
+}

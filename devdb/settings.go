@@ -1,0 +1,34 @@
+package devdb
+
+import (
+	"context"
+	"maps"
+	"strconv"
+)
+
+// settings are the server's settings: light, and for an ephemeral cluster as
+// fast as a database can be that nobody will miss.
+func (c *Cluster) settings(ctx context.Context, found programs) map[string]string {
+	all := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(c.port),
+		"unix_socket_directories": "",
+		"shared_buffers":          "128MB",
+		"max_connections":         "200",
+		"timezone":                "UTC",
+		"log_timezone":            "UTC",
+	}
+	if c.config.Ephemeral {
+		maps.Copy(all, map[string]string{
+			"max_connections":    "300",
+			"fsync":              "off",
+			"synchronous_commit": "off",
+			"full_page_writes":   "off",
+		})
+	}
+	if found.library(ctx, "pg_stat_statements") {
+		all["shared_preload_libraries"] = "pg_stat_statements"
+	}
+	maps.Copy(all, c.config.Settings)
+	return all
+}

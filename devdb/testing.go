@@ -1,0 +1,155 @@
+package devdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// tb is what Clone needs of *testing.T, *testing.B and the like. The testing
+// package itself stays out of the binary.
+type tb interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+}
+
+// Template describes databases that tests get copies of.
+type Template struct {
+	// Name identifies the template within the process, at most 40 bytes.
+	Name string
+	// Schema is loaded first: a name for LoadSchema, or empty for none.
+	Schema string
+	// Prepare, if set, does the rest, such as migrating. It runs once for the
+	// process and has to close its connections.
+	Prepare func(ctx context.Context, url string) error
+}
+
+// Tests gives the tests of one process databases of their own, on one ephemeral
+// cluster that starts with the first. The zero value is ready; a test package
+// has one and hands it the package's run:
+//
+//	var databases devdb.Tests
+//
+//	func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+type Tests struct {
+	mu        sync.Mutex
+	cluster   *Cluster
+	failed    error
+	templates map[string]error
+	clones    int
+}
+
+// Run runs the tests and then stops the cluster. Its result is for os.Exit. A
+// test process that is killed or interrupted leaves nothing behind either.
+func (s *Tests) Run(m interface{ Run() int }) int {
+	code := m.Run()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return code
+	}
+	if err := s.cluster.Stop(context.Background()); err != nil {
+		fmt.Println("stop the test databases:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Cluster returns the tests' cluster, for what needs more than a Clone. It
+// belongs to all tests of the process: what a test changes it puts back.
+func (s *Tests) Cluster(t tb) *Cluster {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cluster, err := s.started()
+	if err != nil {
+		t.Fatalf("start the test databases: %v", err)
+	}
+	return cluster
+}
+
+// started starts the cluster once; the caller holds mu.
+func (s *Tests) started() (*Cluster, error) {
+	if s.cluster == nil && s.failed == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*startTimeout)
+		defer cancel()
+		s.cluster, s.failed = Start(ctx, Config{Ephemeral: true})
+	}
+	return s.cluster, s.failed
+}
+
+// Clone returns the URL of a new copy of the template, which is dropped, with
+// whatever is connected to it, when the test ends.
+func (s *Tests) Clone(t tb, from Template) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	cluster := s.Cluster(t)
+	number, err := s.prepared(ctx, cluster, from)
+	if err != nil {
+		t.Fatalf("prepare the template %s: %v", from.Name, err)
+	}
+	name := fmt.Sprintf("clone_%d_%s", number, from.Name)
+	if err := cluster.clone(ctx, name, from.database()); err != nil {
+		t.Fatalf("clone the template %s: %v", from.Name, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		drop := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
+		if err := cluster.exec(ctx, drop); err != nil {
+			t.Fatalf("drop the clone %s: %v", name, err)
+		}
+	})
+	return cluster.URL(name)
+}
+
+func (t Template) database() string { return "template_" + t.Name }
+
+// prepared makes the template's database, once, and counts the clones.
+func (s *Tests) prepared(ctx context.Context, cluster *Cluster, from Template) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clones++
+	err, known := s.templates[from.Name]
+	if !known {
+		if s.templates == nil {
+			s.templates = map[string]error{}
+		}
+		err = cluster.prepare(ctx, from)
+		s.templates[from.Name] = err
+	}
+	return s.clones, err
+}
+
+func (c *Cluster) prepare(ctx context.Context, from Template) error {
+	if from.Name == "" || len(from.Name) > 40 || strings.ContainsRune(from.Name, 0) {
+		return errors.New("a template's name has 1 to 40 bytes")
+	}
+	if err := c.CreateDatabase(ctx, from.database()); err != nil {
+		return err
+	}
+	url := c.URL(from.database())
+	if from.Schema != "" {
+		if err := LoadSchema(ctx, url, from.Schema); err != nil {
+			return err
+		}
+	}
+	if from.Prepare != nil {
+		if err := from.Prepare(ctx, url); err != nil {
+			return err
+		}
+	}
+	return c.exec(ctx, "ALTER DATABASE "+pgx.Identifier{from.database()}.Sanitize()+" ALLOW_CONNECTIONS false")
+}
+
+// clone copies a database. The server waits up to 5 s for connections to the
+// template to end, and fails if they do not.
+func (c *Cluster) clone(ctx context.Context, name, template string) error {
+	return c.exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+pgx.Identifier{template}.Sanitize())
+}
