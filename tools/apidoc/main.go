@@ -1,0 +1,158 @@
+// Command apidoc is a protoc plugin that writes one Markdown page for each package of the API,
+// from the comments in its proto files. buf runs it: see buf.gen.yaml.
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/compiler/protogen"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/pluginpb"
+)
+
+func main() {
+	protogen.Options{}.Run(func(plugin *protogen.Plugin) error {
+		plugin.SupportedFeatures = uint64(pluginpb.CodeGeneratorResponse_FEATURE_PROTO3_OPTIONAL)
+		for _, file := range plugin.Files {
+			if file.Generate {
+				name := string(file.Desc.Package()) + ".md"
+				page{plugin.NewGeneratedFile(name, "")}.file(file)
+			}
+		}
+		return nil
+	})
+}
+
+// page is a Markdown file in the making.
+type page struct{ out *protogen.GeneratedFile }
+
+func (p page) file(file *protogen.File) {
+	p.out.P("<!-- Generated from ", file.Desc.Path(), " by make generate. Do not edit. -->")
+	p.out.P()
+	p.out.P("# ", file.Desc.Package())
+	p.out.P()
+	p.out.P(prose(introduction(file)))
+	for _, service := range file.Services {
+		p.service(service)
+	}
+	for _, message := range file.Messages {
+		p.message(message)
+	}
+	for _, enum := range file.Enums {
+		p.enum(enum)
+	}
+}
+
+func (p page) service(service *protogen.Service) {
+	p.heading("Service", service.Desc, service.Comments)
+	p.out.P()
+	p.out.P("| call | request | response | |")
+	p.out.P("|---|---|---|---|")
+	for _, method := range service.Methods {
+		response := link(method.Output.Desc)
+		if method.Desc.IsStreamingServer() {
+			response = "stream of " + response
+		}
+		p.out.P("| `", method.Desc.Name(), "` | ", link(method.Input.Desc), " | ", response, " | ", cell(method.Comments), " |")
+	}
+}
+
+func (p page) message(message *protogen.Message) {
+	if message.Desc.IsMapEntry() {
+		return
+	}
+	p.heading("Message", message.Desc, message.Comments)
+	if len(message.Fields) > 0 {
+		p.out.P()
+		p.out.P("| field | type | |")
+		p.out.P("|---|---|---|")
+	}
+	for _, field := range message.Fields {
+		p.out.P("| `", field.Desc.Name(), "` | ", fieldType(field.Desc), " | ", cell(field.Comments), " |")
+	}
+	for _, nested := range message.Messages {
+		p.message(nested)
+	}
+	for _, nested := range message.Enums {
+		p.enum(nested)
+	}
+}
+
+func (p page) enum(enum *protogen.Enum) {
+	p.heading("Enum", enum.Desc, enum.Comments)
+	p.out.P()
+	p.out.P("| value | |")
+	p.out.P("|---|---|")
+	for _, value := range enum.Values {
+		p.out.P("| `", value.Desc.Name(), "` | ", cell(value.Comments), " |")
+	}
+}
+
+func (p page) heading(kind string, of protoreflect.Descriptor, comments protogen.CommentSet) {
+	p.out.P()
+	p.out.P("## ", kind, " ", of.Name())
+	p.out.P()
+	p.out.P(prose(comments))
+}
+
+// fieldType says what a field holds, with a link where this page describes it.
+func fieldType(field protoreflect.FieldDescriptor) string {
+	switch {
+	case field.IsMap():
+		return fmt.Sprintf("map of %s to %s", fieldType(field.MapKey()), fieldType(field.MapValue()))
+	case field.IsList():
+		return "repeated " + kind(field)
+	case field.HasOptionalKeyword():
+		return "optional " + kind(field)
+	default:
+		return kind(field)
+	}
+}
+
+func kind(field protoreflect.FieldDescriptor) string {
+	switch {
+	case field.Enum() != nil:
+		return link(field.Enum())
+	case field.Message() != nil:
+		return link(field.Message())
+	default:
+		return field.Kind().String()
+	}
+}
+
+// link refers to the section of a message or enum; those of other packages are only named.
+func link(of protoreflect.Descriptor) string {
+	if of.ParentFile().Package().Parent() == "google" {
+		return "`" + string(of.FullName()) + "`"
+	}
+	section := "message"
+	if _, isEnum := of.(protoreflect.EnumDescriptor); isEnum {
+		section = "enum"
+	}
+	return fmt.Sprintf("[%s](#%s-%s)", of.Name(), section, strings.ToLower(string(of.Name())))
+}
+
+// introduction is what the file says above its syntax line.
+func introduction(file *protogen.File) protogen.CommentSet {
+	const syntaxField = 12 // of google.protobuf.FileDescriptorProto
+	above := file.Desc.SourceLocations().ByPath(protoreflect.SourcePath{syntaxField})
+	return protogen.CommentSet{Leading: protogen.Comments(above.LeadingComments)}
+}
+
+// prose is a comment as Markdown, without the instructions to the API's linter.
+func prose(comments protogen.CommentSet) string {
+	var lines []string
+	for line := range strings.Lines(string(comments.Leading + comments.Trailing)) {
+		line = strings.TrimRight(strings.TrimPrefix(line, " "), " \n")
+		if !strings.HasPrefix(line, "buf:lint:") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}
+
+// cell is a comment on one line, fit for a table.
+func cell(comments protogen.CommentSet) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(prose(comments)), " "), "|", `\|`)
+}
