@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -58,24 +59,36 @@ func (a account) own(path string) error {
 }
 
 // reaches checks that the account can enter the folder and all those above it,
-// as far as they exist.
+// as far as they exist. The folder itself, and our own folders below the
+// system's temporary one, are opened for passing through where that is missing.
 func (a account) reaches(dir string) error {
 	if !a.switched {
 		return nil
 	}
+	temp := filepath.Clean(os.TempDir()) + string(filepath.Separator)
+	closed := map[string]fs.FileMode{}
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err == nil && !a.enters(info) {
-			return fmt.Errorf("PostgreSQL does not run as root, and the user %s cannot enter %s (mode %04o): choose another folder, for example below /var/lib",
-				a.name, at, info.Mode().Perm())
+			if at != dir && !strings.HasPrefix(at, temp) {
+				return fmt.Errorf("PostgreSQL does not run as root, and the user %s cannot enter %s (mode %04o): choose another data folder, for example /var/lib/caretaker/dev",
+					a.name, at, info.Mode().Perm())
+			}
+			closed[at] = info.Mode().Perm()
 		}
 		if at == filepath.Dir(at) {
-			return nil
+			break
 		}
 	}
+	for at, mode := range closed {
+		if err := os.Chmod(at, mode|0o011); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a account) enters(info fs.FileInfo) bool {

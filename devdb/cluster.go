@@ -123,6 +123,9 @@ func (c *Cluster) URL(database string) string {
 	}).String()
 }
 
+// Dir returns the folder of the cluster, as an absolute path.
+func (c *Cluster) Dir() string { return c.folder.path }
+
 // CreateDatabase makes an empty database, unless it exists.
 func (c *Cluster) CreateDatabase(ctx context.Context, name string) error {
 	err := c.exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
