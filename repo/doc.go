@@ -1,0 +1,13 @@
+// Package repo holds all SQL of caretaker and is the only package that knows the PostgreSQL driver.
+//
+// What it guarantees:
+//
+//   - An exported method is a whole step and a whole transaction, sent in one network round trip wherever it writes:
+//     a process that is stopped in the middle leaves no transaction open.
+//   - Every transaction that writes for a run takes a [Fence] and changes nothing unless the lease row of that name,
+//     holder and epoch in the same database is unexpired. The row stays locked until the commit, so a take-over cannot
+//     come between check and commit. Otherwise the error is [ErrLeaseLost].
+//   - The clock of the database decides; the host's clock is never read for a decision.
+//   - Errors of the server are [*Error] values with SQLSTATE; a database that cannot be reached is [ErrUnreachable].
+//   - No statement without a cap on its rows and its time.
+package repo

@@ -1,0 +1,121 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/lib/pq"
+)
+
+// Sentinels of this package.
+var (
+	// ErrUnreachable means that the database did not answer: it is down, refuses us, is in recovery or too busy.
+	ErrUnreachable = errors.New("database unreachable")
+	// ErrLeaseLost means that the lease named by a fence is no longer held; the transaction changed nothing.
+	ErrLeaseLost = errors.New("lease lost")
+	// ErrNotFound means that there is no such row.
+	ErrNotFound = errors.New("not found")
+	// ErrNotMigrated means that the schema maintenance is missing or older than this program.
+	ErrNotMigrated = errors.New("not migrated")
+)
+
+// Error is a statement that the database refused.
+type Error struct {
+	// Database is the configured name of the database, Operation what was tried, in words.
+	Database, Operation string
+	// SQLState is the five-character code.
+	SQLState string
+	cause    error
+}
+
+// Error includes the driver's text: it is for logs, never for a client.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.SQLState, e.cause)
+}
+
+// Unwrap returns the driver's error; for a database that cannot work, [ErrUnreachable] too.
+func (e *Error) Unwrap() []error {
+	if e.Class() == ClassUnreachable {
+		return []error{ErrUnreachable, e.cause}
+	}
+	return []error{e.cause}
+}
+
+// Condition is the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column".
+func (e *Error) Condition() string {
+	name := pq.ErrorCode(e.SQLState).Name()
+	return strings.TrimSpace(e.SQLState + " " + name)
+}
+
+// Class sorts SQLSTATEs by what to do about them (loose_foreign_keys_cleanup.md 3.7).
+type Class int
+
+// The classes.
+const (
+	// ClassData is a fault of single rows, and everything that is in no other class.
+	ClassData Class = iota
+	// ClassLock is a row or table that somebody else holds.
+	ClassLock
+	// ClassTimeout is a statement that took too long, or was cancelled.
+	ClassTimeout
+	// ClassUnreachable is a database that cannot work at present.
+	ClassUnreachable
+	// ClassSchema is a statement that does not fit the schema or our rights.
+	ClassSchema
+)
+
+// Class of the error's SQLSTATE.
+func (e *Error) Class() Class {
+	switch code := e.SQLState; {
+	case code == "55P03", code == "40P01", code == "40001":
+		return ClassLock
+	case code == "57014":
+		return ClassTimeout
+	case code == "25006", hasPrefix(code, "08", "53", "57P", "58"):
+		return ClassUnreachable
+	case code == "22P02", hasPrefix(code, "42", "3F", "0A", "2F"):
+		return ClassSchema
+	}
+	return ClassData
+}
+
+func hasPrefix(code string, prefixes ...string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(code, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// wrap turns an error of the driver into one of this package. Errors that are ours already, and those of the caller's
+// own context, pass unchanged.
+func (d *Database) wrap(ctx context.Context, operation string, err error) error {
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable):
+		return err
+	case errors.As(err, &pgErr):
+		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
+	}
+	return fmt.Errorf("%s on %s: %w: %w", operation, d.Name, ErrUnreachable, err)
+}
+
+// LeaseHeldError says who holds the lease that was asked for.
+type LeaseHeldError struct {
+	// Lease as it stands.
+	Lease Lease
+	// Remaining is how long it holds at most, by the clock of its database.
+	Remaining time.Duration
+}
+
+// Error names the holder.
+func (e *LeaseHeldError) Error() string {
+	return fmt.Sprintf("lease %s is held by %s for at most %s", e.Lease.Name, e.Lease.Holder, e.Remaining.Round(time.Second))
+}

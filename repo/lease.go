@@ -1,0 +1,119 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Fence names the lease under which a transaction writes.
+type Fence struct {
+	Name, Holder string
+	Epoch        int64
+}
+
+// Lease is a row of maintenance.leases.
+type Lease struct {
+	Fence
+	// Database in which the row lives.
+	Database                         string
+	AcquiredAt, RenewedAt, ExpiresAt time.Time
+	// Expired by the clock of the database: the lease is free.
+	Expired bool
+}
+
+// fenceSQL is the check that stands first in every writing statement of a run, as the CTE "fence". FOR SHARE lets the
+// batches of one run work side by side and makes a take-over wait for their commit. $1, $2, $3 are the fence.
+const fenceSQL = `fence AS MATERIALIZED (
+  SELECT 1 AS held FROM maintenance.leases
+  WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
+  FOR SHARE
+)`
+
+// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held.
+const acquireLeaseSQL = `
+INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
+VALUES ($1, $2, 1, now(), now(), now() + $3::interval)
+ON CONFLICT (name) DO UPDATE
+SET holder = EXCLUDED.holder, epoch = l.epoch + 1,
+    acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at
+WHERE l.expires_at <= clock_timestamp()
+RETURNING name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()`
+
+// AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a holder
+// (contract.md section 5). The lease ends ttl after now unless it is renewed.
+func (d *Database) AcquireLease(ctx context.Context, name, holder string, ttl time.Duration) (Lease, error) {
+	lease, err := d.queryLease(ctx, "acquire lease "+name, acquireLeaseSQL, name, holder, ttl)
+	if !errors.Is(err, ErrNotFound) {
+		return lease, err
+	}
+	held, remaining, err := d.readLease(ctx, name)
+	if err != nil {
+		return Lease{}, err
+	}
+	return Lease{}, &LeaseHeldError{Lease: held, Remaining: remaining}
+}
+
+const renewLeaseSQL = `
+UPDATE maintenance.leases SET renewed_at = now(), expires_at = now() + $4::interval
+WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
+RETURNING name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()`
+
+// RenewLease lets a held lease end ttl after now. A lease that is not held any more is [ErrLeaseLost].
+func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (Lease, error) {
+	lease, err := d.queryLease(ctx, "renew lease "+f.Name, renewLeaseSQL, f.Name, f.Holder, f.Epoch, ttl)
+	if errors.Is(err, ErrNotFound) {
+		return Lease{}, fmt.Errorf("renew lease %s on %s: %w", f.Name, d.Name, ErrLeaseLost)
+	}
+	return lease, err
+}
+
+const releaseLeaseSQL = `
+UPDATE maintenance.leases SET expires_at = now()
+WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
+
+// ReleaseLease lets a held lease end now. A lease that somebody else has taken meanwhile stays as it is.
+func (d *Database) ReleaseLease(ctx context.Context, f Fence) error {
+	_, err := d.exec(ctx, "release lease "+f.Name, releaseLeaseSQL, f.Name, f.Holder, f.Epoch)
+	return err
+}
+
+const readLeaseSQL = `
+SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp(),
+       greatest(expires_at - clock_timestamp(), interval '0')
+FROM maintenance.leases WHERE name = $1`
+
+func (d *Database) readLease(ctx context.Context, name string) (lease Lease, remaining time.Duration, err error) {
+	into := append(lease.columns(), &remaining)
+	err = d.queryRow(ctx, "read lease "+name, into, readLeaseSQL, name)
+	lease.Database = d.Name
+	return lease, remaining, err
+}
+
+const listLeasesSQL = `
+SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()
+FROM maintenance.leases WHERE name = ANY ($1) ORDER BY name`
+
+// ListLeases reads the rows of these names, expired ones included.
+func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, error) {
+	return collect(ctx, d, "list leases", d.scanLease, listLeasesSQL, names)
+}
+
+func (d *Database) queryLease(ctx context.Context, operation, sql string, args ...any) (lease Lease, err error) {
+	err = d.queryRow(ctx, operation, lease.columns(), sql, args...)
+	lease.Database = d.Name
+	return lease, err
+}
+
+func (d *Database) scanLease(row pgx.CollectableRow) (lease Lease, err error) {
+	err = row.Scan(lease.columns()...)
+	lease.Database = d.Name
+	return lease, err
+}
+
+func (l *Lease) columns() []any {
+	return []any{&l.Name, &l.Holder, &l.Epoch, &l.AcquiredAt, &l.RenewedAt, &l.ExpiresAt, &l.Expired}
+}

@@ -1,0 +1,121 @@
+package repo
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+//go:embed migrations
+var migrationFiles embed.FS
+
+// migrationLock is the key of the advisory lock under which migrations run: "caretake" in ASCII.
+const migrationLock = 0x6361726574616b65
+
+// Migrate brings the schema maintenance of the database up to date and returns the names of the migrations applied.
+// Migrations only go forward, each in its transaction, one process at a time; replicas may go on working meanwhile.
+// The lock is held by a transaction, so a pooler in transaction mode may be in between.
+func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
+	lock, err := d.pool.Begin(ctx)
+	if err != nil {
+		return nil, d.wrap(ctx, "migrate", err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := lock.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(migrationLock)); err != nil {
+		return nil, d.wrap(ctx, "lock the migrations", err)
+	}
+	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
+		return nil, d.wrap(ctx, "create the schema maintenance", err)
+	}
+	for _, set := range d.migrationSets() {
+		names, err := d.migrateSet(ctx, set)
+		applied = append(applied, names...)
+		if err != nil {
+			return applied, fmt.Errorf("migrate %s: %w", d.Name, err)
+		}
+	}
+	return applied, nil
+}
+
+// CheckMigrated returns [ErrNotMigrated] if the schema maintenance is missing or older than this program.
+func (d *Database) CheckMigrated(ctx context.Context) error {
+	if err := d.Ping(ctx); err != nil {
+		return err
+	}
+	for _, set := range d.migrationSets() {
+		var current int64
+		err := d.queryRow(ctx, "read the schema version", []any{&current}, set.versionSQL())
+		var pgErr *Error
+		if errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == ClassSchema {
+			return fmt.Errorf("database %s: %w", d.Name, ErrNotMigrated)
+		}
+		if err != nil {
+			return err
+		}
+		if newest, err := set.newest(); err != nil || current < newest {
+			return errors.Join(fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated), err)
+		}
+	}
+	return nil
+}
+
+// migrationSet is a folder of migrations with its version table.
+type migrationSet struct{ folder, table string }
+
+// migrationSets: what every database has, and what main has besides.
+func (d *Database) migrationSets() []migrationSet {
+	sets := []migrationSet{{"every", "maintenance.schema_migrations"}}
+	if d.Name == "main" {
+		sets = append(sets, migrationSet{"main", "maintenance.schema_migrations_main"})
+	}
+	return sets
+}
+
+func (s migrationSet) versionSQL() string {
+	return `SELECT coalesce(max(version_id), 0) FROM ` + s.table + ` WHERE is_applied`
+}
+
+func (s migrationSet) newest() (int64, error) {
+	files, err := fs.Glob(migrationFiles, "migrations/"+s.folder+"/*.sql")
+	if err != nil || len(files) == 0 {
+		return 0, fmt.Errorf("no migrations in %s: %w", s.folder, err)
+	}
+	return goose.NumericComponent(files[len(files)-1])
+}
+
+func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, error) {
+	files, err := fs.Sub(migrationFiles, "migrations/"+set.folder)
+	if err != nil {
+		return nil, err
+	}
+	store, err := database.NewStore(goose.DialectPostgres, set.table)
+	if err != nil {
+		return nil, err
+	}
+	// No prepared statements: a pooler in transaction mode would not know them on its next connection.
+	config := d.pool.Config().ConnConfig
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	db := stdlib.OpenDB(*config)
+	defer func() { _ = db.Close() }()
+	provider, err := goose.NewProvider("", db, files, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return nil, err
+	}
+	results, err := provider.Up(ctx)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+	}
+	var names []string
+	for _, r := range results {
+		names = append(names, set.folder+"/"+r.Source.Path)
+	}
+	return names, d.wrap(ctx, "apply migrations", err)
+}

@@ -1,0 +1,235 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// States and triggers of a run, as maintenance.runs keeps them.
+const (
+	RunRunning   = "running"
+	RunSucceeded = "succeeded"
+	RunFailed    = "failed"
+	RunCancelled = "cancelled"
+	RunSkipped   = "skipped"
+
+	TriggerSchedule = "schedule"
+	TriggerRequest  = "request"
+)
+
+// Run is a row of maintenance.runs. Its fields are those of the message Run of the API.
+type Run struct {
+	ID, Worker, Database, Trigger, State, Reason, Error, TraceID, RequestedBy string
+	DryRun, OverLimit, TurboMode                                              bool
+	LeaseEpoch                                                                int64
+	StartedAt                                                                 time.Time
+	// FinishedAt is zero while the run is at work.
+	FinishedAt  time.Time
+	Counts      map[string]int64
+	Tables      []TableCount
+	Definitions []DefinitionCount
+	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
+	RequestID, Replica string
+}
+
+// TableCount is what a run changed in one table.
+type TableCount struct {
+	Table   string `json:"table"`
+	Deleted int64  `json:"deleted"`
+	Updated int64  `json:"updated"`
+}
+
+// DefinitionCount is what a dry run found for one definition.
+type DefinitionCount struct {
+	Table   string `json:"table"`
+	Column  string `json:"column"`
+	Parent  string `json:"parent"`
+	Action  string `json:"action"`
+	Rows    int64  `json:"rows"`
+	AtLeast bool   `json:"at_least"`
+}
+
+// runColumns in the order of (*Run).into.
+const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
+  turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica`
+
+func scanRun(row pgx.CollectableRow) (r Run, err error) {
+	err = r.scan(row)
+	return r, err
+}
+
+func (r *Run) scan(row pgx.Row) error {
+	var finished *time.Time
+	err := row.Scan(&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
+		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &finished, &r.Counts, &r.Tables,
+		&r.Definitions, &r.RequestID, &r.Replica)
+	if finished != nil {
+		r.FinishedAt = *finished
+	}
+	return err
+}
+
+const insertRunSQL = `
+INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, dry_run, request_id, requested_by, replica,
+  trace_id, heartbeat_ttl, finished_at)
+VALUES ($1::text::uuid, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12::interval,
+  CASE WHEN $5 <> 'running' THEN clock_timestamp() END)
+ON CONFLICT (request_id) WHERE request_id IS NOT NULL DO NOTHING
+RETURNING ` + runColumns
+
+// InsertRun records a new run. A run whose process gives no sign of life for heartbeatTTL is taken for dead. If the
+// request id has been used before, the run of that time is returned, and created is false.
+func (d *Database) InsertRun(ctx context.Context, run Run, heartbeatTTL time.Duration) (stored Run, created bool, err error) {
+	stored, err = d.oneRun(ctx, "record the run", insertRunSQL, run.ID, run.Worker, run.Database, run.Trigger, run.State,
+		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL)
+	if !errors.Is(err, ErrNotFound) {
+		return stored, err == nil, err
+	}
+	stored, err = d.RunByRequest(ctx, run.RequestID)
+	return stored, false, err
+}
+
+const runByRequestSQL = `SELECT ` + runColumns + ` FROM maintenance.runs WHERE request_id = $1`
+
+// RunByRequest is the run that a client's request id started, or [ErrNotFound].
+func (d *Database) RunByRequest(ctx context.Context, requestID string) (Run, error) {
+	return d.oneRun(ctx, "read the run of the request", runByRequestSQL, requestID)
+}
+
+const runByIDSQL = `SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = $1::text::uuid`
+
+// Run reads a run, or returns [ErrNotFound].
+func (d *Database) Run(ctx context.Context, id string) (Run, error) {
+	return d.oneRun(ctx, "read the run", runByIDSQL, id)
+}
+
+const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
+
+// DeleteRun forgets a run that could not start, so that its request id can be used again.
+func (d *Database) DeleteRun(ctx context.Context, id string) error {
+	_, err := d.exec(ctx, "forget the run", deleteRunSQL, id)
+	return err
+}
+
+const saveProgressSQL = `
+UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5
+WHERE r.id = $1::text::uuid AND r.state = 'running'
+RETURNING r.cancel_requested_at IS NOT NULL, coalesce((
+  SELECT p.reason FROM maintenance.pauses p
+  WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp())
+  ORDER BY p.worker LIMIT 1), '')`
+
+// SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked to cancel the run,
+// and why its worker is paused ("" when it is not). [ErrNotFound]: the run was taken for dead.
+func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled bool, paused string, err error) {
+	err = d.queryRow(ctx, "save the run's progress", []any{&cancelled, &paused}, saveProgressSQL,
+		run.ID, nonNil(run.Counts), run.tables(), run.LeaseEpoch, run.TurboMode)
+	return cancelled, paused, err
+}
+
+const finishRunSQL = `
+UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
+  counts = $8, tables = $9, definitions = $10, heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
+WHERE id = $1::text::uuid AND state = 'running'
+RETURNING ` + runColumns
+
+// FinishRun records the end of a run. [ErrNotFound]: the run was taken for dead and its record stays so.
+func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
+	definitions := run.Definitions
+	if definitions == nil {
+		definitions = []DefinitionCount{}
+	}
+	return d.oneRun(ctx, "record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
+		run.TurboMode, run.LeaseEpoch, nonNil(run.Counts), run.tables(), definitions)
+}
+
+const closeAbandonedRunsSQL = `
+UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = clock_timestamp(),
+  error = 'the process that ran it gave no sign of life'
+WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl`
+
+// CloseAbandonedRuns records the runs of processes that died as failed.
+func (d *Database) CloseAbandonedRuns(ctx context.Context) error {
+	_, err := d.exec(ctx, "close abandoned runs", closeAbandonedRunsSQL)
+	return err
+}
+
+const requestCancelSQL = `
+UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+WHERE id = $1::text::uuid AND state = 'running'`
+
+// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. It returns the run as it
+// is now, or [ErrNotFound].
+func (d *Database) RequestCancel(ctx context.Context, id string) (Run, error) {
+	if _, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id); err != nil {
+		return Run{}, err
+	}
+	return d.Run(ctx, id)
+}
+
+const listRunsSQL = `
+SELECT ` + runColumns + ` FROM maintenance.runs
+WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
+ORDER BY id DESC LIMIT $4`
+
+// ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the first page), of one
+// worker and state, each "" for all.
+func (d *Database) ListRuns(ctx context.Context, worker, state, after string, limit int) ([]Run, error) {
+	return collect(ctx, d, "list runs", scanRun, listRunsSQL, worker, state, after, limit)
+}
+
+const runSummarySQL = `
+(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'running' ORDER BY id DESC LIMIT 1)
+UNION ALL
+(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state <> 'running' ORDER BY id DESC LIMIT 1)
+UNION ALL
+(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'succeeded' AND NOT dry_run
+ ORDER BY id DESC LIMIT 1)`
+
+// RunSummary is where a worker stands: nil where there is no such run.
+type RunSummary struct{ Current, Last, LastSuccess *Run }
+
+// RunSummary reads the newest run at work, the newest that ended, and the newest that succeeded.
+func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
+	runs, err := collect(ctx, d, "read the newest runs", scanRun, runSummarySQL, worker)
+	for i := range runs {
+		switch r := &runs[i]; {
+		case r.State == RunRunning:
+			s.Current = r
+		case s.Last == nil:
+			s.Last = r
+		}
+		if r := &runs[i]; r.State == RunSucceeded && !r.DryRun {
+			s.LastSuccess = r
+		}
+	}
+	return s, err
+}
+
+func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...any) (run Run, err error) {
+	runs, err := collect(ctx, d, operation, scanRun, sql, args...)
+	if err == nil && len(runs) == 0 {
+		return Run{}, d.wrap(ctx, operation, ErrNotFound)
+	}
+	if err != nil {
+		return Run{}, err
+	}
+	return runs[0], nil
+}
+
+func (r Run) tables() []TableCount {
+	if r.Tables == nil {
+		return []TableCount{}
+	}
+	return r.Tables
+}
+
+func nonNil(counts map[string]int64) map[string]int64 {
+	if counts == nil {
+		return map[string]int64{}
+	}
+	return counts
+}

@@ -1,0 +1,102 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Pause keeps a worker from running; see maintenance.pauses.
+type Pause struct {
+	Worker, Reason, By string
+	Since              time.Time
+	// Until is zero for a pause without an end.
+	Until time.Time
+}
+
+const pausesSQL = `
+SELECT worker, reason, paused_by, since, until FROM maintenance.pauses
+WHERE until IS NULL OR until > clock_timestamp() ORDER BY worker`
+
+// Pauses reads the pauses in force.
+func (d *Database) Pauses(ctx context.Context) ([]Pause, error) {
+	return collect(ctx, d, "read pauses", func(row pgx.CollectableRow) (p Pause, err error) {
+		var until *time.Time
+		err = row.Scan(&p.Worker, &p.Reason, &p.By, &p.Since, &until)
+		if until != nil {
+			p.Until = *until
+		}
+		return p, err
+	}, pausesSQL)
+}
+
+const pauseSQL = `
+INSERT INTO maintenance.pauses (worker, reason, paused_by, until)
+VALUES ($1, $2, $3, CASE WHEN $4::interval > interval '0' THEN clock_timestamp() + $4::interval END)
+ON CONFLICT (worker) DO UPDATE
+SET reason = EXCLUDED.reason, paused_by = EXCLUDED.paused_by, since = EXCLUDED.since, until = EXCLUDED.until`
+
+// Pause pauses a worker for ttl, 0 for without an end. It replaces a pause in force.
+func (d *Database) Pause(ctx context.Context, worker, reason, by string, ttl time.Duration) error {
+	_, err := d.exec(ctx, "pause the worker", pauseSQL, worker, reason, by, ttl)
+	return err
+}
+
+const resumeSQL = `DELETE FROM maintenance.pauses WHERE worker = $1`
+
+// Resume ends a worker's pause.
+func (d *Database) Resume(ctx context.Context, worker string) error {
+	_, err := d.exec(ctx, "resume the worker", resumeSQL, worker)
+	return err
+}
+
+const featureFlagsSQL = `SELECT name, enabled FROM maintenance.feature_flags`
+
+// FeatureFlags reads all flags that have been set.
+func (d *Database) FeatureFlags(ctx context.Context) (map[string]bool, error) {
+	type flag struct {
+		Name    string
+		Enabled bool
+	}
+	flags, err := collect(ctx, d, "read feature flags", pgx.RowToStructByPos[flag], featureFlagsSQL)
+	out := make(map[string]bool, len(flags))
+	for _, f := range flags {
+		out[f.Name] = f.Enabled
+	}
+	return out, err
+}
+
+const setFeatureFlagSQL = `
+INSERT INTO maintenance.feature_flags (name, enabled) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET enabled = EXCLUDED.enabled`
+
+// SetFeatureFlag switches a flag.
+func (d *Database) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
+	_, err := d.exec(ctx, "set the feature flag", setFeatureFlagSQL, name, enabled)
+	return err
+}
+
+const claimFireSQL = `
+INSERT INTO maintenance.fires (worker, fire_time, claimed_by) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+
+// ClaimFire makes the fire of a worker's schedule ours: true for exactly one caller, on whatever replica.
+func (d *Database) ClaimFire(ctx context.Context, worker string, fire time.Time, by string) (bool, error) {
+	n, err := d.exec(ctx, "claim the fire", claimFireSQL, worker, fire, by)
+	return n == 1, err
+}
+
+const pruneHistorySQL = `
+WITH old_fires AS (
+  DELETE FROM maintenance.fires WHERE (worker, fire_time) IN (
+    SELECT worker, fire_time FROM maintenance.fires WHERE fire_time < clock_timestamp() - $1::interval LIMIT 1000)
+)
+DELETE FROM maintenance.runs WHERE id IN (
+  SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
+  ORDER BY id LIMIT 1000)`
+
+// PruneHistory deletes up to 1000 runs and 1000 fires older than keep.
+func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) error {
+	_, err := d.exec(ctx, "prune the history", pruneHistorySQL, keep)
+	return err
+}

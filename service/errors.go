@@ -1,0 +1,57 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Errors of the methods of [Service], besides [InvalidArgumentError], [WorkerPausedError], [NotConfiguredError] and
+// [LeaseHeldError].
+var (
+	// ErrUnknownWorker, ErrUnknownDatabase and ErrUnknownRun: there is nothing of that name or id.
+	ErrUnknownWorker   = errors.New("unknown worker")
+	ErrUnknownDatabase = errors.New("unknown database")
+	ErrUnknownRun      = errors.New("unknown run")
+	// ErrStopping means that the server takes no new runs because it is shutting down.
+	ErrStopping = errors.New("the server is stopping")
+	// ErrUnreachable means that a database that is needed for the answer does not answer.
+	ErrUnreachable = repo.ErrUnreachable
+)
+
+// LeaseHeldError says who is doing this work already.
+type LeaseHeldError = repo.LeaseHeldError
+
+// InvalidArgumentError names the field of a request that is wrong, and what is allowed.
+type InvalidArgumentError struct{ Field, Description string }
+
+// Error names the field first.
+func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
+
+// WorkerPausedError says that a worker takes no new runs until it is resumed.
+type WorkerPausedError struct {
+	Worker string
+	Pause  repo.Pause
+}
+
+// Error says who paused it and why.
+func (e *WorkerPausedError) Error() string {
+	return fmt.Sprintf("%s is paused by %s: %s; end the pause with ResumeWorker", e.Worker, e.Pause.By, e.Pause.Reason)
+}
+
+// NotConfiguredError says what a worker lacks, and what to do about it.
+type NotConfiguredError struct{ Worker, Missing string }
+
+// Error names what is missing.
+func (e *NotConfiguredError) Error() string { return e.Worker + " is not configured: " + e.Missing }
+
+// unknownWorker lists the names there are.
+func (s *Service) unknownWorker(name string) error {
+	names := make([]string, 0, len(s.workers))
+	for _, w := range s.workers {
+		names = append(names, w.name)
+	}
+	return fmt.Errorf("%w %q: there are %s", ErrUnknownWorker, name, strings.Join(names, ", "))
+}
