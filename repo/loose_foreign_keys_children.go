@@ -1,0 +1,220 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Child is one definition in one home of its child table.
+type Child struct {
+	Key      LooseForeignKey
+	Database *Database
+	table    string
+	types    columnTypes
+}
+
+// columnTypes by table and column, as PostgreSQL writes them without their modifiers.
+type columnTypes map[[2]string]string
+
+// childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger
+// refuses every write is a leftover of a split database and is no home.
+const childTablesSQL = `
+SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, NULL), ''), n.nspname
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT EXISTS (
+  SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
+
+// Children finds the definitions whose child table has a home in this database. The result has an entry a definition,
+// nil where the table is not here.
+func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
+	tables, columns := namesOf(keys)
+	type column struct{ Table, Name, Type, Schema string }
+	found, err := collect(ctx, d, "look for child tables", pgx.RowToStructByPos[column], childTablesSQL, tables, columns)
+	if err != nil {
+		return nil, err
+	}
+	schemas, types := map[string]string{}, columnTypes{}
+	for _, c := range found {
+		schemas[c.Table] = c.Schema
+		types[[2]string{c.Table, c.Name}] = c.Type
+	}
+	children := make([]*Child, len(keys))
+	for i, key := range keys {
+		if schema, here := schemas[key.Table]; here {
+			children[i] = &Child{Key: key, Database: d, table: quote(schema, key.Table), types: types}
+		}
+	}
+	return children, nil
+}
+
+func namesOf(keys []LooseForeignKey) (tables, columns []string) {
+	for _, k := range keys {
+		tables = append(tables, k.Table)
+		columns = append(columns, k.Column, k.TargetColumn)
+		for _, c := range k.Conditions {
+			columns = append(columns, c.Column)
+		}
+	}
+	return tables, columns
+}
+
+// sql fills the child's identifiers into a statement whose own parameters end before $first, and returns the values of
+// the parameters from there on. A column that does not exist has no type: the statement then fails by its name.
+func (c *Child) sql(template string, first int, more ...string) (sql string, values []any) {
+	var conditions strings.Builder
+	parameter := func(column, value string) string {
+		values = append(values, value)
+		kind := c.types[[2]string{c.Key.Table, column}]
+		if kind == "" {
+			kind = "text"
+		}
+		return fmt.Sprintf("$%d::text::%s", first+len(values)-1, kind)
+	}
+	for _, want := range c.Key.Conditions {
+		fmt.Fprintf(&conditions, " AND t.%s = %s", quote(want.Column), parameter(want.Column, want.Value))
+	}
+	change := "DELETE FROM " + c.table + " t USING found f"
+	switch c.Key.OnDelete {
+	case AsyncNullify:
+		change = fmt.Sprintf("UPDATE %s t SET %s = NULL FROM found f", c.table, quote(c.Key.Column))
+	case UpdateColumnTo:
+		target, value := quote(c.Key.TargetColumn), parameter(c.Key.TargetColumn, c.Key.TargetValue)
+		change = fmt.Sprintf("UPDATE %s t SET %s = %s FROM found f", c.table, target, value)
+		fmt.Fprintf(&conditions, " AND t.%s IS DISTINCT FROM %s", target, value)
+	}
+	names := append([]string{"{child}", c.table, "{column}", quote(c.Key.Column),
+		"{conditions}", conditions.String(), "{change}", change}, more...)
+	return fill(template, names...), values
+}
+
+// purgeSQL takes at most $5 rows a key and $6 in all, changes them where they stand, and removes the records of the
+// keys that it completes. Rows are found by (tableoid, ctid): ctid alone is not unique in a partitioned table, and a
+// child may have no primary key. A row that has moved on since it was found is left alone, and missing in changed.
+// A record stays if a row limit was reached or not every row found was changed: whether its key has rows left is then
+// for [Database.Remaining] to say.
+const purgeSQL = `
+WITH ` + fenceSQL + `,
+found AS MATERIALIZED (
+  SELECT k.key, c.tbl, c.loc
+  FROM fence CROSS JOIN unnest($4::bigint[]) AS k (key)
+  CROSS JOIN LATERAL (
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $5 {lock}
+  ) c
+  LIMIT $6
+),
+changed AS (
+  {change}
+  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found)) AND t.ctid = f.loc AND t.tableoid = f.tbl AND t.{column} = f.key{conditions}
+  RETURNING 1
+),
+tally AS (SELECT key, count(*) AS n FROM found GROUP BY key)`
+
+// purgeResultSQL ends the statement where no records are to be removed.
+const purgeResultSQL = `
+SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
+  (SELECT count(*) FROM changed), 0`
+
+// purgeRemovalSQL ends it where the child is in the queue's database and this is the keys' last definition.
+const purgeRemovalSQL = `,
+removed AS (
+  DELETE FROM {queue} q USING unnest({records}) AS r (key, partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
+    AND EXISTS (SELECT FROM fence)
+    AND (SELECT count(*) FROM found) = (SELECT count(*) FROM changed) AND (SELECT count(*) FROM found) < $6
+    AND NOT EXISTS (SELECT FROM tally WHERE tally.key = r.key AND tally.n >= $5)
+  RETURNING q.partition, q.id
+),
+forgotten AS (
+  DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
+)
+SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
+  (SELECT count(*) FROM changed), (SELECT count(*) FROM removed)`
+
+// Purge is one statement on a child.
+type Purge struct {
+	Fence  Fence
+	Limits Limits
+	// Keys of deleted parents, without duplicates.
+	Keys []int64
+	// PerKey caps the rows of one key, Cap those of the statement.
+	PerKey, Cap int64
+	// SkipLocked leaves locked rows out instead of waiting for them under Limits.Lock.
+	SkipLocked bool
+	// Records to remove from Queue with the keys that this statement completes; nil: none.
+	Records []Record
+	Queue   Queue
+}
+
+// PurgeResult is what a statement did.
+type PurgeResult struct {
+	// Found counts the rows found of each key that had any.
+	Found map[int64]int64
+	// Changed rows, and records Removed.
+	Changed, Removed int64
+	// Complete: fewer rows were found than Cap, and all were changed. A key with fewer than PerKey then has none left.
+	Complete bool
+}
+
+// Purge deletes or updates the rows of some keys in one fenced transaction (loose_foreign_keys_cleanup.md 3.4).
+func (c *Child) Purge(ctx context.Context, p Purge) (PurgeResult, error) {
+	lock, ending := "", purgeResultSQL
+	if p.SkipLocked {
+		lock = "FOR UPDATE SKIP LOCKED"
+	}
+	if len(p.Records) > 0 {
+		ending = purgeRemovalSQL
+	}
+	const first = 7
+	sql, values := c.sql(purgeSQL+ending, first, "{lock}", lock, "{queue}", p.Queue.sql)
+	args := append([]any{p.Keys, p.PerKey, p.Cap}, values...)
+	if len(p.Records) > 0 {
+		n := first + len(values)
+		sql = fill(sql, "{records}", fmt.Sprintf("$%d::bigint[], $%d::bigint[], $%d::bigint[]", n, n+1, n+2))
+		args = append(args, recordArrays(p.Records)...)
+	}
+	var keys, counts []int64
+	var r PurgeResult
+	err := c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
+		[]any{&keys, &counts, &r.Changed, &r.Removed}, sql, args...)
+	if err != nil {
+		return r, err
+	}
+	var total int64
+	r.Found = make(map[int64]int64, len(keys))
+	for i, key := range keys {
+		r.Found[key] = counts[i]
+		total += counts[i]
+	}
+	r.Complete = total < p.Cap && total == r.Changed
+	return r, nil
+}
+
+const remainingSQL = `
+SELECT k.key FROM unnest($1::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT 1) c`
+
+// Remaining says which of the keys still have rows.
+func (c *Child) Remaining(ctx context.Context, keys []int64, l Limits) ([]int64, error) {
+	sql, values := c.sql(remainingSQL, 2)
+	return boundedRows(ctx, c.Database, "probe "+c.Key.String(), l, pgx.RowTo[int64], sql, append([]any{keys}, values...)...)
+}
+
+const countChildrenSQL = `
+SELECT count(*) FROM (
+  SELECT FROM unnest($1::bigint[]) AS k (key)
+  CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $2) c
+  LIMIT $2
+) capped`
+
+// Count counts the rows that Purge would change, up to limit.
+func (c *Child) Count(ctx context.Context, keys []int64, limit int64, l Limits) (n int64, err error) {
+	sql, values := c.sql(countChildrenSQL, 3)
+	err = c.Database.bounded(ctx, "count "+c.Key.String(), l, []any{&n}, sql, append([]any{keys, limit}, values...)...)
+	return n, err
+}

@@ -1,0 +1,176 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Partitions of a queue that caretaker made (loose_foreign_keys_cleanup.md 3.9). Every step is one transaction that
+// waits at most 100 ms for each lock, so that no deletion of the application waits longer for us than that.
+
+// leafSchema holds the partitions of the queue.
+const leafSchema = "gitlab_partitions_dynamic"
+
+// createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
+const createLeafSQL = `
+CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number}) WITH (autovacuum_vacuum_scale_factor = 0.01)`
+
+func createLeaf(q Queue, number int64) string {
+	return fill(createLeafSQL, "{leaf}", quote(leafSchema, fmt.Sprintf("%s_%d", queueTable, number)),
+		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
+}
+
+const markPartitionSQL = `
+INSERT INTO maintenance.queue_partitions (partition, active_since) VALUES ($1, now())
+ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
+
+// RepairPartition makes the partition that new records are sent to if it is missing: without it every deletion from a
+// tracked table fails. It returns whether it had to.
+func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repaired bool, err error) {
+	if q.Active == 0 || slices.Contains(q.Partitions, q.Active) {
+		return false, nil
+	}
+	err = d.fencedTx(ctx, "repair the queue's active partition", f, func(tx pgx.Tx) error {
+		return execAll(ctx, tx, statement{createLeaf(q, q.Active), nil}, statement{markPartitionSQL, []any{q.Active}})
+	})
+	return err == nil, err
+}
+
+// rollDueSQL: an unwritten partition has an empty file, however long it has been active.
+const rollDueSQL = `
+SELECT p.active_since <= now() - interval '24 hours' AND pg_relation_size(leaf.oid) > 0
+FROM maintenance.queue_partitions p
+JOIN pg_inherits i ON i.inhparent = to_regclass($2)
+JOIN pg_class leaf ON leaf.oid = i.inhrelid
+  AND pg_get_expr(leaf.relpartbound, leaf.oid) IN (format('FOR VALUES IN (%s)', $1::bigint), format('FOR VALUES IN (''%s'')', $1::bigint))
+WHERE p.partition = $1`
+
+// RollPartition lets new records go to a new partition once the active one has been so for 24 hours and was ever
+// written to. It returns the new partition's number, 0 when there was nothing to do.
+func (d *Database) RollPartition(ctx context.Context, f Fence, q Queue) (next int64, err error) {
+	var due bool
+	err = d.queryRow(ctx, "look at the active partition", []any{&due}, rollDueSQL, q.Active, q.sql)
+	if errors.Is(err, ErrNotFound) || (err == nil && !due) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	next = slices.Max(q.Partitions) + 1
+	err = d.fencedTx(ctx, "roll the queue's partition", f, func(tx pgx.Tx) error {
+		return execAll(ctx, tx,
+			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
+			statement{createLeaf(q, next), nil},
+			statement{fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.sql, next), nil},
+			statement{markPartitionSQL, []any{next}})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return next, nil
+}
+
+// emptyPartitionsSQL: in a queue of our own records with another status belong to nobody.
+const emptyPartitionsSQL = `
+SELECT number, format('%I.%I', n.nspname, leaf.relname)
+FROM unnest($1::bigint[]) AS number
+JOIN pg_inherits i ON i.inhparent = to_regclass($2)
+JOIN pg_class leaf ON leaf.oid = i.inhrelid
+  AND pg_get_expr(leaf.relpartbound, leaf.oid) IN (format('FOR VALUES IN (%s)', number), format('FOR VALUES IN (''%s'')', number))
+JOIN pg_namespace n ON n.oid = leaf.relnamespace
+WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.partition = number AND q.status = 1)
+ORDER BY number`
+
+const partitionStillPendingSQL = `SELECT EXISTS (SELECT FROM {queue} WHERE partition = $1 AND status = 1)`
+
+const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
+
+// DropPartitions drops every partition, at any position, that is neither the active nor the highest and has no pending
+// record, and returns their numbers. A partition that cannot be locked within 100 ms stays for the next run.
+func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (dropped []int64, err error) {
+	candidates := slices.DeleteFunc(slices.Clone(q.Partitions), func(n int64) bool {
+		return n == q.Active || n == slices.Max(q.Partitions)
+	})
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	type leaf struct {
+		Number int64
+		Name   string
+	}
+	empty, err := collect(ctx, d, "look for empty partitions", pgx.RowToStructByPos[leaf],
+		fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql)
+	for _, l := range empty {
+		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, func(tx pgx.Tx) error {
+			gone, err := dropIfEmpty(ctx, tx, q, l.Number, l.Name)
+			if gone {
+				dropped = append(dropped, l.Number)
+			}
+			return err
+		}))
+	}
+	return dropped, err
+}
+
+// dropIfEmpty looks again under the lock: a deletion that was not yet committed at the first look may be now.
+func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string) (gone bool, err error) {
+	err = execAll(ctx, tx,
+		statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE", nil},
+		statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil})
+	if err != nil {
+		return false, err
+	}
+	var pending bool
+	err = tx.QueryRow(ctx, fill(partitionStillPendingSQL, "{queue}", q.sql), number).Scan(&pending)
+	if err != nil || pending {
+		return false, err
+	}
+	return true, execAll(ctx, tx, statement{"DROP TABLE " + leaf, nil}, statement{unmarkPartitionSQL, []any{number}})
+}
+
+type statement struct {
+	sql  string
+	args []any
+}
+
+func execAll(ctx context.Context, tx pgx.Tx, statements ...statement) error {
+	for _, s := range statements {
+		// Prepared statements would only fill the connection's cache with what runs once.
+		if _, err := tx.Exec(ctx, s.sql, append([]any{pgx.QueryExecModeExec}, s.args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const fencedTxSettingsSQL = `SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '2s', true),
+  set_config('idle_in_transaction_session_timeout', '2s', true)`
+
+const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
+
+// fencedTx runs DDL, which cannot be part of one statement, in a transaction that begins with the fence. If this
+// process is stopped in the middle, the server ends the transaction after two seconds.
+func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, do func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fencedTxSettingsSQL); err != nil {
+			return err
+		}
+		var held int
+		err := tx.QueryRow(ctx, fenceRowSQL, f.Name, f.Holder, f.Epoch).Scan(&held)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return ErrLeaseLost
+		}
+		if err != nil {
+			return err
+		}
+		return do(tx)
+	})
+	return d.wrap(ctx, operation, err)
+}

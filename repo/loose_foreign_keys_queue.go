@@ -1,0 +1,181 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// queueTable is GitLab's name of the table of deleted parents.
+const queueTable = "loose_foreign_keys_deleted_records"
+
+// Queue is the table of deleted parents of one database, as it was when it was looked at.
+type Queue struct {
+	// Schema is the application schema: the first existing one of the connection's search_path.
+	Schema string
+	// Exists is false where nothing has made the table yet. Partitioned is false for a table of another shape.
+	Exists, Partitioned bool
+	// Managed by caretaker: made by `caretaker lfk install`.
+	Managed bool
+	// Partitions are the numbers of the leaves by their bounds, ascending.
+	Partitions []int64
+	// Deferred to the leaf the records of which are inserted now; 0 if the default names none.
+	Active int64
+	sql    string
+}
+
+const queueSQL = `
+SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
+  EXISTS (SELECT FROM maintenance.queue_partitions),
+  ARRAY (
+    SELECT substring(pg_get_expr(leaf.relpartbound, leaf.oid) FROM 'FOR VALUES IN \(''?(-?[0-9]+)''?\)')::bigint AS bound
+    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) ~ 'FOR VALUES IN \(''?-?[0-9]+''?\)'
+    ORDER BY bound),
+  coalesce((
+    SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
+    FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0)
+FROM pg_namespace n
+LEFT JOIN pg_class q ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
+WHERE n.nspname = current_schema()`
+
+// Queue looks at the queue and its partitions. A search_path without an existing schema is [ErrNotFound].
+func (d *Database) Queue(ctx context.Context) (Queue, error) {
+	var q Queue
+	err := d.queryRow(ctx, "look at the queue",
+		[]any{&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Partitions, &q.Active}, queueSQL, queueTable)
+	q.sql = quote(q.Schema, queueTable)
+	return q, err
+}
+
+// dueParentsSQL is a skip scan of the partial index a leaf: its cost grows with the names it finds, not with the
+// records.
+const dueParentsSQL = `
+SELECT DISTINCT due.name
+FROM unnest($1::bigint[]) AS leaf (number)
+CROSS JOIN LATERAL (
+  WITH RECURSIVE parents (name) AS (
+    (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
+     ORDER BY fully_qualified_table_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.fully_qualified_table_name FROM {queue} q
+            WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name > p.name
+            ORDER BY q.fully_qualified_table_name LIMIT 1)
+    FROM parents p WHERE p.name IS NOT NULL
+  )
+  SELECT p.name FROM parents p
+  WHERE EXISTS (SELECT FROM {queue} q WHERE q.partition = leaf.number AND q.status = 1
+                AND q.fully_qualified_table_name = p.name AND q.consume_after <= now())
+     OR EXISTS (SELECT FROM {queue} q WHERE q.partition = leaf.number AND q.status = 1
+                AND q.fully_qualified_table_name = p.name AND q.consume_after IS NULL)
+) due
+ORDER BY due.name`
+
+// DueParents are the recorded table names that have pending records due now.
+func (d *Database) DueParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
+	return boundedRows(ctx, d, "find parents with due records", l, pgx.RowTo[string], fill(dueParentsSQL, "{queue}", q.sql), q.Partitions)
+}
+
+// Record is one deleted parent row.
+type Record struct {
+	Partition, ID int64
+	// Key is the deleted row's.
+	Key int64
+	// Attempts is cleanup_attempts.
+	Attempts int16
+}
+
+// Position is where loading goes on: behind this record. The zero value is the beginning of the queue.
+type Position struct {
+	partition, id int64
+	consumeAfter  pgtype.Timestamptz
+}
+
+// loadRecordsSQL names the partition: without it the index's first column is unused. Records without a time are due,
+// and come last.
+const loadRecordsSQL = `
+(SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
+ WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
+   AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::bigint)
+ ORDER BY consume_after, id LIMIT $6)
+UNION ALL
+(SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
+ WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1 AND consume_after IS NULL AND id > $5::bigint
+ ORDER BY id LIMIT $6)
+LIMIT $6`
+
+// LoadRecords reads up to limit due pending records of one parent behind a position: in numeric order of the
+// partitions, then by consume_after, then by id. The position returned is that of the last one.
+func (d *Database) LoadRecords(ctx context.Context, q Queue, parent string, after Position, limit int, l Limits) ([]Record, Position, error) {
+	var records []Record
+	for _, partition := range q.Partitions {
+		if partition < after.partition || len(records) >= limit {
+			continue
+		}
+		time, id, nullID := after.keyset(partition)
+		rows, err := boundedRows(ctx, d, "load records", l, pgx.RowToStructByPos[queueRow],
+			fill(loadRecordsSQL, "{queue}", q.sql), partition, parent, time, id, nullID, limit-len(records))
+		if err != nil {
+			return nil, after, err
+		}
+		for _, r := range rows {
+			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key, Attempts: r.Attempts})
+			after = Position{partition: partition, id: r.ID, consumeAfter: r.ConsumeAfter}
+		}
+	}
+	return records, after, nil
+}
+
+type queueRow struct {
+	ID, Key      int64
+	Attempts     int16
+	ConsumeAfter pgtype.Timestamptz
+}
+
+// keyset is where to begin in a partition: behind (time, id) among the records with a time, behind nullID among those
+// without.
+func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID int64) {
+	const first = -1 << 63
+	switch {
+	case partition != p.partition:
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, first, first
+	case p.consumeAfter.Valid:
+		return p.consumeAfter, p.id, first
+	}
+	return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, 0, p.id
+}
+
+// Backlog is what waits for a worker in one database.
+type Backlog struct {
+	Pending, Due, Deferred, Dead int64
+	// OldestAt is zero when nothing waits.
+	OldestAt time.Time
+	// AtLeast: counting stopped, the figures are lower bounds.
+	AtLeast bool
+}
+
+// backlogCap is up to where a backlog is counted exactly (spec/README.md section 4).
+const backlogCap = 1_000_000
+
+const queueBacklogSQL = `
+SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()), min(created_at),
+  (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d)
+FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
+
+// QueueBacklog counts the pending and the dead records.
+func (d *Database) QueueBacklog(ctx context.Context, q Queue, l Limits) (Backlog, error) {
+	var b Backlog
+	var oldest *time.Time
+	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead},
+		fill(queueBacklogSQL, "{queue}", q.sql), backlogCap+1)
+	if oldest != nil {
+		b.OldestAt = *oldest
+	}
+	b.AtLeast = b.Pending > backlogCap
+	b.Pending, b.Due = min(b.Pending, backlogCap), min(b.Due, backlogCap)
+	b.Deferred = b.Pending - b.Due
+	return b, err
+}

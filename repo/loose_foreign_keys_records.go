@@ -1,0 +1,141 @@
+package repo
+
+import (
+	"context"
+)
+
+// The fates of records. Each names records by (partition, id) and touches pending ones only: a record with another
+// status belongs to another system. All return how many records they changed.
+
+// recordArrays are the parameters keys, partitions, ids.
+func recordArrays(records []Record) []any {
+	keys, partitions, ids := make([]int64, len(records)), make([]int64, len(records)), make([]int64, len(records))
+	for i, r := range records {
+		keys[i], partitions[i], ids[i] = r.Key, r.Partition, r.ID
+	}
+	return []any{keys, partitions, ids}
+}
+
+const removeRecordsSQL = `
+WITH ` + fenceSQL + `,
+removed AS (
+  DELETE FROM {queue} q USING fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  RETURNING q.partition, q.id
+),
+forgotten AS (
+  DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
+)
+SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM removed)`
+
+// RemoveRecords deletes records all of whose definitions are complete.
+func (d *Database) RemoveRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (int64, error) {
+	return d.changeRecords(ctx, "remove records", f, q, records, l, removeRecordsSQL)
+}
+
+const postponeRecordsSQL = `
+WITH ` + fenceSQL + `,
+changed AS (
+  UPDATE {queue} q SET consume_after = now() + interval '1 minute'
+  FROM fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  RETURNING 1
+)
+SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed)`
+
+// PostponeRecords puts records off by a minute whose rows somebody else holds (loose_foreign_keys_cleanup.md 3.5).
+func (d *Database) PostponeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (int64, error) {
+	return d.changeRecords(ctx, "postpone records", f, q, records, l, postponeRecordsSQL)
+}
+
+func (d *Database) changeRecords(ctx context.Context, operation string, f Fence, q Queue, records []Record, l Limits, sql string) (n int64, err error) {
+	err = d.fenced(ctx, operation, f, l, []any{&n}, fill(sql, "{queue}", q.sql), recordArrays(records)...)
+	return n, err
+}
+
+const chargeRecordsSQL = `
+WITH ` + fenceSQL + `,
+changed AS (
+  UPDATE {queue} q
+  SET cleanup_attempts = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN coalesce(q.cleanup_attempts, 0) + 1 ELSE 0 END,
+      consume_after = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN q.consume_after ELSE now() + interval '5 minutes' END
+  FROM fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  RETURNING q.cleanup_attempts
+)
+SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
+  (SELECT count(*) FROM changed WHERE cleanup_attempts = 0)`
+
+// ChargeRecords counts an attempt for records that a limit left incomplete; the fourth puts the record off by five
+// minutes and starts again at 0 (loose_foreign_keys_cleanup.md 3.6).
+func (d *Database) ChargeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (incremented, rescheduled int64, err error) {
+	err = d.fenced(ctx, "count attempts", f, l, []any{&incremented, &rescheduled},
+		fill(chargeRecordsSQL, "{queue}", q.sql), recordArrays(records)...)
+	return incremented, rescheduled, err
+}
+
+// RecordFailure is a record that a definition failed for.
+type RecordFailure struct {
+	Record
+	// Isolated failures are known to be this record's own; only they count towards dead.
+	Isolated bool
+	// Definition, SQLState and Message of the failure.
+	Definition, SQLState, Message string
+}
+
+// DeadAfter is the number of isolated failures that moves a record to maintenance.dead_records.
+const DeadAfter = 10
+
+const failRecordsSQL = `
+WITH ` + fenceSQL + `,
+failed AS MATERIALIZED (
+  SELECT r.*, coalesce(x.setbacks, 0) + 1 AS setbacks, coalesce(x.failures, 0) + r.isolated::int AS failures
+  FROM fence, unnest($4::bigint[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], $9::text[])
+    AS r (partition, id, isolated, definition, sqlstate, message)
+  LEFT JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
+),
+postponed AS (
+  UPDATE {queue} q
+  SET consume_after = now() + least(interval '1 minute' * 2 ^ least(r.setbacks - 1, 10), interval '1 hour')
+  FROM failed r
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND r.failures < $10
+  RETURNING q.partition, q.id
+),
+noted AS (
+  INSERT INTO maintenance.record_failures AS x (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
+  SELECT r.partition, r.id, r.failures, r.setbacks, r.definition, r.sqlstate, now()
+  FROM failed r JOIN postponed USING (partition, id)
+  ON CONFLICT (partition, record_id) DO UPDATE
+  SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks, last_definition = EXCLUDED.last_definition,
+      sqlstate = EXCLUDED.sqlstate, failed_at = EXCLUDED.failed_at
+),
+dead AS (
+  DELETE FROM {queue} q USING failed r
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND r.failures >= $10
+  RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, q.created_at
+),
+buried AS (
+  INSERT INTO maintenance.dead_records
+    (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+  SELECT d.fully_qualified_table_name, d.primary_key_value, r.definition, r.sqlstate, r.message, r.failures, d.created_at
+  FROM dead d JOIN failed r USING (partition, id)
+),
+forgotten AS (
+  DELETE FROM maintenance.record_failures x USING dead d WHERE x.partition = d.partition AND x.record_id = d.id
+)
+SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM postponed), (SELECT count(*) FROM dead)`
+
+// FailRecords notes failures: the record is put off by a minute, doubled with every setback up to an hour; the tenth
+// isolated failure moves it to maintenance.dead_records (loose_foreign_keys_cleanup.md 3.7).
+func (d *Database) FailRecords(ctx context.Context, f Fence, q Queue, failures []RecordFailure, l Limits) (rescheduled, dead int64, err error) {
+	var partitions, ids []int64
+	var isolated []bool
+	var definitions, states, messages []string
+	for _, x := range failures {
+		partitions, ids, isolated = append(partitions, x.Partition), append(ids, x.ID), append(isolated, x.Isolated)
+		definitions, states, messages = append(definitions, x.Definition), append(states, x.SQLState), append(messages, x.Message)
+	}
+	err = d.fenced(ctx, "note failures", f, l, []any{&rescheduled, &dead}, fill(failRecordsSQL, "{queue}", q.sql),
+		partitions, ids, isolated, definitions, states, messages, DeadAfter)
+	return rescheduled, dead, err
+}
