@@ -1,0 +1,207 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+const mainURL = "CARETAKER_DATABASES_MAIN_URL=postgres://u:secret@db/main"
+
+// write makes a file c.yml in a folder of its own.
+func write(t *testing.T, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "c.yml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
+	got, err := load("", []string{"PATH=/bin", mainURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true,
+		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
+		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestLoad_ReadsEveryKeyFromTheFile(t *testing.T) {
+	got, err := load(write(t, `
+listen: 0.0.0.0:50051
+metrics_listen: ""
+insecure: true
+tls: {cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem}
+auth:
+  token_file: t
+log: {level: debug}
+scheduler:
+  enabled: false
+databases:
+  sec: {url: "postgres://sec"}
+  main: {url: "postgres://main", replica_url: "postgres://replica"}
+  ci:
+workers:
+  loose_foreign_keys_cleanup:
+    schedule: "*/5 * * * *"
+    enabled: false
+    definitions: d.yml
+    batch_size: 1
+    max_deletes: 2
+    max_updates: 3
+    max_runtime: 1m30s
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug",
+		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
+		Databases: []Database{
+			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
+		},
+		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
+			Worker: Worker{Schedule: "*/5 * * * *"}, Definitions: "d.yml",
+			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
+	got, err := load(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {loose_foreign_keys_cleanup: {batch_size: 7}}"), []string{
+		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_BATCH_SIZE=8",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.MetricsListen != "" || got.LooseForeignKeysCleanup.BatchSize != 8 {
+		t.Errorf("got metrics_listen %q, batch_size %d", got.MetricsListen, got.LooseForeignKeysCleanup.BatchSize)
+	}
+}
+
+func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
+	for content, want := range map[string]string{
+		"workers:\n  loose_foreign_keys_cleanup:\n    batchsize: 1": `c.yml:3: workers.loose_foreign_keys_cleanup.batchsize: unknown key, did you mean workers.loose_foreign_keys_cleanup.batch_size?`,
+		"worker:\n  x: 1":               `c.yml:1: worker: unknown key, did you mean workers?`,
+		"databases:\n  other: {url: x}": `c.yml:2: databases.other: unknown key`,
+		"jobs: {enabled: true}":         `c.yml:1: jobs: unknown key`,
+		"listen: 8080":                  `c.yml:1: listen: must be text: put it in quotes`,
+		"listen: nowhere":               `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
+		"listen: h:99999":               `"h:99999" is not an address`,
+		"scheduler: {enabled: 1}":       `scheduler.enabled: "1" is not true or false`,
+		"scheduler: on":                 `c.yml:1: scheduler: must be a mapping`,
+		"- a":                           `c.yml:1: the configuration: must be a mapping`,
+		"listen:":                       `c.yml:1: listen: has no value`,
+		"listen: {a: b}":                `c.yml:1: listen: must be text`,
+		"log: {level: loud}":            `log.level: "loud" is none of debug, info, warn, error`,
+		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":                                   `c.yml:2: listen: given twice`,
+		"a: b\n---\nc: d":                                                            `c.yml: more than one YAML document`,
+		"workers: {loose_foreign_keys_cleanup: {max_deletes: 0}}":                    `max_deletes: 0 is too small: at least 1`,
+		"workers: {loose_foreign_keys_cleanup: {max_deletes: 99999999999999999999}}": `max_deletes: "99999999999999999999" is not a whole number`,
+		"workers: {loose_foreign_keys_cleanup: {max_updates: 1.5}}":                  `max_updates: "1.5" is not a whole number`,
+		"workers: {loose_foreign_keys_cleanup: {max_runtime: 30}}":                   `max_runtime: "30" is not a duration such as 30s or 2m`,
+		"workers: {loose_foreign_keys_cleanup: {max_runtime: -3s}}":                  `max_runtime: -3s is too short: more than 0`,
+		"workers:\n  loose_foreign_keys_cleanup:\n    schedule: * * * * *":           `(a schedule that begins with * has to be quoted: schedule: "* * * * *")`,
+		"listen: 0.0.0.0:1":                         `listen: "0.0.0.0:1" can be reached from other hosts`,
+		"listen: :1":                                `can be reached from other hosts`,
+		"tls: {cert_file: c}":                       `tls.cert_file and tls.key_file belong together`,
+		"tls: {client_ca_file: c}":                  `tls.client_ca_file needs tls.cert_file`,
+		"auth: {token: a, token_file: b}":           `auth.token and auth.token_file: set one of them`,
+		"databases: {ci: {replica_url: postgres:}}": `databases.ci.replica_url is set without databases.ci.url`,
+	} {
+		if _, err := load(write(t, content), []string{mainURL}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want it to contain %q", content, err, want)
+		}
+	}
+}
+
+func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
+	_, err := load(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
+	if err == nil || strings.Count(err.Error(), "\n") != 3 {
+		t.Errorf("got %v, want four lines", err)
+	}
+}
+
+func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
+	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t"} {
+		if _, err := load("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
+			t.Errorf("%s: %v", entry, err)
+		}
+	}
+	for _, address := range []string{"localhost:1", "[::1]:1", "127.8.8.8:1"} {
+		if _, err := load("", []string{mainURL, "CARETAKER_LISTEN=" + address}); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
+	for entry, want := range map[string]string{
+		"CARETAKER_LISTENN=x":                                       "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
+		"CARETAKER_DATABASE_MAIN_URL=x":                             "did you mean CARETAKER_DATABASES_MAIN_URL?",
+		"CARETAKER_DATABASES_OTHER=x":                               "CARETAKER_DATABASES_OTHER: no such configuration key",
+		"CARETAKER_SCHEDULER_ENABLED=no":                            `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
+		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=": `"" is not a duration`,
+	} {
+		if _, err := load("", []string{mainURL, entry}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it to contain %q", entry, err, want)
+		}
+	}
+}
+
+func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
+	environ := []string{
+		mainURL, "CARETAKER_SERVICE_HOST=10.0.0.1", "CARETAKER_PORT=tcp://10.0.0.1:50051", "CARETAKER_SERVICE_PORT_GRPC=50051",
+		"CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1", "CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2", "CARETAKER_IMAGE=x", "CARETAKER=x",
+	}
+	if _, err := load("", environ); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoad_NeedsMain(t *testing.T) {
+	_, err := load("", []string{"CARETAKER_DATABASES_CI_URL=x"})
+	if err == nil || !strings.Contains(err.Error(), "CARETAKER_DATABASES_MAIN_URL") {
+		t.Errorf("got %v, want it to name the variable of databases.main.url", err)
+	}
+	if _, err := load("no-such-file.yml", []string{mainURL}); err == nil || !strings.Contains(err.Error(), "no-such-file.yml") {
+		t.Errorf("got %v, want it to name the file", err)
+	}
+}
+
+func TestLoad_NeverRepeatsASecret(t *testing.T) {
+	_, err := load(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
+	if err == nil || strings.Contains(err.Error(), "123456") || strings.Contains(err.Error(), "secret@") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
+	for environ, want := range map[string]OpenTelemetry{
+		"":                                     {},
+		"OTEL_TRACES_EXPORTER=":                {},
+		"OTEL_TRACES_EXPORTER=console":         {Traces: true},
+		"OTEL_EXPORTER_OTLP_ENDPOINT=x":        {Traces: true, Metrics: true},
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=x": {Traces: true},
+		"OTEL_METRICS_EXPORTER=prometheus":     {},
+		"OTEL_METRICS_EXPORTER=otlp":           {Metrics: true},
+		"OTEL_SDK_DISABLED=true":               {Disabled: true},
+	} {
+		if got := openTelemetry([]string{environ}); got != want {
+			t.Errorf("%s: got %+v, want %+v", environ, got, want)
+		}
+	}
+}

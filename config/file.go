@@ -1,0 +1,147 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// value is a value as it was written, and where.
+type value struct{ text, where string }
+
+// reader collects the values of a file.
+type reader struct {
+	file     string
+	keys     []key
+	values   map[string]value
+	mistakes []error
+}
+
+// fileValues reads the YAML file: a mapping of mappings, as the dots of the keys say.
+func fileValues(file string, keys []key) (map[string]value, []error) {
+	r := reader{file: file, keys: keys, values: map[string]value{}}
+	if file == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
+	}
+	var document, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, []error{fmt.Errorf("%s: %w%s", file, err, hint(content))}
+	}
+	if !errors.Is(decoder.Decode(&second), io.EOF) {
+		return nil, []error{fmt.Errorf("%s: more than one YAML document", file)}
+	}
+	r.mapping("", document.Content[0])
+	return r.values, r.mistakes
+}
+
+// hint explains the one syntax error that cron expressions provoke.
+func hint(content []byte) string {
+	if regexp.MustCompile(`(?m)^\s*schedule:\s*\*`).Match(content) {
+		return ` (a schedule that begins with * has to be quoted: schedule: "* * * * *")`
+	}
+	return ""
+}
+
+func (r *reader) mapping(prefix string, node *yaml.Node) {
+	node = resolved(node)
+	switch {
+	case node.Tag == "!!null":
+		return
+	case node.Kind != yaml.MappingNode:
+		name := strings.TrimSuffix(prefix, ".")
+		if name == "" {
+			name = "the configuration"
+		}
+		r.mistake(node, name, errors.New("must be a mapping of keys to values"))
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		name, child := node.Content[i], node.Content[i+1]
+		path := prefix + name.Value
+		if seen[path] {
+			r.mistake(name, path, errors.New("given twice"))
+			continue
+		}
+		seen[path] = true
+		r.entry(path, name, child)
+	}
+}
+
+func (r *reader) entry(path string, name, child *yaml.Node) {
+	section := false
+	for _, k := range r.keys {
+		if k.path == path {
+			r.scalar(k, child)
+			return
+		}
+		section = section || strings.HasPrefix(k.path, path+".")
+	}
+	if !section {
+		r.mistake(name, path, errors.New("unknown key"+r.nearest(path)))
+		return
+	}
+	r.mapping(path+".", child)
+}
+
+// scalar takes a value whose YAML type is the key's. Durations are text, so that 30 is not taken for seconds or for
+// nanoseconds.
+func (r *reader) scalar(k key, node *yaml.Node) {
+	node = resolved(node)
+	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str"}
+	switch {
+	case node.Kind != yaml.ScalarNode:
+		r.mistake(node, k.path, fmt.Errorf("must be %s", k.kind))
+	case node.Tag == "!!null":
+		r.mistake(node, k.path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
+	case node.Tag != tags[k.kind] && k.kind == text:
+		r.mistake(node, k.path, errors.New("must be text: put it in quotes"))
+	case node.Tag != tags[k.kind]:
+		r.mistake(node, k.path, wrong(node.Value, k.kind))
+	default:
+		r.values[k.path] = value{node.Value, r.where(node, k.path)}
+	}
+}
+
+func resolved(node *yaml.Node) *yaml.Node {
+	for node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	return node
+}
+
+func (r *reader) where(node *yaml.Node, path string) string {
+	return fmt.Sprintf("%s:%d: %s", r.file, node.Line, path)
+}
+
+func (r *reader) mistake(node *yaml.Node, path string, err error) {
+	r.mistakes = append(r.mistakes, fmt.Errorf("%s: %w", r.where(node, path), err))
+}
+
+// nearest suggests what was meant by an unknown key: a key, or for the first or middle part of one its section.
+func (r *reader) nearest(path string) string {
+	candidates := make([]string, 0, len(r.keys))
+	depth := strings.Count(path, ".") + 1
+	for _, k := range r.keys {
+		parts := strings.Split(k.path, ".")
+		candidates = append(candidates, k.path, strings.Join(parts[:min(depth, len(parts))], "."))
+	}
+	if near := nearest(path, candidates); near != "" {
+		return ", did you mean " + near + "?"
+	}
+	return ""
+}

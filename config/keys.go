@@ -1,0 +1,160 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// kind is the type of a value, as an error message calls it.
+type kind string
+
+const (
+	text     kind = "text"
+	boolean  kind = "true or false"
+	integer  kind = "a whole number"
+	duration kind = "a duration such as 30s or 2m"
+)
+
+// key is one configuration key.
+type key struct {
+	// path is the key's name: its path in the file, joined by dots.
+	path string
+	kind kind
+	// byDefault is the default as it would be written; empty: none, or the worker's own.
+	byDefault string
+	set       func(string) error
+}
+
+// variable is the environment variable of a key.
+func variable(path string) string {
+	return "CARETAKER_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}
+
+// keys lists every key, each with where its value goes. A new worker adds one line.
+func (c *Config) keys() []key {
+	c.Databases = nil
+	for _, name := range DatabaseNames() {
+		c.Databases = append(c.Databases, Database{Name: name})
+	}
+	keys := []key{
+		{"listen", text, "127.0.0.1:50051", address(&c.Listen)},
+		{"metrics_listen", text, "127.0.0.1:9464", optionalAddress(&c.MetricsListen)},
+		{"insecure", boolean, "false", truth(&c.Insecure)},
+		{"tls.cert_file", text, "", verbatim(&c.TLS.CertFile)},
+		{"tls.key_file", text, "", verbatim(&c.TLS.KeyFile)},
+		{"tls.client_ca_file", text, "", verbatim(&c.TLS.ClientCAFile)},
+		{"auth.token", text, "", verbatim(&c.Auth.Token)},
+		{"auth.token_file", text, "", verbatim(&c.Auth.TokenFile)},
+		{"log.level", text, "info", oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
+		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
+	}
+	for i := range c.Databases {
+		d := &c.Databases[i]
+		keys = append(keys,
+			key{"databases." + d.Name + ".url", text, "", verbatim(&d.URL)},
+			key{"databases." + d.Name + ".replica_url", text, "", verbatim(&d.ReplicaURL)})
+	}
+	return append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
+}
+
+func (w *Worker) keys(prefix string) []key {
+	return []key{
+		{prefix + "schedule", text, "", verbatim(&w.Schedule)},
+		{prefix + "enabled", boolean, "true", truth(&w.Enabled)},
+	}
+}
+
+func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
+	return append(w.Worker.keys(prefix),
+		key{prefix + "definitions", text, "", verbatim(&w.Definitions)},
+		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
+		key{prefix + "max_deletes", integer, "", positive(&w.MaxDeletes)},
+		key{prefix + "max_updates", integer, "", positive(&w.MaxUpdates)},
+		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
+}
+
+func verbatim(to *string) func(string) error {
+	return func(s string) error { *to = s; return nil }
+}
+
+func oneOf(to *string, allowed ...string) func(string) error {
+	return func(s string) error {
+		if !slices.Contains(allowed, s) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(allowed, ", "))
+		}
+		*to = s
+		return nil
+	}
+}
+
+func truth(to *bool) func(string) error {
+	return func(s string) error {
+		*to = strings.EqualFold(s, "true")
+		if !*to && !strings.EqualFold(s, "false") {
+			return wrong(s, boolean)
+		}
+		return nil
+	}
+}
+
+func positive[T int | int64](to *T) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrRange), err == nil && int64(T(n)) != n:
+			return fmt.Errorf("%s is too large", s)
+		case err != nil:
+			return wrong(s, integer)
+		case n < 1:
+			return fmt.Errorf("%d is too small: at least 1", n)
+		}
+		*to = T(n)
+		return nil
+	}
+}
+
+func positiveDuration(to *time.Duration) func(string) error {
+	return func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return wrong(s, duration)
+		}
+		if d <= 0 {
+			return fmt.Errorf("%s is too short: more than 0", d)
+		}
+		*to = d
+		return nil
+	}
+}
+
+func address(to *string) func(string) error {
+	return func(s string) error {
+		_, port, err := net.SplitHostPort(s)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		if err != nil {
+			return fmt.Errorf("%q is not an address such as 127.0.0.1:50051", s)
+		}
+		*to = s
+		return nil
+	}
+}
+
+func optionalAddress(to *string) func(string) error {
+	required := address(to)
+	return func(s string) error {
+		if s == "" {
+			*to = ""
+			return nil
+		}
+		return required(s)
+	}
+}
+
+func wrong(s string, want kind) error { return fmt.Errorf("%q is not %s", s, want) }
