@@ -1,0 +1,161 @@
+// Package telemetry sets up OpenTelemetry, Prometheus and the log for the process.
+//
+// What it guarantees:
+//
+//   - Nothing is exported, and no connection tried, unless the standard OTEL variables ask for it. How, where and how
+//     much is up to these variables; the SDK reads them.
+//   - Traces have ids in any case, so that a run can be found in the log by its trace_id.
+//   - Prometheus names are those of the contract's section 6: no scope labels, units and _total as Prometheus wants.
+//   - Telemetry never stops the service: what cannot be exported is said in the log and dropped.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	metricsnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/sdk/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+)
+
+// Config says what to set up. The zero value traces and counts without exporting.
+type Config struct {
+	// Version of the program.
+	Version string
+	// Disabled turns tracing and counting off, the log excepted.
+	Disabled bool
+	// Traces and Metrics are exported as the OTEL variables say, which means OTLP where they name no exporter.
+	Traces, Metrics bool
+	// Logger hears what could not be exported.
+	Logger *slog.Logger
+}
+
+// Telemetry is what runs. Tracers and meters are had from OpenTelemetry's global providers.
+type Telemetry struct {
+	registry *prometheus.Registry
+	logger   *slog.Logger
+	stops    []func(context.Context) error
+}
+
+// Start sets up the process's tracing and metrics. It does not wait for exporters to connect. The error names an OTEL
+// variable's value that is not understood.
+func Start(ctx context.Context, config Config) (*Telemetry, error) {
+	t := &Telemetry{registry: prometheus.NewRegistry(), logger: config.Logger}
+	if t.logger == nil {
+		t.logger = slog.New(slog.DiscardHandler)
+	}
+	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		t.logger.WarnContext(ctx, "telemetry was lost", "error", err.Error())
+	}))
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	if config.Disabled {
+		otel.SetTracerProvider(tracenoop.NewTracerProvider())
+		otel.SetMeterProvider(metricsnoop.NewMeterProvider())
+		return t, nil
+	}
+	who, err := identity(ctx, config.Version)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(t.trace(ctx, config, who), t.count(ctx, config, who))
+	if err != nil {
+		return nil, errors.Join(err, t.Shutdown(ctx))
+	}
+	return t, nil
+}
+
+// identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own.
+func identity(ctx context.Context, version string) (*resource.Resource, error) {
+	who, err := resource.New(ctx,
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
+		resource.WithAttributes(attribute.String("service.name", "caretaker"), attribute.String("service.version", version)),
+		resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, fmt.Errorf("describe the service to OpenTelemetry, see OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	return who, nil
+}
+
+func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Resource) error {
+	options := []trace.TracerProviderOption{trace.WithResource(who)}
+	if config.Traces {
+		spans, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+		}
+		if !autoexport.IsNoneSpanExporter(spans) {
+			options = append(options, trace.WithBatcher(spans))
+		}
+	}
+	provider := trace.NewTracerProvider(options...)
+	otel.SetTracerProvider(provider)
+	t.stops = append(t.stops, provider.Shutdown)
+	return nil
+}
+
+func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Resource) error {
+	pull, err := exporter.New(exporter.WithRegisterer(t.registry), exporter.WithoutScopeInfo(),
+		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
+	if err != nil {
+		return fmt.Errorf("set up Prometheus metrics: %w", err)
+	}
+	options := []metric.Option{metric.WithResource(who), metric.WithReader(pull)}
+	if config.Metrics {
+		push, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return fmt.Errorf("set up metrics, see OTEL_METRICS_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+		}
+		if !autoexport.IsNoneMetricReader(push) {
+			options = append(options, metric.WithReader(push))
+		}
+	}
+	provider := metric.NewMeterProvider(options...)
+	otel.SetMeterProvider(provider)
+	t.stops = append(t.stops, provider.Shutdown)
+	return nil
+}
+
+// Handler serves the metrics to Prometheus, below /metrics.
+func (t *Telemetry) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
+		ErrorLog: complaints{t.logger}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10,
+	}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "caretaker: metrics are at /metrics\n")
+	})
+	return mux
+}
+
+// Shutdown sends what has not been sent yet, until ctx ends.
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, stop := range t.stops {
+		errs = append(errs, stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// complaints is promhttp's view of our log.
+type complaints struct{ logger *slog.Logger }
+
+// Println is called for metrics that cannot be collected.
+func (c complaints) Println(v ...any) {
+	c.logger.Warn("metrics could not be collected", "error", fmt.Sprint(v...))
+}

@@ -1,0 +1,178 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start starts telemetry for one test.
+func start(t *testing.T, config Config) *Telemetry {
+	t.Helper()
+	telemetry, err := Start(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := telemetry.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return telemetry
+}
+
+func scrape(t *testing.T, telemetry *Telemetry) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	telemetry.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("got status %d", answer.Code)
+	}
+	return answer.Body.String()
+}
+
+func TestHandler_UsesTheNamesOfTheContract(t *testing.T) {
+	telemetry := start(t, Config{Version: "v1"})
+	meter := otel.Meter("maintenance")
+	runs, _ := meter.Int64Counter("maintenance.runs", metric.WithUnit("{run}"))
+	took, _ := meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"))
+	age, _ := meter.Float64Gauge("maintenance.backlog.oldest_age", metric.WithUnit("s"))
+	worker := metric.WithAttributes(attribute.String("worker", "w"))
+	runs.Add(t.Context(), 2, worker)
+	took.Record(t.Context(), 1.5, worker)
+	age.Record(t.Context(), 3, worker)
+	got := scrape(t, telemetry)
+	for _, want := range []string{
+		`maintenance_runs_total{worker="w"} 2`, `maintenance_run_duration_seconds_sum{worker="w"} 1.5`,
+		`maintenance_backlog_oldest_age_seconds{worker="w"} 3`, `service_name="caretaker"`, `service_version="v1"`, "go_goroutines",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	if strings.Contains(got, "otel_scope") {
+		t.Error("metrics bear labels of the scope")
+	}
+}
+
+func TestStart_TheServiceNameOfTheEnvironmentWins(t *testing.T) {
+	t.Setenv("OTEL_SERVICE_NAME", "mine")
+	if got := scrape(t, start(t, Config{})); !strings.Contains(got, `service_name="mine"`) {
+		t.Error("OTEL_SERVICE_NAME was ignored")
+	}
+}
+
+func TestStart_SendsTracesToTheEndpointOfTheEnvironment(t *testing.T) {
+	received := make(chan string, 1)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { received <- r.URL.Path }))
+	defer collector.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	telemetry, err := Start(t.Context(), Config{Traces: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	span.End()
+	if err := telemetry.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-received; got != "/v1/traces" {
+		t.Errorf("got a request for %s", got)
+	}
+}
+
+func TestStart_NamesTheVariableThatItDoesNotUnderstand(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "pigeon")
+	if _, err := Start(t.Context(), Config{Traces: true}); err == nil || !strings.Contains(err.Error(), "OTEL_TRACES_EXPORTER") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "200")
+	telemetry, err := Start(t.Context(), Config{Traces: true, Metrics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	span.End()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := telemetry.Shutdown(ctx); err == nil {
+		t.Error("got no error for what was lost")
+	}
+}
+
+func TestStart_DisabledGivesNoTraces(t *testing.T) {
+	telemetry := start(t, Config{Disabled: true})
+	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	if span.SpanContext().IsValid() {
+		t.Error("there is a trace")
+	}
+	if got := scrape(t, telemetry); !strings.Contains(got, "go_goroutines") {
+		t.Error("the metrics of Go's runtime are missing")
+	}
+}
+
+// line logs one line and parses it.
+func line(t *testing.T, log func(ctx context.Context, logger *slog.Logger)) map[string]any {
+	t.Helper()
+	start(t, Config{})
+	ctx, span := otel.Tracer("test").Start(t.Context(), "span")
+	defer span.End()
+	var out bytes.Buffer
+	log(ctx, NewLogger(&out, "info"))
+	if out.Len() == 0 {
+		return nil
+	}
+	got := map[string]any{}
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatalf("%v in %s", err, out.String())
+	}
+	if n := strings.Count(out.String(), "trace_id"); n > 1 {
+		t.Errorf("trace_id stands %d times in %s", n, out.String())
+	}
+	return got
+}
+
+func TestNewLogger_AddsTheTraceOfTheContext(t *testing.T) {
+	got := line(t, func(ctx context.Context, logger *slog.Logger) {
+		logger.With("worker", "w").InfoContext(ctx, "run finished", "duration", 1500*time.Millisecond)
+	})
+	if id, _ := got["trace_id"].(string); len(id) != 32 || got["worker"] != "w" || got["duration"] != "1.5s" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestNewLogger_KeepsATraceThatIsThere(t *testing.T) {
+	for _, got := range []map[string]any{
+		line(t, func(ctx context.Context, logger *slog.Logger) { logger.InfoContext(ctx, "a", "trace_id", "mine") }),
+		line(t, func(ctx context.Context, logger *slog.Logger) { logger.With("trace_id", "mine").InfoContext(ctx, "a") }),
+	} {
+		if got["trace_id"] != "mine" {
+			t.Errorf("got %v", got)
+		}
+	}
+}
+
+func TestNewLogger_HasLevels(t *testing.T) {
+	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.DebugContext(ctx, "a") }); got != nil {
+		t.Errorf("got %v", got)
+	}
+}
