@@ -1,18 +1,241 @@
 package devdb
 
 import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
-	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
-func TestDemo_Quick(t *testing.T) {
+// estate clones main, ci and sec with the reference schema.
+func estate(t *testing.T) map[string]string {
+	t.Helper()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
 		urls[name] = databases.Clone(t, Template{Name: name, Schema: name})
 	}
-	s := time.Now()
+	return urls
+}
+
+func demoEstate(t *testing.T) map[string]string {
+	t.Helper()
+	urls := estate(t)
 	if err := LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(time.Since(s))
+	return urls
+}
+
+// marks are the groups' marks in both stores as the later date, and the user.
+const marks = `
+SELECT n.id, n.state, n.path, d.state_metadata, greatest(s.marked_for_deletion_on, (d.deletion_scheduled_at AT TIME ZONE 'UTC')::date) AS on,
+       coalesce((d.state_metadata ->> 'deletion_scheduled_by_user_id')::bigint, s.user_id) AS user_id
+FROM namespaces n JOIN namespace_details d ON d.namespace_id = n.id LEFT JOIN group_deletion_schedules s ON s.group_id = n.id
+WHERE s.group_id IS NOT NULL OR d.deletion_scheduled_at IS NOT NULL`
+
+const owners = `(SELECT m.source_id, m.user_id FROM members m WHERE m.type = 'GroupMember' AND m.access_level = 50)`
+
+// keeps is the rule by which a token keeps its bot, with 30 days.
+const keeps = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > current_date)
+	OR t.expires_at <= current_date AND t.expires_at >= current_date - 30
+	OR t.revoked AND t.updated_at >= now() AT TIME ZONE 'UTC' - interval '30 days')`
+
+// referenced is the rule that keeps a placeholder, in what the demo has of it.
+const referenced = `(EXISTS (SELECT FROM notes WHERE author_id = p.placeholder_user_id) OR EXISTS (SELECT FROM approvals WHERE user_id = p.placeholder_user_id))`
+
+const due = "p.namespace_id IS NULL AND p.deletion_attempts < 15 AND (p.last_deletion_attempt_at IS NULL OR p.last_deletion_attempt_at < now() - interval '48 hours')"
+
+type census struct {
+	what, database, from string // SELECT count(*) FROM ...
+	want                 int
+}
+
+func (c census) check(t *testing.T, urls map[string]string) {
+	t.Helper()
+	if got := column(t, urls[c.database], "SELECT count(*)::text FROM "+c.from)[0]; got != strconv.Itoa(c.want) {
+		t.Errorf("%s: %s, want %d", c.what, got, c.want)
+	}
+}
+
+func TestDemo_HasTheNumbersThatItPromises(t *testing.T) {
+	urls := demoEstate(t)
+	for _, c := range slices.Concat(peopleCensus(), contentCensus(), workCensus(), groupCensus()) {
+		c.check(t, urls)
+	}
+}
+
+func peopleCensus() []census {
+	return []census{
+		{"organizations", "main", "organizations", 2},
+		{"organizations with an admin bot", "main", "organizations o WHERE EXISTS (SELECT FROM users WHERE organization_id = o.id AND user_type = 11)", 2},
+		{"ghosts of the first organization", "main", "users WHERE user_type = 5 AND organization_id = 1", 1},
+		{"ghosts of the second organization", "main", "users WHERE user_type = 5 AND organization_id = 2", 0},
+		{"humans", "main", "users WHERE user_type = 0", 200},
+		{"blocked humans", "main", "users WHERE user_type = 0 AND state = 'blocked'", 5},
+		{"banned humans", "main", "users WHERE user_type = 0 AND state = 'banned'", 2},
+		{"service accounts", "main", "users WHERE user_type = 13", 3},
+		{"import users", "main", "users WHERE user_type = 17", 1},
+	}
+}
+
+func contentCensus() []census {
+	level := "(WITH RECURSIVE tree (id, level) AS (SELECT id, 1 FROM namespaces WHERE type = 'Group' AND parent_id IS NULL UNION ALL SELECT n.id, level + 1 FROM namespaces n JOIN tree t ON n.parent_id = t.id WHERE n.type = 'Group') SELECT * FROM tree) AS tree"
+	return []census{
+		{"groups", "main", "namespaces WHERE type = 'Group'", 40},
+		{"levels", "main", "(SELECT DISTINCT level FROM " + level + ") AS levels", 3},
+		{"levels with direct owners", "main", "(SELECT DISTINCT level FROM " + level + " JOIN " + owners + " o ON o.source_id = id) AS levels", 3},
+		{"projects", "main", "projects", 120},
+		{"shares", "main", "group_group_links", 3},
+		{"shares with 40", "main", "group_group_links WHERE group_access = 40", 1},
+		{"expired shares", "main", "group_group_links WHERE expires_at <= current_date", 1},
+		{"groups and personal namespaces without a route", "main", "namespaces n WHERE type <> 'Project' AND NOT EXISTS (SELECT FROM routes WHERE source_type = 'Namespace' AND source_id = n.id)", 0},
+		{"projects without a route", "main", "projects p WHERE NOT EXISTS (SELECT FROM routes WHERE source_type = 'Project' AND source_id = p.id)", 0},
+		{"issues", "main", "issues", 5000},
+		{"merge requests", "main", "merge_requests", 3000},
+		{"notes of everybody but user 12", "main", "notes WHERE author_id <> 12", 20000},
+		{"kinds of small content", "main", "(SELECT FROM award_emoji LIMIT 1) AS a, (SELECT FROM todos LIMIT 1) AS t, (SELECT FROM events LIMIT 1) AS e", 1},
+		{"pipelines", "ci", "p_ci_pipelines", 10000},
+		{"partitions with pipelines", "ci", "(SELECT DISTINCT tableoid FROM p_ci_pipelines) AS leaves", 3},
+		{"builds", "ci", "p_ci_builds", 30000},
+		{"partitions with builds", "ci", "(SELECT DISTINCT tableoid FROM p_ci_builds) AS leaves", 3},
+		{"builds outside their pipeline's partition", "ci", "p_ci_builds b JOIN p_ci_pipelines p ON p.id = b.commit_id WHERE p.partition_id <> b.partition_id", 0},
+		{"vulnerabilities", "sec", "vulnerabilities", 500},
+	}
+}
+
+func workCensus() []census {
+	details, bots := "import_placeholder_user_details p WHERE ", "users b WHERE user_type = 6"
+	queue := "ghost_user_migrations q JOIN users u ON u.id = q.user_id WHERE "
+	kept := " AND EXISTS (SELECT FROM personal_access_tokens t WHERE t.user_id = b.id AND " + keeps + ")"
+	dead := " AND NOT EXISTS (SELECT FROM personal_access_tokens t WHERE t.user_id = b.id AND " + keeps + ")"
+	queued := " EXISTS (SELECT FROM ghost_user_migrations WHERE user_id = b.id)"
+	return []census{
+		{"eligible placeholders", "main", details + due, 30},
+		{"of these on the last attempt", "main", details + due + " AND p.deletion_attempts = 14", 2},
+		{"of these still referenced", "main", details + due + " AND " + referenced, 5},
+		{"placeholders tried yesterday", "main", details + "namespace_id IS NULL AND last_deletion_attempt_at BETWEEN now() - interval '25 hours' AND now() - interval '23 hours'", 5},
+		{"exhausted placeholders", "main", details + "namespace_id IS NULL AND deletion_attempts >= 15", 3},
+		{"placeholders with a live namespace", "main", details + "namespace_id IS NOT NULL", 4},
+		{"placeholder details that are no placeholder's", "main", "import_placeholder_user_details p JOIN users u ON u.id = p.placeholder_user_id WHERE u.user_type <> 15", 0},
+		{"bots", "main", bots, 60},
+		{"inactive bots", "main", bots + dead + " AND NOT" + queued, 20},
+		{"of these without a token", "main", bots + " AND NOT" + queued + " AND NOT EXISTS (SELECT FROM personal_access_tokens WHERE user_id = b.id)", 5},
+		{"active bots", "main", bots + kept + " AND EXISTS (SELECT FROM personal_access_tokens t WHERE t.user_id = b.id AND t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > current_date))", 30},
+		{"bots revoked lately", "main", bots + kept + " AND NOT EXISTS (SELECT FROM personal_access_tokens t WHERE t.user_id = b.id AND t.revoked IS NOT TRUE)", 5},
+		{"bots in the ghost queue", "main", bots + " AND" + queued, 5},
+		{"humans due", "main", queue + "u.user_type = 0 AND q.consume_after <= now()", 8},
+		{"bots due", "main", queue + "u.user_type IN (6, 13, 15) AND q.consume_after <= now()", 12},
+		{"rows half an hour ahead", "main", queue + "q.consume_after BETWEEN now() + interval '25 minutes' AND now() + interval '30 minutes'", 2},
+		{"refused rows", "main", queue + "u.user_type NOT IN (0, 6, 13, 15)", 1},
+		{"queued support bots", "main", queue + "u.user_type = 1", 1},
+		{"users with 20,000 notes", "main", queue + "q.consume_after <= now() AND (SELECT count(*) FROM notes WHERE author_id = u.id) = 20000", 1},
+	}
+}
+
+func groupCensus() []census {
+	all := "(" + marks + ") AS g"
+	is := "g.on <= (now() AT TIME ZONE 'UTC')::date - 30"
+	dueGroups := all + " WHERE " + is
+	return []census{
+		{"groups due", "main", dueGroups, 6},
+		{"of these with an owner through the parent", "main", dueGroups + " AND NOT EXISTS (SELECT FROM " + owners + " o WHERE o.source_id = g.id) AND EXISTS (SELECT FROM " + owners + " o JOIN namespaces n ON n.parent_id = o.source_id WHERE n.id = g.id AND o.user_id = g.user_id)", 1},
+		{"of these with a blocked owner", "main", dueGroups + " AND EXISTS (SELECT FROM " + owners + " o JOIN users u ON u.id = o.user_id WHERE o.source_id = g.id AND o.user_id = g.user_id AND u.state = 'blocked')", 1},
+		{"of these with a missing user", "main", dueGroups + " AND NOT EXISTS (SELECT FROM users u WHERE u.id = g.user_id)", 1},
+		{"of these with a due parent", "main", "namespaces n WHERE n.id IN (SELECT id FROM " + dueGroups + ") AND n.parent_id IN (SELECT id FROM " + dueGroups + ")", 1},
+		{"groups not yet due", "main", all + " WHERE g.on > (now() AT TIME ZONE 'UTC')::date - 30", 3},
+		{"lost marks", "main", "namespaces n WHERE (state = 2 OR path LIKE '%-deletion\\_scheduled-' || id) AND NOT EXISTS (SELECT FROM " + all + " WHERE g.id = n.id)", 1},
+		{"groups archived before", "main", all + " WHERE g.state_metadata -> 'preserved_states' ->> 'schedule_deletion' = 'archived'", 1},
+		{"marked groups without the suffix", "main", all + " WHERE g.path NOT LIKE '%-deletion\\_scheduled-' || g.id", 0},
+	}
+}
+
+func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
+	urls := demoEstate(t)
+	records := 0
+	parents := map[string]map[string]bool{}
+	for _, url := range urls {
+		for _, record := range column(t, url, "SELECT fully_qualified_table_name || ' ' || primary_key_value FROM loose_foreign_keys_deleted_records") {
+			records++
+			table, key, _ := strings.Cut(record, " ")
+			if parents[table] == nil {
+				parents[table] = map[string]bool{}
+			}
+			parents[table][key] = true
+		}
+	}
+	if records < 950 || records > 1050 {
+		t.Errorf("%d records, want about 1,000", records)
+	}
+	for _, child := range []struct{ database, table, column, parent string }{
+		{"ci", "ci_namespace_mirrors", "namespace_id", "namespaces"}, {"ci", "ci_pipeline_metadata", "project_id", "projects"},
+		{"ci", "ci_pipeline_schedules", "project_id", "projects"}, {"ci", "ci_pipeline_schedules", "owner_id", "users"},
+		{"ci", "ci_project_mirrors", "project_id", "projects"}, {"main", "merge_requests", "head_pipeline_id", "p_ci_pipelines"},
+		{"main", "notes", "noteable_id", "vulnerabilities"}, {"ci", "p_ci_builds", "project_id", "projects"},
+		{"ci", "p_ci_builds", "user_id", "users"}, {"ci", "p_ci_pipelines", "trigger_id", "ci_triggers"},
+		{"ci", "p_ci_pipelines", "merge_request_id", "merge_requests"}, {"ci", "p_ci_pipelines", "project_id", "projects"},
+		{"ci", "p_ci_pipelines", "user_id", "users"}, {"main", "packages_npm_metadata_caches", "project_id", "projects"},
+		{"sec", "vulnerabilities", "project_id", "projects"}, {"sec", "vulnerabilities", "resolved_by_id", "users"},
+	} {
+		keys := slices.Collect(maps.Keys(parents["public."+child.parent]))
+		if got := children(t, urls[child.database], child.table, child.column, keys); got == 0 {
+			t.Errorf("%s.%s: no row refers to a deleted row of %s", child.table, child.column, child.parent)
+		}
+	}
+}
+
+// children counts the rows that refer to one of the keys.
+func children(t *testing.T, url, table, column string, keys []string) int {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var count int
+	query := "SELECT count(*) FROM " + pgx.Identifier{table}.Sanitize() + " WHERE " + pgx.Identifier{column}.Sanitize() + "::text = ANY ($1)"
+	if err := conn.QueryRow(ctx, query, keys).Scan(&count); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
+	urls := demoEstate(t)
+	const everything = "SELECT (SELECT count(*) FROM users) || ' ' || (SELECT count(*) FROM notes) || ' ' || (SELECT count(*) FROM loose_foreign_keys_deleted_records)"
+	before := column(t, urls["main"], everything)[0]
+	if err := LoadDemo(t.Context(), urls); err != nil {
+		t.Fatal(err)
+	}
+	if after := column(t, urls["main"], everything)[0]; after != before {
+		t.Errorf("users, notes, records: %s, before %s", after, before)
+	}
+}
+
+func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
+	urls := map[string]string{"main": databases.Clone(t, Template{Name: "all", Schema: "all"})}
+	if err := LoadDemo(t.Context(), urls); err != nil {
+		t.Fatal(err)
+	}
+	census{"pipelines", "main", "p_ci_pipelines", 10000}.check(t, urls)
+	census{"vulnerabilities", "main", "vulnerabilities", 500}.check(t, urls)
+	census{"records", "main", "loose_foreign_keys_deleted_records", 1000}.check(t, urls)
+}
+
+func TestDemo_NewRowsNeverGetTheIdOfADeletedParent(t *testing.T) {
+	urls := demoEstate(t)
+	for database, sequences := range map[string]map[string]string{
+		"main": {"users_id_seq": "users", "namespaces_id_seq": "namespaces", "projects_id_seq": "projects", "merge_requests_id_seq": "merge_requests"},
+		"ci":   {"ci_pipelines_id_seq": "p_ci_pipelines", "ci_triggers_id_seq": "ci_triggers"},
+		"sec":  {"vulnerabilities_id_seq": "vulnerabilities"},
+	} {
+		for sequence, table := range sequences {
+			census{sequence + " too low", database, "loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public." + table +
+				"' AND primary_key_value > (SELECT last_value FROM " + sequence + ")", 0}.check(t, urls)
+		}
+	}
 }

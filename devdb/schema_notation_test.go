@@ -10,7 +10,7 @@ import (
 
 // schemaFacts are statements about a database in one spelling, whether they
 // were read from the notation or from the catalogue: "users.email character
-// varying not null default ''", "users unique index (email)" and so on.
+// varying not null default ”", "users unique index (email)" and so on.
 type schemaFacts map[string]bool
 
 func (f schemaFacts) add(format string, args ...any) { f[fmt.Sprintf(format, args...)] = true }

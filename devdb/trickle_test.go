@@ -1,0 +1,85 @@
+package devdb
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// trickling runs Trickle on the estate until the test ends.
+func trickling(t *testing.T, urls map[string]string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Trickle(ctx, urls, 10*time.Millisecond, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+}
+
+// eventually waits until the query's number is reached.
+func eventually(t *testing.T, url, what, query string, least int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		got, err := strconv.Atoi(column(t, url, query)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got >= least {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d, want %d", what, got, least)
+		}
+	}
+}
+
+func recordsOf(parent string) string {
+	return "SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public." + parent + "'"
+}
+
+func TestTrickle_KeepsDeletingParentsWithChildren(t *testing.T) {
+	urls := demoEstate(t)
+	trickling(t, urls)
+	for parent, before := range map[string]int{"users": 100, "projects": 40, "namespaces": 60, "merge_requests": 350} {
+		eventually(t, urls["main"], parent, recordsOf(parent), before+2)
+	}
+	eventually(t, urls["ci"], "p_ci_pipelines", recordsOf("p_ci_pipelines"), 302)
+	eventually(t, urls["ci"], "pipelines", "SELECT count(*)::text FROM p_ci_pipelines", 10004)
+	eventually(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
+}
+
+func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
+	urls := demoEstate(t)
+	const fill = `WITH added AS (INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		SELECT 'public.users', 0 FROM generate_series(1, 2000) RETURNING 1) SELECT count(*)::text FROM added`
+	column(t, urls["sec"], fill)
+	const newest = "SELECT max(id)::text FROM namespaces"
+	before := column(t, urls["main"], newest)[0]
+	for range 3 {
+		if err := trickle(t.Context(), urls, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := column(t, urls["main"], newest)[0]; after != before {
+		t.Errorf("newest namespace %s, before %s", after, before)
+	}
+}
+
+func TestTrickle_SurvivesADatabaseError(t *testing.T) {
+	urls := demoEstate(t)
+	run(t, urls["sec"], "ALTER TABLE vulnerabilities RENAME TO elsewhere")
+	trickling(t, urls)
+	// Ticks fail in sec, and yet they leave nothing in main.
+	eventually(t, urls["main"], "projects deleted", recordsOf("projects"), 43)
+	run(t, urls["sec"], "ALTER TABLE elsewhere RENAME TO vulnerabilities")
+	eventually(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
+	eventually(t, urls["main"], "ticks that left nothing", "SELECT (count(*) = 120)::int::text FROM projects", 1)
+}
