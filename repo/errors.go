@@ -27,14 +27,14 @@ var (
 type Error struct {
 	// Database is the configured name of the database, Operation what was tried, in words.
 	Database, Operation string
-	// SQLState is the five-character code.
+	// SQLState is the five-character code; empty when the database did not answer.
 	SQLState string
 	cause    error
 }
 
 // Error includes the driver's text: it is for logs, never for a client.
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.SQLState, e.cause)
+	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
 }
 
 // Unwrap returns the driver's error; for a database that cannot work, [ErrUnreachable] too.
@@ -45,8 +45,11 @@ func (e *Error) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column".
+// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable".
 func (e *Error) Condition() string {
+	if e.Class() == ClassUnreachable {
+		return "unreachable"
+	}
 	name := pq.ErrorCode(e.SQLState).Name()
 	return strings.TrimSpace(e.SQLState + " " + name)
 }
@@ -75,7 +78,7 @@ func (e *Error) Class() Class {
 		return ClassLock
 	case code == "57014":
 		return ClassTimeout
-	case code == "25006", hasPrefix(code, "08", "53", "57P", "58"):
+	case code == "", code == "25006", hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
 	case code == "22P02", hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
@@ -101,10 +104,10 @@ func (d *Database) wrap(ctx context.Context, operation string, err error) error 
 		return err
 	case errors.As(err, &pgErr):
 		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrUnreachable):
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
 	}
-	return fmt.Errorf("%s on %s: %w: %w", operation, d.Name, ErrUnreachable, err)
+	return &Error{Database: d.Name, Operation: operation, cause: err}
 }
 
 // LeaseHeldError says who holds the lease that was asked for.

@@ -155,6 +155,8 @@ type Backlog struct {
 	OldestAt time.Time
 	// AtLeast: counting stopped, the figures are lower bounds.
 	AtLeast bool
+	// ReadAt is when, by the clock of the database.
+	ReadAt time.Time
 }
 
 // backlogCap is up to where a backlog is counted exactly (spec/README.md section 4).
@@ -162,14 +164,14 @@ const backlogCap = 1_000_000
 
 const queueBacklogSQL = `
 SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()), min(created_at),
-  (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d)
+  (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d), clock_timestamp()
 FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
 
 // QueueBacklog counts the pending and the dead records.
 func (d *Database) QueueBacklog(ctx context.Context, q Queue, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
-	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead},
+	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
 		fill(queueBacklogSQL, "{queue}", q.sql), backlogCap+1)
 	if oldest != nil {
 		b.OldestAt = *oldest

@@ -209,6 +209,20 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 	return s, err
 }
 
+const failedLastSQL = `
+SELECT r.* FROM unnest($2::text[]) AS place (database)
+CROSS JOIN LATERAL (
+  SELECT ` + runColumns + ` FROM maintenance.runs x
+  WHERE x.worker = $1 AND x.database = place.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
+  ORDER BY x.id DESC LIMIT 1
+) r
+WHERE r.state = 'failed'`
+
+// FailedLast are the newest runs of a worker on each of the databases, as far as they failed.
+func (d *Database) FailedLast(ctx context.Context, worker string, databases []string) ([]Run, error) {
+	return collect(ctx, d, "read the last failures", scanRun, failedLastSQL, worker, databases)
+}
+
 func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...any) (run Run, err error) {
 	runs, err := collect(ctx, d, operation, scanRun, sql, args...)
 	if err == nil && len(runs) == 0 {

@@ -2,8 +2,17 @@ package service
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"strings"
+	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -87,4 +96,134 @@ type WorkerStatus struct {
 	Backlog             Backlog
 	Condition           Condition
 	ConditionDetail     string
+}
+
+// Service runs the workers. Its methods may be called from any goroutine.
+type Service struct {
+	main         *repo.Database
+	databases    []*repo.Database
+	replica      string
+	schedulerOff bool
+	logger       *slog.Logger
+	tracer       trace.Tracer
+	metrics      *metrics
+	workers      []*worker
+	backlogs     *backlogs
+
+	mu      sync.Mutex
+	idle    *sync.Cond
+	active  map[*execution]struct{}
+	stopped bool
+	// stopping closes with stopped; background is what Shutdown waits for besides the runs.
+	stopping   chan struct{}
+	background sync.WaitGroup
+}
+
+// New makes a Service. It does not connect; an error names the configuration key that is wrong.
+func New(c Config) (*Service, error) {
+	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
+		return nil, errors.New("databases.main.url is required")
+	}
+	s := &Service{main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
+		logger: c.Logger, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
+		active: map[*execution]struct{}{}, stopping: make(chan struct{})}
+	s.idle = sync.NewCond(&s.mu)
+	s.backlogs = newBacklogs()
+	if s.replica == "" {
+		s.replica = replicaName()
+	}
+	if s.logger == nil {
+		s.logger = slog.Default()
+	}
+	var err error
+	if s.metrics, err = newMetrics(); err != nil {
+		return nil, err
+	}
+	if err := s.addWorkers(c); err != nil {
+		return nil, err
+	}
+	return s, s.metrics.observe(s)
+}
+
+// addWorkers is the list of workers.
+func (s *Service) addWorkers(c Config) error {
+	for _, add := range []func(Config) (*worker, error){
+		s.looseForeignKeysCleanup,
+	} {
+		w, err := add(c)
+		if err != nil {
+			return err
+		}
+		if err := w.validate(); err != nil {
+			return err
+		}
+		s.workers = append(s.workers, w)
+	}
+	return nil
+}
+
+// worker finds a worker by its name.
+func (s *Service) worker(name string) (*worker, error) {
+	if name == "" {
+		return nil, &InvalidArgumentError{"worker", "is required"}
+	}
+	for _, w := range s.workers {
+		if w.name == name {
+			return w, nil
+		}
+	}
+	return nil, s.unknownWorker(name)
+}
+
+// Schedules are the cron expressions of the workers that run by themselves.
+func (s *Service) Schedules() []Schedule {
+	var out []Schedule
+	for _, w := range s.workers {
+		if !w.config.Disabled {
+			out = append(out, Schedule{w.name, w.config.Schedule})
+		}
+	}
+	return out
+}
+
+// Healthy says whether main answers.
+func (s *Service) Healthy(ctx context.Context) error { return s.main.Ping(ctx) }
+
+// Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
+// and their ends recorded, or ctx ends.
+func (s *Service) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.stopped {
+		s.stopped = true
+		close(s.stopping)
+	}
+	for x := range s.active {
+		x.halt(errShutdown)
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		s.mu.Lock()
+		for len(s.active) > 0 {
+			s.idle.Wait()
+		}
+		s.mu.Unlock()
+		s.background.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return s.metrics.stop()
+	case <-ctx.Done():
+		return fmt.Errorf("runs still at work: %w", context.Cause(ctx))
+	}
+}
+
+// replicaName is host, process and a random part: a process that comes back is another holder.
+func replicaName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), strings.ToLower(rand.Text()[:8]))
 }

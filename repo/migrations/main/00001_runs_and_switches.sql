@@ -28,6 +28,7 @@ CREATE TABLE maintenance.runs (
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX runs_by_request ON maintenance.runs (request_id) WHERE request_id IS NOT NULL;
 CREATE INDEX runs_by_worker ON maintenance.runs (worker, id DESC);
+CREATE INDEX runs_by_database ON maintenance.runs (worker, database, id DESC);
 CREATE INDEX runs_by_state ON maintenance.runs (worker, state, id DESC);
 CREATE INDEX runs_at_work ON maintenance.runs (id) WHERE state = 'running';
 

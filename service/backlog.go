@@ -1,0 +1,76 @@
+package service
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+const (
+	// backlogAge is how old a figure may be before it is read again (spec/README.md section 4).
+	backlogAge = 15 * time.Second
+	// backlogPatience is how long one reading may take.
+	backlogPatience = 2 * time.Second
+)
+
+// backlogs keeps the last known backlog of each worker and database, so that status calls and metrics cost at most one
+// bounded query every backlogAge.
+type backlogs struct {
+	mu    sync.Mutex
+	known map[backlogKey]*backlogEntry
+}
+
+type backlogKey struct {
+	worker   string
+	database *repo.Database
+}
+
+type backlogEntry struct {
+	mu      sync.Mutex
+	readAt  time.Time
+	known   bool
+	backlog repo.Backlog
+	remark  string
+}
+
+func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
+
+// get reads the backlog or returns the last known one with a remark; ok is false if it was never known.
+func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database) (backlog repo.Backlog, remark string, ok bool) {
+	e := b.entry(backlogKey{w.name, d})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.readAt.IsZero() || time.Since(e.readAt) > backlogAge {
+		ctx, cancel := context.WithTimeoutCause(ctx, backlogPatience, repo.ErrUnreachable)
+		defer cancel()
+		fresh, remark, err := w.backlog(ctx, d)
+		e.readAt = time.Now()
+		if err == nil {
+			e.backlog, e.remark, e.known = fresh, remark, true
+		} else {
+			e.remark = "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures"
+		}
+	}
+	return e.backlog, e.remark, e.known
+}
+
+func (b *backlogs) entry(key backlogKey) *backlogEntry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.known[key]
+	if e == nil {
+		e = &backlogEntry{}
+		b.known[key] = e
+	}
+	return e
+}
+
+// forget makes the next status read afresh: a run has just changed the backlog.
+func (b *backlogs) forget(w *worker, d *repo.Database) {
+	e := b.entry(backlogKey{w.name, d})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.readAt = time.Time{}
+}

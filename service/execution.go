@@ -1,0 +1,134 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// execution is a run at work: all that a worker needs of the runner.
+type execution struct {
+	// Database the run is on, Flags as they were at its start, MaxRuntime its time limit.
+	Database   *repo.Database
+	Flags      map[string]bool
+	MaxRuntime time.Duration
+	DryRun     bool
+	Log        *slog.Logger
+
+	worker  *worker
+	metrics *metrics
+	tracer  trace.Tracer
+	leases  *leaseSet
+	started time.Time
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+
+	mu   sync.Mutex
+	run  Run
+	stop error
+}
+
+// The reasons for which a run stops after the statement in flight.
+var (
+	errCancelled = errors.New("CANCELLED")
+	errShutdown  = errors.New("SHUTDOWN")
+	errPaused    = errors.New("PAUSED")
+)
+
+// Elapsed is how long the run has been at work.
+func (x *execution) Elapsed() time.Duration { return time.Since(x.started) }
+
+// Left is the time until the run's limit.
+func (x *execution) Left() time.Duration { return x.MaxRuntime - x.Elapsed() }
+
+// Stopped says why the run must stop after the statement in flight; nil: it need not.
+func (x *execution) Stopped() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.stop
+}
+
+// halt makes the run stop after the statement in flight; the first reason counts.
+func (x *execution) halt(why error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stop == nil {
+		x.stop = why
+	}
+}
+
+// Write calls do with the fence under which to write in a database and with limits that end before the lease. A run
+// that has been stopped writes no more.
+func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
+	if err := x.Stopped(); err != nil {
+		return err
+	}
+	return x.leases.write(ctx, d, limits, do)
+}
+
+// Batch calls do within a span of a batch.
+func (x *execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
+	ctx, span := x.tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
+	defer span.End()
+	err := do(ctx)
+	if err != nil {
+		span.SetStatus(codes.Error, publicText(err))
+	}
+	return err
+}
+
+// Count adds to one of the run's counts, and to the metric of rows.
+func (x *execution) Count(ctx context.Context, key string, n int64) {
+	x.mu.Lock()
+	x.run.Counts[key] += n
+	x.mu.Unlock()
+	if action := x.worker.actions[key]; action != "" && n > 0 && !x.DryRun {
+		x.metrics.addRows(ctx, x.worker.name, x.Database.Name, action, n)
+	}
+}
+
+// Changed adds to the run's table counts.
+func (x *execution) Changed(table string, deleted, updated int64) {
+	if deleted == 0 && updated == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i, found := slices.BinarySearchFunc(x.run.Tables, table, func(t repo.TableCount, name string) int {
+		return cmp.Compare(t.Table, name)
+	})
+	if !found {
+		x.run.Tables = slices.Insert(x.run.Tables, i, repo.TableCount{Table: table})
+	}
+	x.run.Tables[i].Deleted += deleted
+	x.run.Tables[i].Updated += updated
+}
+
+// Report changes the run's record.
+func (x *execution) Report(change func(*Run)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	change(&x.run)
+}
+
+// snapshot is a copy of the record as it is now.
+func (x *execution) snapshot() Run {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	run := x.run
+	run.Counts = maps.Clone(run.Counts)
+	run.Tables = slices.Clone(run.Tables)
+	run.Definitions = slices.Clone(run.Definitions)
+	return run
+}

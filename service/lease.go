@@ -1,0 +1,151 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// leaseSet is what a run holds: its lease, and a fence row of the same name in every other database that it writes to.
+//
+// Writes hold the read side of mu, renewal the write side: a renewal waits for the statements in flight, whose share
+// locks it would otherwise have to outlast, and is not starved by them.
+type leaseSet struct {
+	name, holder string
+	ttl          time.Duration
+	home         *repo.Database
+	lost         func(error)
+
+	mu   sync.RWMutex
+	held map[*repo.Database]*heldLease
+}
+
+type heldLease struct {
+	repo.Lease
+	// until is by our own monotonic clock, counted from before the request that took or renewed it: never later than
+	// expires_at.
+	until time.Time
+}
+
+func newLeaseSet(home *repo.Database, name, holder string, ttl time.Duration, lost func(error)) *leaseSet {
+	return &leaseSet{name: name, holder: holder, ttl: ttl, home: home, lost: lost, held: map[*repo.Database]*heldLease{}}
+}
+
+// acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
+func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[d]; h != nil {
+		return h, nil
+	}
+	before := time.Now()
+	lease, err := d.AcquireLease(ctx, l.name, l.holder, l.ttl)
+	if err != nil {
+		return nil, err
+	}
+	h := &heldLease{lease, before.Add(l.ttl)}
+	l.held[d] = h
+	return h, nil
+}
+
+// errFenceHeld means that another run writes in a database; for this run the database is unreachable.
+var errFenceHeld = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
+
+// statementMargin is what a statement's end stays before the lease's.
+const statementMargin = time.Second
+
+// write calls do with the fence of a database, while no renewal runs, and with limits that end before the lease does.
+func (l *leaseSet) write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
+	if err := l.enter(ctx, d); err != nil {
+		return err
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	left := min(time.Until(l.held[d].until), time.Until(l.held[l.home].until)) - statementMargin
+	err := repo.ErrLeaseLost
+	if left > 0 {
+		limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
+		err = do(l.held[d].Fence, limits)
+	}
+	if errors.Is(err, repo.ErrLeaseLost) {
+		l.lost(repo.ErrLeaseLost)
+	}
+	return err
+}
+
+// enter takes the fence row of a database before the first write there.
+func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
+	l.mu.RLock()
+	h := l.held[d]
+	l.mu.RUnlock()
+	if h != nil {
+		return nil
+	}
+	_, err := l.acquire(ctx, d)
+	var held *repo.LeaseHeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%w: %w", errFenceHeld, err)
+	}
+	return err
+}
+
+// keep renews every third of the TTL until ctx ends; a renewal that does not get through is tried again every second
+// as long as the lease holds.
+func (l *leaseSet) keep(ctx context.Context) {
+	wait := l.ttl / renewals
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = l.ttl / renewals
+		if err := l.renew(ctx); errors.Is(err, repo.ErrLeaseLost) {
+			l.lost(err)
+			return
+		} else if err != nil {
+			wait = min(wait, time.Second)
+		}
+	}
+}
+
+// renew renews the fence rows before the lease: where the lease holds, the fences hold.
+func (l *leaseSet) renew(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d, h := range l.held {
+		if d != l.home {
+			if err := l.renewOne(ctx, d, h); err != nil {
+				return err
+			}
+		}
+	}
+	return l.renewOne(ctx, l.home, l.held[l.home])
+}
+
+func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease) error {
+	before := time.Now()
+	lease, err := d.RenewLease(ctx, h.Fence, l.ttl)
+	if err == nil {
+		h.Lease, h.until = lease, before.Add(l.ttl)
+	} else if time.Now().After(h.until) {
+		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
+	}
+	return err
+}
+
+// release gives everything back. What cannot be reached expires by itself.
+func (l *leaseSet) release(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for d, h := range l.held {
+		errs = append(errs, d.ReleaseLease(ctx, h.Fence))
+	}
+	clear(l.held)
+	return errors.Join(errs...)
+}

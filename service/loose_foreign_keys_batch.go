@@ -1,0 +1,245 @@
+package service
+
+import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// loader hands out batches: parents take turns, and a parent leaves when nothing of it is due.
+type loader struct {
+	database  *repo.Database
+	queue     repo.Queue
+	batchSize int
+
+	mu      sync.Mutex
+	parents []*plan
+	turn    int
+}
+
+// next loads a batch of the parent whose turn it is; nil when nothing is due.
+func (l *loader) next(ctx context.Context) (*batch, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.parents) > 0 {
+		l.turn %= len(l.parents)
+		p := l.parents[l.turn]
+		records, position, err := l.database.LoadRecords(ctx, l.queue, p.recorded, p.position, l.batchSize, readLimits())
+		if err != nil {
+			return nil, err
+		}
+		if len(records) > 0 {
+			p.position = position
+			l.turn++
+			return newBatch(p, records), nil
+		}
+		l.parents = append(l.parents[:l.turn:l.turn], l.parents[l.turn+1:]...)
+	}
+	return nil, nil
+}
+
+// batch is the records in hand, by key.
+type batch struct {
+	*plan
+	size int
+	keys []*openKey
+}
+
+// openKey is one deleted parent row on its way through the definitions.
+type openKey struct {
+	key     int64
+	records []repo.Record
+	// at is the step that comes next: len(steps) when the key is through.
+	at int
+	// locked and failure keep the key's records, though the other definitions go on.
+	locked  bool
+	failure *failure
+	removed bool
+}
+
+func newBatch(p *plan, records []repo.Record) *batch {
+	b := &batch{plan: p, size: len(records)}
+	byKey := map[int64]*openKey{}
+	for _, r := range records {
+		k := byKey[r.Key]
+		if k == nil {
+			k = &openKey{key: r.Key}
+			byKey[r.Key] = k
+			b.keys = append(b.keys, k)
+		}
+		k.records = append(k.records, r)
+	}
+	return b
+}
+
+// flagged keys keep their records for now.
+func (k *openKey) flagged() bool { return k.locked || k.failure != nil }
+
+func (b *batch) through(k *openKey) bool { return k.at == len(b.steps) }
+
+// waiting are the keys whose next step is this one.
+func (b *batch) waiting(at int) (keys []*openKey) {
+	for _, k := range b.keys {
+		if k.at == at && !k.removed {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// workBatch cleans a batch and settles the fate of its records (constructor's steps 2 to 5). Its error ends the run.
+func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
+	return c.x.Batch(ctx, func(ctx context.Context) error {
+		if err := c.clean(ctx, b); err != nil {
+			return err
+		}
+		return c.settle(ctx, b)
+	}, attribute.String("maintenance.database", c.x.Database.Name), attribute.String("maintenance.parent", b.recorded),
+		attribute.Int("maintenance.records", b.size))
+}
+
+// clean passes over the steps until all keys are through or a limit is reached. A key with more rows than its share
+// stays behind at its step while the others go on, and takes part in the next pass.
+func (c *cleanup) clean(ctx context.Context, b *batch) error {
+	for {
+		for at, s := range b.steps {
+			keys := b.waiting(at)
+			if len(keys) == 0 {
+				continue
+			}
+			if c.limit.reached() {
+				if err := c.finishByProbes(ctx, b); err != nil {
+					return err
+				}
+				return c.removeThrough(ctx, b)
+			}
+			if err := c.apply(ctx, b, s, keys); err != nil {
+				return err
+			}
+		}
+		if err := c.removeThrough(ctx, b); err != nil {
+			return err
+		}
+		if len(b.keys) == b.countThrough() {
+			return nil
+		}
+	}
+}
+
+func (b *batch) countThrough() (n int) {
+	for _, k := range b.keys {
+		if k.removed || b.through(k) {
+			n++
+		}
+	}
+	return n
+}
+
+// finishByProbes looks whether a row limit was reached by the very last row: keys without rows in any step that is
+// left are through. When the time is up nothing more is asked.
+func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
+	for at, s := range b.steps {
+		keys := b.waiting(at)
+		if len(keys) == 0 || c.down(s) != nil {
+			continue
+		}
+		if err := c.x.Stopped(); err != nil {
+			return err
+		}
+		if c.x.Left() <= 0 {
+			return nil
+		}
+		remaining, err := c.remaining(ctx, s, keys)
+		if err != nil {
+			return nil //nolint:nilerr // the keys stay incomplete, which is what the limit makes of them anyway
+		}
+		advance(keys, remaining)
+	}
+	return nil
+}
+
+// advance lets the keys without remaining rows go to their next step.
+func advance(keys []*openKey, remaining map[int64]bool) {
+	for _, k := range keys {
+		if !remaining[k.key] {
+			k.at++
+		}
+	}
+}
+
+// removeThrough removes the records of the keys that are complete for every definition.
+func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
+	var records []repo.Record
+	for _, k := range b.keys {
+		if b.through(k) && !k.flagged() && !k.removed {
+			records = append(records, k.records...)
+			k.removed = true
+		}
+	}
+	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
+}
+
+// settle gives every record that is left its fate, one each: failed, locked, overrun (loose_foreign_keys_cleanup.md
+// 3.7).
+func (c *cleanup) settle(ctx context.Context, b *batch) error {
+	var failed []repo.RecordFailure
+	var locked, overrun []repo.Record
+	for _, k := range b.keys {
+		switch {
+		case k.removed:
+		case k.failure != nil:
+			failed = append(failed, k.failure.of(k.records)...)
+		case k.locked:
+			locked = append(locked, k.records...)
+		default:
+			overrun = append(overrun, k.records...)
+		}
+	}
+	if len(failed) > 0 {
+		if err := c.fail(ctx, failed); err != nil {
+			return err
+		}
+	}
+	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
+		return err
+	}
+	if len(overrun) == 0 {
+		return nil
+	}
+	c.limit.setIncomplete()
+	return c.charge(ctx, overrun)
+}
+
+type fate func(context.Context, repo.Fence, repo.Queue, []repo.Record, repo.Limits) (int64, error)
+
+func (c *cleanup) change(ctx context.Context, records []repo.Record, count string, do fate) error {
+	if len(records) == 0 {
+		return nil
+	}
+	return c.x.Write(ctx, c.x.Database, readLimits(), func(f repo.Fence, l repo.Limits) error {
+		n, err := do(ctx, f, c.queue, records, l)
+		c.x.Count(ctx, count, n)
+		return err
+	})
+}
+
+func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) error {
+	return c.x.Write(ctx, c.x.Database, readLimits(), func(f repo.Fence, l repo.Limits) error {
+		rescheduled, dead, err := c.x.Database.FailRecords(ctx, f, c.queue, failed, l)
+		c.x.Count(ctx, "rescheduled_records", rescheduled)
+		c.x.Count(ctx, "dead_records", dead)
+		return err
+	})
+}
+
+func (c *cleanup) charge(ctx context.Context, records []repo.Record) error {
+	return c.x.Write(ctx, c.x.Database, readLimits(), func(f repo.Fence, l repo.Limits) error {
+		incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, f, c.queue, records, l)
+		c.x.Count(ctx, "incremented_records", incremented)
+		c.x.Count(ctx, "rescheduled_records", rescheduled)
+		return err
+	})
+}

@@ -1,0 +1,262 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// LooseForeignKeysCleanupConfig configures the worker; zero values are the defaults of contract.md section 4.
+type LooseForeignKeysCleanupConfig struct {
+	WorkerConfig
+	// Definitions say what becomes of the children of deleted parents; nil: the worker is not configured.
+	Definitions *Definitions
+	// BatchSize is how many records are worked at a time; 0: 500.
+	BatchSize int
+	// MaxDeletes and MaxUpdates are the rows that a run may change; 0: 100,000 and 50,000. Turbo mode: 200,000 and
+	// 150,000, or these if they are higher.
+	MaxDeletes, MaxUpdates int64
+	// MaxRuntime is how long a run may take; 0: 30 s. Turbo mode: 45 s, or this if it is longer.
+	MaxRuntime time.Duration
+}
+
+// looseForeignKeys is the worker loose_foreign_keys_cleanup (design document 25, loose_foreign_keys_cleanup.md): it
+// deletes, nullifies or marks the rows that refer to deleted parents, and takes the parents' records off the queue.
+//
+// Due are the pending records of one database's queue whose consume_after has passed, of parents with definitions:
+// partition by partition, the oldest first. Parents take turns, in an order drawn for each run, a batch each.
+//
+// One batch:
+//
+//  1. Up to batch_size records of one parent are loaded; records of the same key share one fate.
+//  2. For each definition in file order, on each home of the child, the queue's own database last, one statement
+//     handles the keys that are so far. Keys that still have rows are set aside; the others go on.
+//  3. The records of keys that are complete for every definition are removed, with the last statement if it ran in the
+//     queue's database, else in a transaction of their own.
+//  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.
+//  5. What is not complete: failed records are put off for longer each time and at last moved to
+//     maintenance.dead_records; locked ones wait a minute; those that a limit left are counted up.
+//
+// Invariants: a record goes only when no row that was visible then still refers to its key, in any home; a statement
+// never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
+type looseForeignKeys struct {
+	config  LooseForeignKeysCleanupConfig
+	service *Service
+	sizes   *statementSizes
+
+	mu     sync.Mutex
+	warned map[string]bool
+}
+
+func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
+	config := c.LooseForeignKeysCleanup
+	setDefault(&config.Schedule, "* * * * *")
+	setDefault(&config.BatchSize, 500)
+	setDefault(&config.MaxDeletes, 100_000)
+	setDefault(&config.MaxUpdates, 50_000)
+	setDefault(&config.MaxRuntime, 30*time.Second)
+	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < time.Second {
+		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime at least 1s")
+	}
+	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), warned: map[string]bool{}}
+	k.warnOfStarvation()
+	return &worker{
+		name:       "loose_foreign_keys_cleanup",
+		config:     config.WorkerConfig,
+		databases:  s.databases,
+		missing:    k.missing,
+		maxRuntime: k.maxRuntime,
+		work:       k.work,
+		backlog:    k.backlog,
+		finished:   s.metrics.addSLI,
+		actions: map[string]string{"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
+			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead"},
+	}, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// turboFlag is the feature flag of a database's turbo mode.
+func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
+
+func (k *looseForeignKeys) maxRuntime(database string, flags map[string]bool) (time.Duration, bool) {
+	if flags[turboFlag(database)] {
+		return max(k.config.MaxRuntime, 45*time.Second), true
+	}
+	return k.config.MaxRuntime, false
+}
+
+func (k *looseForeignKeys) maxRows(turbo bool) (deletes, updates int64) {
+	if turbo {
+		return max(k.config.MaxDeletes, 200_000), max(k.config.MaxUpdates, 150_000)
+	}
+	return k.config.MaxDeletes, k.config.MaxUpdates
+}
+
+func (k *looseForeignKeys) missing(context.Context) (string, error) {
+	if k.config.Definitions == nil {
+		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the format of GitLab's config/gitlab_loose_foreign_keys.yml", nil
+	}
+	return "", nil
+}
+
+// readLimits bound the reads of the queue and the catalogue.
+func readLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
+	queue, err := x.Database.Queue(ctx)
+	if err != nil {
+		return err
+	}
+	if !queue.Exists {
+		return &skippedError{fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
+	}
+	if !queue.Partitioned {
+		return &failedError{fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}
+	}
+	if !x.DryRun {
+		if queue, err = k.maintainPartitions(ctx, x, queue); err != nil {
+			return err
+		}
+	}
+	c, err := k.newCleanup(ctx, x, queue)
+	if err != nil {
+		return err
+	}
+	if x.DryRun {
+		return c.dryRun(ctx)
+	}
+	return c.run(ctx)
+}
+
+// cleanup is one run of the worker.
+type cleanup struct {
+	*looseForeignKeys
+	x        *execution
+	queue    repo.Queue
+	budget   *budget
+	loader   *loader
+	failures *failures
+	limit    limitReached
+
+	downMu sync.Mutex
+	// downs are the databases that have stopped answering, or whose fence is held, and why.
+	downs map[string]error
+}
+
+func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue repo.Queue) (*cleanup, error) {
+	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x.Log), downs: map[string]error{}}
+	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
+	c.budget = newBudget(k.maxRows(turbo))
+	due, err := x.Database.DueParents(ctx, queue, readLimits())
+	if err != nil {
+		return nil, err
+	}
+	plans, err := k.plan(ctx, x, queue, due)
+	if err != nil {
+		return nil, err
+	}
+	rand.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
+	c.loader = &loader{database: x.Database, queue: queue, batchSize: k.config.BatchSize, parents: plans}
+	return c, nil
+}
+
+// inFlight is how many batches are worked side by side.
+const inFlight = 2
+
+func (c *cleanup) run(ctx context.Context) error {
+	var wait sync.WaitGroup
+	errs := make([]error, inFlight)
+	for i := range inFlight {
+		wait.Go(func() { errs[i] = c.drain(ctx, i > 0) })
+	}
+	wait.Wait()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return errs[i]
+	}
+	if reason := c.limit.reason(); reason != "" {
+		left, err := c.leftOver(ctx)
+		if err != nil {
+			return err
+		}
+		if left {
+			c.x.Report(func(r *Run) { r.OverLimit, r.Reason = true, reason })
+		}
+	}
+	return c.failures.err()
+}
+
+// drain works batch after batch until nothing is due or a limit is reached. A second loop joins in only while so much
+// is left of the limits that it cannot take rows that the batch in hand needs.
+func (c *cleanup) drain(ctx context.Context, joining bool) error {
+	for !c.limit.reached() {
+		if err := c.x.Stopped(); err != nil {
+			return err
+		}
+		if joining && !c.budget.roomy() {
+			return nil
+		}
+		b, err := c.loader.next(ctx)
+		if err != nil || b == nil {
+			return err
+		}
+		if err := c.workBatch(ctx, b); err != nil {
+			c.limit.set("stopped by an error")
+			return err
+		}
+		c.checkLimits()
+	}
+	return nil
+}
+
+// checkLimits is asked after every statement (loose_foreign_keys_cleanup.md 3.6).
+func (c *cleanup) checkLimits() bool {
+	if kind := c.budget.exhausted(); kind != "" {
+		c.limit.set("limit reached: " + kind)
+	}
+	if c.x.Left() <= 0 {
+		c.limit.set("limit reached: max_runtime")
+	}
+	return c.limit.reached()
+}
+
+// leftOver says whether a limit left records incomplete, or due ones unread.
+func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
+	if c.limit.incomplete() {
+		return true, nil
+	}
+	b, err := c.loader.next(ctx)
+	return b != nil, err
+}
+
+func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	queue, err := d.Queue(ctx)
+	if err != nil || !queue.Exists {
+		return repo.Backlog{}, "", err
+	}
+	backlog, err := d.QueueBacklog(ctx, queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	if err != nil || k.config.Definitions == nil {
+		return backlog, "", err
+	}
+	due, err := d.DueParents(ctx, queue, readLimits())
+	defined := k.config.Definitions.ByParent()
+	due = slices.DeleteFunc(due, func(name string) bool {
+		parent, ours := strings.CutPrefix(name, queue.Schema+".")
+		return ours && len(defined[parent]) > 0
+	})
+	if len(due) == 0 {
+		return backlog, "", err
+	}
+	return backlog, fmt.Sprintf("records on %s of parents without definitions: %s", d.Name, strings.Join(due, ", ")), err
+}

@@ -1,0 +1,145 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// dryRunRows is up to where a dry run counts the rows of a definition exactly (loose_foreign_keys_cleanup.md 3.8).
+const dryRunRows = 100_000
+
+// dryRun walks the whole due backlog, read-only, and counts per definition what a run without limits would change.
+type dryRun struct {
+	*cleanup
+	// counts has an entry a definition that was asked; a child in several homes is one.
+	counts []*repo.DefinitionCount
+	byKey  map[string]*repo.DefinitionCount
+	// cut names the definitions whose count is a lower bound.
+	cut []string
+}
+
+func (c *cleanup) dryRun(ctx context.Context) error {
+	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
+	finished, err := true, error(nil)
+	for _, p := range c.loader.parents {
+		if finished, err = d.walk(ctx, p); err != nil || !finished {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	d.report(ctx, finished)
+	return c.failures.err()
+}
+
+// walk counts for all due records of a parent; false: the time was up first.
+func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
+	seen := map[int64]struct{}{}
+	for {
+		if err := d.x.Stopped(); err != nil {
+			return false, err
+		}
+		if d.x.Left() <= 0 {
+			return false, nil
+		}
+		records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, readLimits())
+		if err != nil || len(records) == 0 {
+			return true, err
+		}
+		p.position = position
+		d.x.Count(ctx, "processed_records", int64(len(records)))
+		var keys []int64
+		for _, r := range records {
+			if _, again := seen[r.Key]; !again {
+				seen[r.Key] = struct{}{}
+				keys = append(keys, r.Key)
+			}
+		}
+		for _, s := range p.steps {
+			d.count(ctx, s, keys)
+		}
+	}
+}
+
+func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
+	entry := d.entry(s)
+	if entry.AtLeast || len(keys) == 0 {
+		return
+	}
+	n, err := int64(0), d.down(s)
+	if err == nil {
+		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{Statement: max(statementTime, min(singleRowTime, d.x.Left())), Lock: longLockTime})
+	}
+	if err != nil {
+		d.markDown(s, err)
+		d.failures.add(newFailure(s, err, false), len(keys), err)
+		return
+	}
+	entry.Rows += n
+	if entry.Rows > dryRunRows {
+		entry.Rows, entry.AtLeast = dryRunRows, true
+		d.cut = append(d.cut, s.key.String())
+	}
+}
+
+func (d *dryRun) entry(s *step) *repo.DefinitionCount {
+	id := fmt.Sprintf("%+v", s.key)
+	e := d.byKey[id]
+	if e == nil {
+		e = &repo.DefinitionCount{Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent, Action: s.key.OnDelete}
+		d.byKey[id] = e
+		d.counts = append(d.counts, e)
+	}
+	return e
+}
+
+func (d *dryRun) report(ctx context.Context, finished bool) {
+	for _, e := range d.counts {
+		if e.Action == repo.AsyncDelete {
+			d.x.Count(ctx, "deleted_rows", e.Rows)
+			d.x.Changed(e.Table, e.Rows, 0)
+		} else {
+			d.x.Count(ctx, "updated_rows", e.Rows)
+			d.x.Changed(e.Table, 0, e.Rows)
+		}
+		e.AtLeast = e.AtLeast || !finished
+	}
+	d.x.Report(func(r *Run) {
+		for _, e := range d.counts {
+			r.Definitions = append(r.Definitions, *e)
+		}
+		var why []string
+		if len(d.cut) > 0 {
+			why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.cut, ", ")))
+		}
+		if !finished {
+			why = append(why, "max_runtime reached: all figures are of what was seen until then")
+		}
+		r.OverLimit, r.Reason = len(why) > 0, strings.Join(why, "; ")
+	})
+}
+
+// down says why nothing can be done at a step in this run, nil if it can.
+func (c *cleanup) down(s *step) error {
+	c.downMu.Lock()
+	defer c.downMu.Unlock()
+	if s.down != nil {
+		return s.down
+	}
+	return c.downs[s.database]
+}
+
+// markDown spares the run further waiting for a database that does not answer.
+func (c *cleanup) markDown(s *step, err error) {
+	if !errors.Is(err, repo.ErrUnreachable) {
+		return
+	}
+	c.downMu.Lock()
+	defer c.downMu.Unlock()
+	c.downs[s.database] = err
+}

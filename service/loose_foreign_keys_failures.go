@@ -1,0 +1,158 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// failure is why a definition could not be done for a key.
+type failure struct {
+	definition, database, condition, sqlstate, message string
+	// isolated: known to be this key's own.
+	isolated bool
+}
+
+func (f *failure) of(records []repo.Record) []repo.RecordFailure {
+	out := make([]repo.RecordFailure, len(records))
+	for i, r := range records {
+		out[i] = repo.RecordFailure{Record: r, Isolated: f.isolated, Definition: f.definition, SQLState: f.sqlstate, Message: f.message}
+	}
+	return out
+}
+
+// failures are those of a run, by definition, database and condition.
+type failures struct {
+	log *slog.Logger
+	mu  sync.Mutex
+	// records counts them by their text.
+	records map[string]int
+}
+
+func newFailures(log *slog.Logger) *failures { return &failures{log: log, records: map[string]int{}} }
+
+func (f *failure) text() string {
+	return fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)
+}
+
+// add counts the records of a failure; its first is logged, with the driver's text.
+func (l *failures) add(f *failure, records int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.records[f.text()] == 0 {
+		l.log.Error("definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
+	}
+	l.records[f.text()] += records
+}
+
+// err is the run's error: nil if nothing failed (loose_foreign_keys_cleanup.md 3.7).
+func (l *failures) err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var texts []string
+	for text, n := range l.records {
+		texts = append(texts, fmt.Sprintf("%s, %d records", text, n))
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	slices.Sort(texts)
+	return &failedError{strings.Join(texts, "; ")}
+}
+
+func newFailure(s *step, err error, isolated bool) *failure {
+	f := &failure{definition: s.key.String(), database: s.database, condition: "unreachable", message: err.Error(), isolated: isolated}
+	var refused *repo.Error
+	if errors.As(err, &refused) {
+		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
+	}
+	return f
+}
+
+// failKeys flags the keys and lets them go on to the other definitions. The first failure of a key counts; of two, one
+// that is its own.
+func (c *cleanup) failKeys(s *step, keys []*openKey, err error, isolated bool) {
+	f := newFailure(s, err, isolated)
+	records := 0
+	for _, k := range keys {
+		records += len(k.records)
+		if k.failure == nil || (isolated && !k.failure.isolated) {
+			k.failure = f
+		}
+		k.at++
+	}
+	c.failures.add(f, records, err)
+}
+
+// classify says what to do about an error. What must end the run is returned as such by refuse.
+func (a *attempt) classify(err error) repo.Class {
+	var refused *repo.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused.Class()
+	case errors.Is(err, repo.ErrUnreachable):
+		return repo.ClassUnreachable
+	}
+	return repo.ClassData
+}
+
+// shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows than keys, fewer
+// keys. It says whether to try the same keys again.
+func (a *attempt) shrink(ctx context.Context, keys []*openKey, sh share, err error) (again bool, _ error) {
+	a.timeouts++
+	if a.timeouts > maxTimeouts {
+		a.failKeys(a.step, keys, err, false)
+		return false, nil
+	}
+	a.sizes.halve(a.step, sh.rows)
+	if sh.rows > int64(len(keys)) || len(keys) == 1 {
+		return true, nil
+	}
+	return false, a.halves(ctx, keys)
+}
+
+func (a *attempt) halves(ctx context.Context, keys []*openKey) error {
+	middle := len(keys) / 2
+	if err := a.try(ctx, keys[:middle]); err != nil {
+		return err
+	}
+	return a.try(ctx, keys[middle:])
+}
+
+// refuse deals with a statement that the database refused: a fault in the rows is isolated key by key, everything else
+// fails for all keys that have rows. Errors that are not the statement's own end the run.
+func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class repo.Class) error {
+	var refused *repo.Error
+	switch {
+	case errors.Is(err, errNoBudget):
+		return nil
+	case class == repo.ClassUnreachable && a.step.child.Database != a.x.Database:
+		a.markDown(a.step, err)
+		a.failKeys(a.step, keys, err, false)
+		return nil
+	case class == repo.ClassUnreachable, !errors.As(err, &refused):
+		return err
+	}
+	a.failing++
+	if remaining, probeErr := a.remaining(ctx, a.step, keys); probeErr == nil {
+		advance(keys, remaining)
+		keys = still(keys, remaining)
+	}
+	switch {
+	case len(keys) == 0:
+		return nil
+	case class == repo.ClassData && len(keys) == 1:
+		a.failKeys(a.step, keys, err, true)
+	case class != repo.ClassData, a.failing >= maxFailing:
+		a.failKeys(a.step, keys, err, false)
+	default:
+		return a.halves(ctx, keys)
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// plan is what has to be done for the records of one parent, and how far loading them has got.
+type plan struct {
+	// recorded is the parent's name in the records.
+	recorded string
+	steps    []*step
+	position repo.Position
+}
+
+// step is one definition on one home of its child, in the order in which they are done.
+type step struct {
+	key repo.LooseForeignKey
+	// child is nil where nobody knows whether the child is in database, because it does not answer.
+	child    *repo.Child
+	database string
+	// down says why nothing can be done here in this run.
+	down error
+}
+
+// plan makes the steps of the parents that have due records: those without definitions, or all of whose children are
+// absent, are left alone.
+func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Queue, due []string) ([]*plan, error) {
+	keys := k.config.Definitions.Keys
+	homes, silent, err := k.homes(ctx, x, keys)
+	if err != nil {
+		return nil, err
+	}
+	byParent := map[string][]*step{}
+	for i, key := range keys {
+		found := false
+		for _, children := range homes {
+			if child := children[i]; child != nil {
+				byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, child: child, database: child.Database.Name})
+				found = true
+			}
+		}
+		switch {
+		case found:
+		case len(silent) > 0:
+			byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, database: silent[0].name, down: silent[0].err})
+		default:
+			k.warnOnce(x, key)
+		}
+	}
+	var plans []*plan
+	for _, recorded := range due {
+		parent, ours := strings.CutPrefix(recorded, queue.Schema+".")
+		if steps := byParent[parent]; ours && len(steps) > 0 {
+			plans = append(plans, &plan{recorded: recorded, steps: steps})
+		}
+	}
+	return plans, nil
+}
+
+type silentDatabase struct {
+	name string
+	err  error
+}
+
+// homes looks for the children in every configured database, the queue's own last. One that does not answer is silent:
+// absence is a fact only if all of them answered.
+func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.LooseForeignKey) (homes [][]*repo.Child, silent []silentDatabase, err error) {
+	var own []*repo.Child
+	for _, d := range k.service.databases {
+		children, err := d.Children(ctx, keys)
+		switch {
+		case err == nil && d == x.Database:
+			own = children
+		case err == nil:
+			homes = append(homes, children)
+		case d != x.Database && errors.Is(err, repo.ErrUnreachable):
+			x.Log.WarnContext(ctx, "database unreachable, children are not looked for there", "child_database", d.Name, "error", err)
+			silent = append(silent, silentDatabase{d.Name, err})
+		default:
+			return nil, nil, err
+		}
+	}
+	return append(homes, own), silent, nil
+}
+
+// warnOnce says once a process that a child exists nowhere, with all its definitions.
+func (k *looseForeignKeys) warnOnce(x *execution, key repo.LooseForeignKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.warned[key.Table] {
+		return
+	}
+	k.warned[key.Table] = true
+	var names []string
+	for _, other := range k.config.Definitions.Keys {
+		if other.Table == key.Table {
+			names = append(names, other.String())
+		}
+	}
+	x.Log.Warn("child table exists in no database, its definitions are passed over", "child", key.Table,
+		"definitions", strings.Join(names, ", "))
+}
+
+// warnOfStarvation names the databases that have no turn within a day.
+func (k *looseForeignKeys) warnOfStarvation() {
+	for _, i := range starvedDatabases(k.config.Schedule, len(k.service.databases)) {
+		k.service.logger.Warn(fmt.Sprintf("schedule %q never gives database %s a turn: choose another, or RunBatch with its name",
+			k.config.Schedule, k.service.databases[i].Name), "worker", "loose_foreign_keys_cleanup")
+	}
+}
+
+// maintainPartitions rolls, drops and mends the partitions of a queue that caretaker made. What does not work out is
+// left for the next run; only a lost lease ends this one.
+func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *execution, queue repo.Queue) (repo.Queue, error) {
+	if !queue.Managed {
+		return queue, nil
+	}
+	changed := false
+	for _, do := range []func(repo.Fence) error{
+		func(f repo.Fence) error {
+			repaired, err := x.Database.RepairPartition(ctx, f, queue)
+			if repaired {
+				changed = true
+				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created", "partition", queue.Active)
+			}
+			return err
+		},
+		func(f repo.Fence) error {
+			next, err := x.Database.RollPartition(ctx, f, queue)
+			if next != 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
+			}
+			return err
+		},
+		func(f repo.Fence) error {
+			dropped, err := x.Database.DropPartitions(ctx, f, queue)
+			if len(dropped) > 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
+			}
+			return err
+		},
+	} {
+		err := x.Write(ctx, x.Database, readLimits(), func(f repo.Fence, _ repo.Limits) error { return do(f) })
+		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
+			return queue, err
+		}
+		if err != nil {
+			x.Log.WarnContext(ctx, "the queue's partitions are left for the next run", "error", err)
+		}
+	}
+	if !changed {
+		return queue, nil
+	}
+	return x.Database.Queue(ctx)
+}

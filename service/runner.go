@@ -1,0 +1,285 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// The life of a run, for every worker and trigger: pause and configuration are checked, the run is recorded, its lease
+// taken; the worker works while the lease is renewed and the record kept alive; lease back, record closed, waiters told.
+
+// RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
+//
+// Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
+// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError]. A run that failed is no error.
+func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
+	w, err := s.worker(r.Worker)
+	if err != nil {
+		return Run{}, err
+	}
+	if err := validateRequest(r); err != nil {
+		return Run{}, err
+	}
+	if r.RequestID != "" {
+		if first, err := s.main.RunByRequest(ctx, r.RequestID); !errors.Is(err, repo.ErrNotFound) {
+			return s.join(ctx, first, r.Async, err)
+		}
+	}
+	if err := s.ready(ctx, w); err != nil {
+		return Run{}, err
+	}
+	now, err := s.main.Now(ctx)
+	if err != nil {
+		return Run{}, err
+	}
+	database, err := s.database(w, r.Database, now)
+	if err != nil {
+		return Run{}, err
+	}
+	x, err := s.start(ctx, w, Run{Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerRequest,
+		DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy}, database)
+	var known *knownRequestError
+	if errors.As(err, &known) {
+		return s.join(ctx, known.run, r.Async, nil)
+	}
+	if err != nil {
+		return Run{}, err
+	}
+	return x.join(ctx, r.Async)
+}
+
+// maxRequestID is the length of a request id in characters.
+const maxRequestID = 128
+
+func validateRequest(r RunRequest) error {
+	if len([]rune(r.RequestID)) > maxRequestID {
+		return &InvalidArgumentError{"request_id", fmt.Sprintf("at most %d characters", maxRequestID)}
+	}
+	return nil
+}
+
+// RunScheduled runs a worker for a fire of its schedule, if no other replica has done so: false. A run that could not
+// start is recorded as SKIPPED with its reason and returned.
+func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return Run{}, false, err
+	}
+	if ours, err = s.main.ClaimFire(ctx, name, fire, s.replica); err != nil || !ours {
+		return Run{}, false, err
+	}
+	s.prune(ctx, fire)
+	database, err := s.database(w, "", fire)
+	if err != nil {
+		return Run{}, true, err
+	}
+	run = Run{Worker: name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica}
+	var x *execution
+	if err = s.ready(ctx, w); err == nil {
+		x, err = s.start(ctx, w, run, database)
+	}
+	if reason := skipReason(err); reason != "" {
+		run, err = s.recordSkipped(ctx, run, reason)
+	} else if err == nil {
+		run, err = x.join(ctx, false)
+	}
+	return run, true, err
+}
+
+// ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].
+func (s *Service) ready(ctx context.Context, w *worker) error {
+	pause, err := s.paused(ctx, w)
+	if err != nil {
+		return err
+	}
+	if pause != nil {
+		return &WorkerPausedError{w.name, *pause}
+	}
+	missing, err := w.missing(ctx)
+	if err == nil && missing != "" {
+		err = &NotConfiguredError{w.name, missing}
+	}
+	return err
+}
+
+// skipReason is why a tick starts no run, "" if the error is another one.
+func skipReason(err error) string {
+	var held *LeaseHeldError
+	var paused *WorkerPausedError
+	var unconfigured *NotConfiguredError
+	switch {
+	case errors.As(err, &held):
+		return "LEASE_HELD: " + err.Error()
+	case errors.As(err, &paused):
+		return "WORKER_PAUSED: " + err.Error()
+	case errors.As(err, &unconfigured):
+		return "WORKER_NOT_CONFIGURED: " + err.Error()
+	}
+	return ""
+}
+
+func (s *Service) recordSkipped(ctx context.Context, run Run, reason string) (Run, error) {
+	run.ID, run.State, run.Reason, run.Replica = newID(), repo.RunSkipped, reason, s.replica
+	run, _, err := s.main.InsertRun(ctx, run, 0)
+	if err == nil {
+		s.metrics.addRun(ctx, run, 0)
+		s.logger.InfoContext(ctx, "run skipped", "worker", run.Worker, "run_id", run.ID, "database", run.Database, "reason", reason)
+	}
+	return run, err
+}
+
+// knownRequestError means that the request id has started a run before.
+type knownRequestError struct{ run Run }
+
+func (e *knownRequestError) Error() string { return "request id used before" }
+
+// dryRunTTL is after how long without a sign of life a dry run, which has no lease, is taken for dead.
+const dryRunTTL = 60 * time.Second
+
+// start records a run, takes its lease, and sets it to work.
+func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, error) {
+	flags, err := s.main.FeatureFlags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The run outlives its caller and keeps the caller's trace.
+	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(
+		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.database", run.Database),
+		attribute.String("maintenance.trigger", run.Trigger)))
+	x := &execution{Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer,
+		started: time.Now(), done: make(chan struct{})}
+	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	run.ID, run.State, run.Replica = newID(), repo.RunRunning, s.replica
+	if id := span.SpanContext().TraceID(); id.IsValid() {
+		run.TraceID = id.String()
+	}
+	x.Log = s.logger.With("worker", w.name, "run_id", run.ID, "database", run.Database)
+	if err := s.enlist(ctx, x, run); err != nil {
+		x.cancel(err)
+		span.SetStatus(codes.Error, publicText(err))
+		span.End()
+		return nil, err
+	}
+	span.SetAttributes(attribute.String("maintenance.run_id", run.ID), attribute.Int64("maintenance.lease_epoch", x.run.LeaseEpoch))
+	go s.execute(ctx, x, span)
+	return x, nil
+}
+
+// enlist writes the run's record and takes its lease. On an error nothing is left of either.
+func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
+	if err := s.admit(x); err != nil {
+		return err
+	}
+	ttl := dryRunTTL
+	if !x.DryRun {
+		ttl = x.MaxRuntime + leaseMargin
+	}
+	stored, created, err := s.main.InsertRun(ctx, run, ttl)
+	if err == nil && !created {
+		err = &knownRequestError{stored}
+	}
+	if err != nil {
+		s.dismiss(x)
+		return err
+	}
+	x.run = stored
+	x.run.TurboMode, x.run.Counts = run.TurboMode, map[string]int64{}
+	for key := range x.worker.actions {
+		x.run.Counts[key] = 0
+	}
+	if x.DryRun {
+		return nil
+	}
+	if err := s.takeLease(ctx, x, ttl); err != nil {
+		s.dismiss(x)
+		return errors.Join(err, s.main.DeleteRun(ctx, run.ID))
+	}
+	return nil
+}
+
+func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {
+	ctx, span := s.tracer.Start(ctx, "maintenance.lease.acquire")
+	defer span.End()
+	x.leases = newLeaseSet(x.Database, x.worker.leaseName(x.Database), s.replica, ttl, x.cancel)
+	lease, err := x.leases.acquire(ctx, x.Database)
+	if err != nil {
+		span.SetStatus(codes.Error, publicText(err))
+		return err
+	}
+	x.run.LeaseEpoch = lease.Epoch
+	return nil
+}
+
+// execute is the one loop around every worker.
+func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
+	defer s.dismiss(x)
+	defer close(x.done)
+	defer span.End()
+	x.Log.InfoContext(ctx, "run started", "trigger", x.run.Trigger, "time", x.run.StartedAt, "dry_run", x.DryRun)
+	background, stopBackground := context.WithCancel(ctx)
+	ended := s.keepAlive(background, x)
+	err := s.work(ctx, x)
+	stopBackground()
+	<-ended
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if x.leases != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+		if err := x.leases.release(clean); err != nil {
+			x.Log.WarnContext(ctx, "lease not released, it expires by itself", "error", err)
+		}
+		cancel()
+	}
+	x.Report(func(run *Run) { conclude(run, err, x.stop) })
+	run := s.record(context.WithoutCancel(ctx), x)
+	s.report(ctx, x, run, err, span)
+	x.cancel(nil)
+}
+
+// work calls the worker; a panic ends the run, not the server.
+func (s *Service) work(ctx context.Context, x *execution) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return x.worker.work(ctx, x)
+}
+
+// report is the run's one wide log line, its span's end, its metrics.
+func (s *Service) report(ctx context.Context, x *execution, run Run, err error, span trace.Span) {
+	duration := x.Elapsed()
+	span.SetAttributes(attribute.String("maintenance.outcome", run.State))
+	attrs := []any{"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
+		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
+		"duration_seconds", duration.Seconds(), "tables", run.Tables}
+	for key, n := range run.Counts {
+		attrs = append(attrs, key, n)
+	}
+	level := slog.LevelInfo
+	if run.State == repo.RunFailed {
+		level = slog.LevelError
+		attrs = append(attrs, "error", err)
+		span.SetStatus(codes.Error, run.Error)
+	}
+	x.Log.Log(ctx, level, "run finished", attrs...)
+	s.metrics.addRun(ctx, run, duration)
+	if x.worker.finished != nil {
+		x.worker.finished(ctx, run)
+	}
+}
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -1,0 +1,162 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Status says where a worker stands, or all of them (""). It answers even while databases do not: the condition is
+// FAILING then.
+func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, error) {
+	workers := s.workers
+	if name != "" {
+		w, err := s.worker(name)
+		if err != nil {
+			return nil, err
+		}
+		workers = []*worker{w}
+	}
+	out := make([]WorkerStatus, 0, len(workers))
+	for _, w := range workers {
+		out = append(out, s.status(ctx, w))
+	}
+	return out, nil
+}
+
+func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
+	st := WorkerStatus{Worker: w.name, Schedule: w.config.Schedule}
+	var troubles, remarks []string
+	trouble := func(err error) {
+		if err != nil {
+			troubles = append(troubles, publicText(err))
+		}
+	}
+	trouble(s.main.CloseAbandonedRuns(ctx))
+	failed, err := s.readRuns(ctx, w, &st)
+	trouble(err)
+	st.Paused, err = s.paused(ctx, w)
+	trouble(err)
+	for _, d := range w.homes(s) {
+		backlog, remark, _ := s.backlogs.get(ctx, w, d)
+		st.Backlog = addBacklogs(st.Backlog, backlog)
+		if remark != "" {
+			remarks = append(remarks, remark)
+		}
+		leases, err := d.ListLeases(ctx, []string{w.leaseName(d)})
+		trouble(err)
+		st.Leases = append(st.Leases, leases...)
+	}
+	if st.Backlog.AtLeast {
+		remarks = append(remarks, "the backlog is at least as large as the figures say")
+	}
+	missing, err := w.missing(ctx)
+	trouble(err)
+	for _, run := range failed {
+		troubles = append(troubles, fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)))
+	}
+	if !s.schedulerOff && !w.config.Disabled {
+		st.NextRunAt = w.next(time.Now())
+	}
+	st.Condition, st.ConditionDetail = s.condition(w, st, missing, troubles)
+	st.ConditionDetail = strings.Join(append([]string{st.ConditionDetail}, remarks...), "; ")
+	return st
+}
+
+// readRuns fills in the newest runs, and returns those databases' last runs that failed.
+func (s *Service) readRuns(ctx context.Context, w *worker, st *WorkerStatus) (failed []Run, err error) {
+	summary, err := s.main.RunSummary(ctx, w.name)
+	if err != nil {
+		return nil, err
+	}
+	st.CurrentRun, st.LastRun = summary.Current, summary.Last
+	if summary.LastSuccess != nil {
+		st.LastSuccessAt = summary.LastSuccess.FinishedAt
+	}
+	var databases []string
+	for _, d := range w.homes(s) {
+		databases = append(databases, databaseLabel(w, d))
+	}
+	return s.main.FailedLast(ctx, w.name, databases)
+}
+
+// condition is the first of the contract's conditions that holds.
+func (s *Service) condition(w *worker, st WorkerStatus, missing string, troubles []string) (Condition, string) {
+	elsewhere := ""
+	for _, l := range st.Leases {
+		if !l.Expired && l.Holder != s.replica {
+			elsewhere = fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
+		}
+	}
+	switch {
+	case st.CurrentRun != nil:
+		return ConditionRunning, strings.TrimSpace(fmt.Sprintf("run %s is at work on %s", st.CurrentRun.ID, st.CurrentRun.Database))
+	case st.Paused != nil:
+		return ConditionPaused, (&WorkerPausedError{w.name, *st.Paused}).Error()
+	case missing != "":
+		return ConditionNotConfigured, missing
+	case len(troubles) > 0:
+		return ConditionFailing, strings.Join(troubles, "; ")
+	case elsewhere != "":
+		return ConditionLeaseHeldElsewhere, elsewhere
+	case s.schedulerOff:
+		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): only requests start runs"
+	case w.config.Disabled:
+		return ConditionSchedulerOff, fmt.Sprintf("workers.%s.enabled is false: only requests start runs", w.name)
+	}
+	return ConditionIdle, "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
+}
+
+// Leases lists the leases of a worker, or of all (""), by name. A database that does not answer is an error.
+func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
+	var out []Lease
+	if name != "" {
+		if _, err := s.worker(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range s.workers {
+		if name != "" && w.name != name {
+			continue
+		}
+		for _, d := range w.homes(s) {
+			leases, err := d.ListLeases(ctx, []string{w.leaseName(d)})
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, leases...)
+		}
+	}
+	sortLeases(out)
+	return out, nil
+}
+
+// homes are the databases in which the worker has leases and backlogs.
+func (w *worker) homes(s *Service) []*repo.Database {
+	if w.databases == nil {
+		return []*repo.Database{s.main}
+	}
+	return w.databases
+}
+
+// next is the next fire of the worker's schedule.
+func (w *worker) next(after time.Time) time.Time {
+	schedule, err := cron.ParseStandard(w.config.Schedule)
+	if err != nil {
+		return time.Time{}
+	}
+	return schedule.Next(after.UTC())
+}
+
+// validate checks what every worker's configuration has.
+func (w *worker) validate() error {
+	if _, err := cron.ParseStandard(w.config.Schedule); err != nil {
+		return fmt.Errorf("workers.%s.schedule: %q is no cron expression of five fields: %w", w.name, w.config.Schedule, err)
+	}
+	return nil
+}

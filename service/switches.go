@@ -1,0 +1,128 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// paused is the pause in force for a worker, nil when there is none.
+func (s *Service) paused(ctx context.Context, w *worker) (*Pause, error) {
+	pauses, err := s.main.Pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pauses {
+		if p.Worker == w.name {
+			return &p, nil
+		}
+	}
+	return nil, nil
+}
+
+// maxReason is the length of a pause's reason in characters.
+const maxReason = 500
+
+// PauseWorker keeps a worker from starting runs on every replica, for ttl or, if that is 0, until ResumeWorker. A run
+// at work ends after the batch in hand.
+func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return WorkerStatus{}, err
+	}
+	switch n := len([]rune(strings.TrimSpace(reason))); {
+	case n == 0:
+		return WorkerStatus{}, &InvalidArgumentError{"reason", "is required: say why, for those who find the worker paused"}
+	case n > maxReason:
+		return WorkerStatus{}, &InvalidArgumentError{"reason", fmt.Sprintf("at most %d characters", maxReason)}
+	case ttl < 0:
+		return WorkerStatus{}, &InvalidArgumentError{"ttl", "must be positive; leave it out to pause until ResumeWorker"}
+	}
+	if err := s.main.Pause(ctx, name, strings.TrimSpace(reason), by, ttl); err != nil {
+		return WorkerStatus{}, err
+	}
+	s.logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
+	return s.status(ctx, w), nil
+}
+
+// ResumeWorker ends a worker's pause; a worker that is not paused stays as it is.
+func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return WorkerStatus{}, err
+	}
+	if err := s.main.Resume(ctx, name); err != nil {
+		return WorkerStatus{}, err
+	}
+	s.logger.InfoContext(ctx, "worker resumed", "worker", name)
+	return s.status(ctx, w), nil
+}
+
+// SetFeatureFlag switches a flag; runs read it at their start.
+func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
+	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
+		return &InvalidArgumentError{"name", "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+	}
+	return s.main.SetFeatureFlag(ctx, name, enabled)
+}
+
+// FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
+func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
+	set, err := s.main.FeatureFlags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range s.databases {
+		if _, known := set[turboFlag(d.Name)]; !known {
+			set[turboFlag(d.Name)] = false
+		}
+	}
+	return set, nil
+}
+
+// historyKeep is how long runs and fires are kept.
+const historyKeep = 30 * 24 * time.Hour
+
+// prune deletes old history at the first fire of an hour.
+func (s *Service) prune(ctx context.Context, fire time.Time) {
+	if fire.Minute() != 0 {
+		return
+	}
+	if err := s.main.PruneHistory(ctx, historyKeep); err != nil {
+		s.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+	}
+}
+
+func databaseNames(databases []*repo.Database) string {
+	names := make([]string, len(databases))
+	for i, d := range databases {
+		names[i] = d.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// databaseLabel is Run.database: empty for workers that have no turn by database.
+func databaseLabel(w *worker, d *repo.Database) string {
+	if w.databases == nil {
+		return ""
+	}
+	return d.Name
+}
+
+func addBacklogs(a, b repo.Backlog) repo.Backlog {
+	sum := repo.Backlog{Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
+		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt}
+	if sum.OldestAt.IsZero() || (!b.OldestAt.IsZero() && b.OldestAt.Before(sum.OldestAt)) {
+		sum.OldestAt = b.OldestAt
+	}
+	return sum
+}
+
+func sortLeases(leases []Lease) {
+	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,63 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
+// runner.go.
+type worker struct {
+	name   string
+	config WorkerConfig
+	// databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
+	databases []*repo.Database
+	// missing says what keeps it from running; "" when nothing does.
+	missing func(ctx context.Context) (string, error)
+	// maxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
+	maxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
+	// work does one run, or counts what it would do if x.DryRun. Its error ends the run as failed; see outcome.
+	work func(ctx context.Context, x *execution) error
+	// backlog counts what waits in a database, and may add a remark for condition_detail.
+	backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
+	// actions are the labels of maintenance_rows_total by the keys of counts.
+	actions map[string]string
+	// finished sees the record of every run that ended.
+	finished func(ctx context.Context, run Run)
+}
+
+// leaseName is the worker's name, with the database where there is one lease a database (contract.md section 2).
+func (w *worker) leaseName(database *repo.Database) string {
+	if w.databases == nil {
+		return w.name
+	}
+	return w.name + "/" + database.Name
+}
+
+// leaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
+const leaseMargin = 10 * time.Second
+
+// renewals is how often a lease is renewed in the time it holds.
+const renewals = 3
+
+// database chooses where a run works: the one asked for, or the one whose turn it is in this minute.
+func (s *Service) database(w *worker, asked string, minute time.Time) (*repo.Database, error) {
+	if w.databases == nil {
+		if asked != "" {
+			return nil, &InvalidArgumentError{"database", fmt.Sprintf("%s has no turn by database: leave it empty", w.name)}
+		}
+		return s.main, nil
+	}
+	if asked == "" {
+		return w.databases[rotation(minute, len(w.databases))], nil
+	}
+	for _, d := range w.databases {
+		if d.Name == asked {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, asked, databaseNames(w.databases))
+}
