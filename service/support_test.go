@@ -1,0 +1,179 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+var databases devdb.Tests
+
+func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+
+// migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
+// maintenance of main goes into all, so that one database can play any part.
+func migrated(schema string) devdb.Template {
+	return devdb.Template{Name: "service_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_, err = d.Migrate(ctx)
+		return err
+	}}
+}
+
+// estate is a set of databases of a test, with a plain connection to each beside the service's own.
+type estate struct {
+	t    *testing.T
+	urls map[string]string
+	open []*repo.Database
+	sql  map[string]*pgx.Conn
+}
+
+// newEstate makes the named databases (of main, ci, sec) with the reference schema's queue and triggers, and nothing
+// else: tests make their own tables.
+func newEstate(t *testing.T, schema string, names ...string) *estate {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
+	ctx := context.Background()
+	for _, name := range names {
+		e.urls[name] = databases.Clone(t, migrated(schema))
+		d, err := repo.Open(ctx, name, e.urls[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		e.open = append(e.open, d)
+		conn, err := pgx.Connect(ctx, e.urls[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		e.sql[name] = conn
+	}
+	return e
+}
+
+// exec runs SQL on a database.
+func (e *estate) exec(database, sql string, args ...any) {
+	e.t.Helper()
+	if _, err := e.sql[database].Exec(context.Background(), sql, args...); err != nil {
+		e.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value reads one value as text; NULL is "NULL".
+func (e *estate) value(database, sql string, args ...any) string {
+	e.t.Helper()
+	var v *string
+	if err := e.sql[database].QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v); err != nil {
+		e.t.Fatalf("%s: %v", sql, err)
+	}
+	if v == nil {
+		return "NULL"
+	}
+	return *v
+}
+
+// want fails the test unless a query's value is as expected.
+func (e *estate) want(database, sql, want string) {
+	e.t.Helper()
+	if got := e.value(database, sql); got != want {
+		e.t.Errorf("%s on %s: %s, want %s", sql, database, got, want)
+	}
+}
+
+// service with these definitions (YAML; "" for none).
+func (e *estate) service(definitions string, change ...func(*service.Config)) *service.Service {
+	e.t.Helper()
+	config := service.Config{Databases: e.open, Logger: slog.New(slog.DiscardHandler)}
+	if testing.Verbose() {
+		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if definitions != "" {
+		config.LooseForeignKeysCleanup.Definitions = load(e.t, definitions)
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	s, err := service.New(config)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			e.t.Error(err)
+		}
+	})
+	return s
+}
+
+func load(t *testing.T, definitions string) *service.Definitions {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "definitions.yml")
+	if err := os.WriteFile(path, []byte(definitions), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := service.LoadDefinitions(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+const cleanupWorker = "loose_foreign_keys_cleanup"
+
+// run runs the worker on a database and fails the test on an error.
+func run(t *testing.T, s *service.Service, database string) service.Run {
+	t.Helper()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: database})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// wantCounts fails the test unless the run's counts are these, "key=n key=n"; keys not named must be 0.
+func wantCounts(t *testing.T, r service.Run, want string) {
+	t.Helper()
+	expected := map[string]string{}
+	for _, pair := range strings.Fields(want) {
+		key, n, _ := strings.Cut(pair, "=")
+		expected[key] = n
+	}
+	for key, n := range r.Counts {
+		w, named := expected[key]
+		if !named {
+			w = "0"
+		}
+		if fmt.Sprint(n) != w {
+			t.Errorf("%s = %d, want %s", key, n, w)
+		}
+		delete(expected, key)
+	}
+	for key := range expected {
+		t.Errorf("count %s is missing", key)
+	}
+}
+
+// wantState fails the test unless the run ended so.
+func wantState(t *testing.T, r service.Run, state string) {
+	t.Helper()
+	if r.State != state {
+		t.Fatalf("run is %s (reason %q, error %q), want %s", r.State, r.Reason, r.Error, state)
+	}
+}
