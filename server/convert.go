@@ -1,0 +1,80 @@
+package server
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// Prefixes of the enums' names; behind them stand the words of package service, in capitals.
+const (
+	statePrefix     = "RUN_STATE_"
+	triggerPrefix   = "TRIGGER_"
+	conditionPrefix = "CONDITION_"
+)
+
+// toTime is nil for a time that is not set.
+func toTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// toRun is nil for no run.
+func toRun(r *service.Run) *maintenancev1.Run {
+	if r == nil {
+		return nil
+	}
+	run := &maintenancev1.Run{
+		Id: r.ID, Worker: r.Worker, Database: r.Database,
+		Trigger: maintenancev1.Trigger(maintenancev1.Trigger_value[triggerPrefix+strings.ToUpper(r.Trigger)]),
+		State:   maintenancev1.RunState(maintenancev1.RunState_value[statePrefix+strings.ToUpper(r.State)]),
+		Reason:  r.Reason, DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
+		Counts: r.Counts, OverLimit: r.OverLimit, Error: r.Error, TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
+		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy,
+	}
+	for _, t := range r.Tables {
+		run.Tables = append(run.Tables, &maintenancev1.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
+	}
+	for _, d := range r.Definitions {
+		run.Definitions = append(run.Definitions, &maintenancev1.DefinitionCount{
+			Table: d.Table, Column: d.Column, Parent: d.Parent, Action: d.Action, Rows: d.Rows, AtLeast: d.AtLeast,
+		})
+	}
+	return run
+}
+
+func toLease(l service.Lease) *maintenancev1.Lease {
+	worker, _, _ := strings.Cut(l.Name, "/")
+	return &maintenancev1.Lease{
+		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch, AcquiredAt: toTime(l.AcquiredAt),
+		RenewedAt: toTime(l.RenewedAt), ExpiresAt: toTime(l.ExpiresAt), Expired: l.Expired,
+	}
+}
+
+func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
+	status := &maintenancev1.WorkerStatus{
+		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: toRun(w.CurrentRun),
+		LastRun: toRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
+		Backlog: &maintenancev1.Backlog{
+			Pending: w.Backlog.Pending, OldestAt: toTime(w.Backlog.OldestAt), Due: w.Backlog.Due, Deferred: w.Backlog.Deferred,
+			Dead: w.Backlog.Dead,
+		},
+		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
+		ConditionDetail: w.ConditionDetail,
+	}
+	if w.Paused != nil {
+		status.Paused = &maintenancev1.Pause{
+			Reason: w.Paused.Reason, By: w.Paused.By, Since: toTime(w.Paused.Since), Until: toTime(w.Paused.Until),
+		}
+	}
+	for _, l := range w.Leases {
+		status.Leases = append(status.Leases, toLease(l))
+	}
+	return status
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+)
+
+// credentials of the server's side of connections. The files are tried at once, so that a mistake shows at the start.
+func (c Config) credentials() (credentials.TransportCredentials, error) {
+	if c.CertFile == "" {
+		return insecure.NewCredentials(), nil
+	}
+	if _, err := c.tls(); err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.tls() },
+	}), nil
+}
+
+func (c Config) tls() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
+	if c.ClientCAFile == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(c.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls.client_ca_file: %w", err)
+	}
+	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !config.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls.client_ca_file: %s has no PEM certificate", c.ClientCAFile)
+	}
+	return config, nil
+}
+
+// errUnauthenticated is a call without the right token.
+var errUnauthenticated = errors.New("a bearer token is needed: send the header authorization: Bearer TOKEN")
+
+// authenticate demands the token, where there is one.
+func (c Config) authenticate(ctx context.Context) (context.Context, error) {
+	if c.Token == "" {
+		return ctx, nil
+	}
+	given, err := auth.AuthFromMD(ctx, "bearer")
+	if err != nil || subtle.ConstantTimeCompare([]byte(given), []byte(c.Token)) != 1 {
+		return nil, errUnauthenticated
+	}
+	return ctx, nil
+}
+
+// caller is who calls: the client's address, with the name in its certificate where it had to show one.
+func caller(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "unknown"
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if ok && len(info.State.VerifiedChains) > 0 {
+		return info.State.PeerCertificates[0].Subject.CommonName + " at " + p.Addr.String()
+	}
+	return p.Addr.String()
+}

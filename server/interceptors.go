@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// unary calls go through: log, error table, token, recovery. Health checks are neither logged nor need a token.
+func (s *Server) unary() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{
+		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+		func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			response, err := handler(ctx, request)
+			return response, answer(ctx, err)
+		},
+		selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(s.config.authenticate), notHealth()),
+		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered)),
+	}
+}
+
+// stream is unary for streams, which end besides when the server stops.
+func (s *Server) stream() []grpc.StreamServerInterceptor {
+	return []grpc.StreamServerInterceptor{
+		selector.StreamServerInterceptor(logging.StreamServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+		func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			ctx, cancel := context.WithCancelCause(stream.Context())
+			defer cancel(nil)
+			defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
+			return answer(ctx, handler(server, stoppable{stream, ctx}))
+		},
+		selector.StreamServerInterceptor(auth.StreamServerInterceptor(s.config.authenticate), notHealth()),
+		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
+	}
+}
+
+// stoppable is a stream with a context of ours.
+type stoppable struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // that is how gRPC hands a stream its context
+}
+
+// Context ends with the call or the server.
+func (s stoppable) Context() context.Context { return s.ctx }
+
+func notHealth() selector.Matcher {
+	return selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
+		return call.Service != healthv1.Health_ServiceDesc.ServiceName
+	})
+}
+
+func recovered(panicked any) error {
+	return fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
+}
+
+// logger writes the one line of a call. What handlers know besides, they add with logging.AddFields.
+func (s *Server) logger() logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		s.config.Logger.Log(ctx, slog.Level(level), message, fields...) //nolint:sloglint // the middleware has one message
+	})
+}
+
+func loggingOptions() []logging.Option {
+	return []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey),
+	}
+}
+
+// answer turns a handler's error into the client's, and keeps its text for the log.
+func answer(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	logging.AddFields(ctx, logging.Fields{"error", strings.TrimSpace(err.Error())})
+	return clientError(ctx, err)
+}

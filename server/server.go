@@ -1,0 +1,154 @@
+// Package server is the API: gRPC in, gRPC out. A handler validates, calls package service, converts.
+//
+// What it guarantees:
+//
+//   - Every error of ours carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason; status.go has the
+//     one table. No driver text and no SQL reaches a client: the log has them, under the trace_id the client gets.
+//   - A panic ends one call, not the process.
+//   - Health: the whole server is SERVING until it stops, so that a probe does not kill it for its database's sake;
+//     maintenance.v1.MaintenanceService is SERVING while main answers, too.
+//   - One log line a call, health checks excepted.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// Config is what a Server needs. Service is required.
+type Config struct {
+	Service *service.Service
+	Logger  *slog.Logger
+	// CertFile and KeyFile, if set, turn TLS on; ClientCAFile demands client certificates. PEM files, read again for
+	// every new connection, so that they can be renewed.
+	CertFile, KeyFile, ClientCAFile string
+	// Token, if set, is the bearer token that every call needs, health checks excepted.
+	Token string
+}
+
+// Limits of a connection.
+const (
+	// maxRequest is far beyond the largest valid request.
+	maxRequest = 1 << 20
+	maxStreams = 250
+	// pingEvery finds out about clients that vanished while they waited for a run.
+	pingEvery, pingTimeout = time.Minute, 20 * time.Second
+	// clientPing is how often clients may ping.
+	clientPing = 10 * time.Second
+)
+
+// Server serves the API on one listener.
+type Server struct {
+	config Config
+	grpc   *grpc.Server
+	health *health.Server
+	// stopping ends the streams that are left when the server stops.
+	stopping context.Context //nolint:containedctx // ends with the server, not with a call
+	stop     context.CancelCauseFunc
+	checks   sync.WaitGroup
+}
+
+// New prepares a server. The error names a file that cannot be used.
+func New(config Config) (*Server, error) {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{config: config, health: health.NewServer()}
+	s.stopping, s.stop = context.WithCancelCause(context.Background())
+	transport, err := config.credentials()
+	if err != nil {
+		return nil, err
+	}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(transport),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing, PermitWithoutStream: true}),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.Not(filters.HealthCheck())))),
+		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
+	)
+	maintenancev1.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	return s, nil
+}
+
+// Serve answers calls until Stop. It closes the listener.
+func (s *Server) Serve(listener net.Listener) error {
+	s.check(s.stopping)
+	s.checks.Go(s.checkHealth)
+	err := s.grpc.Serve(listener)
+	s.stop(service.ErrStopping)
+	s.checks.Wait()
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// Drain says NOT_SERVING from now on; calls are still answered.
+func (s *Server) Drain() { s.health.Shutdown() }
+
+// Stop lets the calls at work end, streams excepted, and waits for them until ctx ends; then it breaks them off.
+func (s *Server) Stop(ctx context.Context) {
+	s.Drain()
+	s.stop(service.ErrStopping)
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-graceful
+	}
+}
+
+// Main is asked this often whether it answers, and has this long to do so.
+const (
+	healthEvery   = 5 * time.Second
+	healthTimeout = 3 * time.Second
+)
+
+func (s *Server) checkHealth() {
+	tick := time.NewTicker(healthEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stopping.Done():
+			return
+		case <-tick.C:
+			s.check(s.stopping)
+		}
+	}
+}
+
+func (s *Server) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	state := healthv1.HealthCheckResponse_SERVING
+	if s.config.Service.Healthy(ctx) != nil {
+		state = healthv1.HealthCheckResponse_NOT_SERVING
+	}
+	// After Drain this changes nothing.
+	s.health.SetServingStatus(maintenancev1.MaintenanceService_ServiceDesc.ServiceName, state)
+}

@@ -1,0 +1,114 @@
+package server
+
+import (
+	"encoding/base64"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// What the service validates itself - names of workers, ids of runs, lengths - is not repeated here.
+
+// firstOf is the first error that is one.
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// required demands a text that is plain.
+func required(field, text string) error {
+	if text == "" {
+		return &service.InvalidArgumentError{Field: field, Description: "is required"}
+	}
+	return plain(field, text)
+}
+
+// plain demands a text without control characters, which neither log lines nor PostgreSQL take.
+func plain(field, text string) error {
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return &service.InvalidArgumentError{Field: field, Description: "must not contain control characters"}
+	}
+	return nil
+}
+
+// minTTL is the shortest pause: PostgreSQL would take less than a microsecond for none at all.
+const minTTL = time.Millisecond
+
+// fromTTL is 0 for a ttl that is not set.
+func fromTTL(ttl *durationpb.Duration) (time.Duration, error) {
+	if ttl == nil {
+		return 0, nil
+	}
+	if ttl.CheckValid() != nil || ttl.AsDuration() < minTTL {
+		return 0, &service.InvalidArgumentError{
+			Field: "ttl", Description: "must be positive; leave it out to pause until ResumeWorker",
+		}
+	}
+	return ttl.AsDuration(), nil
+}
+
+// fromState is the state's name in package service, "" for any.
+func fromState(state maintenancev1.RunState) (string, error) {
+	name, known := maintenancev1.RunState_name[int32(state)]
+	if !known {
+		return "", &service.InvalidArgumentError{Field: "state", Description: fmt.Sprintf("%d is not a RunState", state)}
+	}
+	if state == maintenancev1.RunState_RUN_STATE_UNSPECIFIED {
+		return "", nil
+	}
+	return strings.ToLower(strings.TrimPrefix(name, statePrefix)), nil
+}
+
+// Sizes of a page.
+const (
+	defaultPage = 50
+	maxPage     = 1000
+)
+
+// page is where a list goes on. Its token is opaque to clients: the kind of list with its filters, as a hash, and the
+// key behind which it goes on. So a token is of no use for another list.
+type page struct {
+	size  int
+	list  string
+	after string
+}
+
+func newPage(kind string, size int32, token string, filters ...string) (page, error) {
+	hash := fnv.New64a()
+	_, _ = fmt.Fprintf(hash, "%q", append(filters, kind))
+	p := page{size: int(size), list: fmt.Sprintf("%016x", hash.Sum64())}
+	switch {
+	case size < 0 || size > maxPage:
+		return p, &service.InvalidArgumentError{Field: "page_size", Description: fmt.Sprintf("from 0 (%d) to %d", defaultPage, maxPage)}
+	case size == 0:
+		p.size = defaultPage
+	}
+	if token == "" {
+		return p, nil
+	}
+	content, err := base64.RawURLEncoding.DecodeString(token)
+	list, after, found := strings.Cut(string(content), "\n")
+	if err != nil || !found || list != p.list || after == "" || plain("", after) != nil {
+		return p, &service.InvalidArgumentError{
+			Field: "page_token", Description: "is not the next_page_token of a list with the same filters",
+		}
+	}
+	p.after = after
+	return p, nil
+}
+
+// next is the token of the page behind a key.
+func (p page) next(after string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.list + "\n" + after))
+}
