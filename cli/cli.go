@@ -1,0 +1,138 @@
+// Package cli is the command line: it wires everything together for the commands that serve, and is a client of the API
+// in the others.
+//
+// What it guarantees:
+//
+//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped (contract section 3).
+//   - What was asked for goes to the standard output, everything else - logs, errors, progress - to the standard error.
+//   - With --output json the output is one document: the API's answer as protobuf JSON.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// Streams are what a command reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Exit codes of the contract's section 3.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitSkipped = 3
+)
+
+// exitError is an error with an exit code of its own; others are 1.
+type exitError struct {
+	code int
+	// err may be nil: all has been said.
+	err error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// Run runs the command that args name and returns its exit code.
+func Run(ctx context.Context, args []string, streams Streams) int {
+	a := &app{Streams: streams}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if text := err.Error(); text != "" {
+		_, _ = fmt.Fprintf(streams.Err, "caretaker: %s\n", text)
+	}
+	var exit *exitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.code
+	case !a.began:
+		_, _ = fmt.Fprintf(streams.Err, "See %s --help\n", command.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// root has all commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "caretaker",
+		Short:         "Maintenance for a GitLab-shaped PostgreSQL estate",
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
+	root.PersistentFlags().Var(&a.format, "output", "`text` or json")
+	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Serving:"}, &cobra.Group{ID: groupClient, Title: "Asking a server:"})
+	root.AddCommand(a.dev(), a.serve(), a.migrate())
+	for _, c := range []*cobra.Command{
+		a.run(), a.status(), a.leases(), a.runs(), a.watch(), a.cancel(), a.pause(), a.resume(), a.flags(),
+	} {
+		c.GroupID = groupClient
+		a.clientFlags(c)
+		root.AddCommand(c)
+	}
+	a.markBegin(root)
+	return root
+}
+
+// Groups of commands in the help.
+const (
+	groupServe  = "serve"
+	groupClient = "client"
+)
+
+// markBegin tells errors of usage, which come before a command begins, from its failures.
+func (a *app) markBegin(command *cobra.Command) {
+	if do := command.RunE; do != nil {
+		command.RunE = func(c *cobra.Command, args []string) error {
+			a.began = true
+			return do(c, args)
+		}
+	}
+	for _, child := range command.Commands() {
+		a.markBegin(child)
+	}
+}
+
+// version is that of the module, or the commit it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return "development"
+}

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// connection is how a client command reaches the server.
+type connection struct {
+	address                   string
+	tls                       bool
+	caFile, certFile, keyFile string
+	tokenFile                 string
+}
+
+func (a *app) clientFlags(command *cobra.Command) {
+	flags := command.PersistentFlags()
+	flags.StringVar(&a.client.address, "address", "127.0.0.1:50051", "`address` of the server")
+	flags.BoolVar(&a.client.tls, "tls", false, "speak TLS, trusting the system's authorities")
+	flags.StringVar(&a.client.caFile, "tls-ca", "", "speak TLS, trusting the authorities in this PEM `file`")
+	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
+	flags.StringVar(&a.client.keyFile, "tls-key", "", "its key, a PEM `file`")
+	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
+}
+
+// answerTime is how long a server may take for an answer that does not wait for a run.
+const answerTime = 30 * time.Second
+
+// ask calls do with a client, and a context that ends after answerTime.
+func (a *app) ask(ctx context.Context, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
+	return a.connect(ctx, func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		return do(ctx, client)
+	})
+}
+
+// connect calls do with a client and explains its error.
+func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
+	transport, err := a.client.credentials()
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("--address %s: %w", a.client.address, err)}
+	}
+	defer func() { _ = conn.Close() }()
+	if a.client.tokenFile != "" {
+		token, err := os.ReadFile(a.client.tokenFile)
+		if err != nil {
+			return fmt.Errorf("--token-file: %w", err)
+		}
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	return a.explain(do(ctx, maintenancev1.NewMaintenanceServiceClient(conn)))
+}
+
+func (c connection) credentials() (credentials.TransportCredentials, error) {
+	if !c.tls && c.caFile == "" && c.certFile == "" {
+		return insecure.NewCredentials(), nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--tls-ca: %s has no PEM certificate", c.caFile)
+		}
+	}
+	if c.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// explain turns the status of a call into words and an exit code: by its reason, else by its code.
+func (a *app) explain(err error) error {
+	s, isStatus := status.FromError(err)
+	if err == nil || !isStatus {
+		return err
+	}
+	reason := ""
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			reason = info.GetReason()
+		}
+	}
+	switch reason {
+	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
+		return &exitError{exitSkipped, errors.New("skipped, " + s.Message())}
+	case "INVALID_ARGUMENT":
+		return &exitError{exitUsage, errors.New(s.Message())}
+	case "":
+		return a.explainTransport(s)
+	}
+	return errors.New(s.Message())
+}
+
+// explainTransport is for what the server did not say itself.
+func (a *app) explainTransport(s *status.Status) error {
+	switch s.Code() {
+	case codes.Unavailable:
+		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or name the one that "+
+			"runs with --address (%s)", a.client.address, s.Message())
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
+	}
+	return fmt.Errorf("%s: %s", s.Code(), s.Message())
+}
+
+// show prints an answer: as protobuf JSON, or with text.
+func (a *app) show(answer proto.Message, text func() error) error {
+	if a.format != formatJSON {
+		return text()
+	}
+	out, err := protojson.MarshalOptions{Multiline: true, Indent: "  ", EmitDefaultValues: true}.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("write the answer as JSON: %w", err)
+	}
+	a.say("%s", out)
+	return nil
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// playground is what dev starts besides the server.
+type playground struct {
+	cluster *devdb.Cluster
+	urls    map[string]string
+	// definitions and environment are the files written for serve, lfk and psql.
+	definitions, environment string
+}
+
+// Bounds and pace of dev.
+const (
+	devStartPatience = 5 * time.Minute
+	devStopPatience  = 30 * time.Second
+	trickleEvery     = 10 * time.Second
+)
+
+// dev runs everything on a PostgreSQL of its own.
+func (a *app) dev() *cobra.Command {
+	var dir, listen string
+	command := &cobra.Command{
+		Use:     "dev",
+		Short:   "Try it: a private PostgreSQL with demo data, the server, the schedules",
+		GroupID: groupServe,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			return a.develop(ctx, dir, listen)
+		},
+	}
+	command.Flags().StringVar(&dir, "data-dir", "", "`folder` of the database; else one in the cache folder, which is printed")
+	command.Flags().StringVar(&listen, "listen", "", "`address` of the server; else that of the configuration")
+	return command
+}
+
+func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
+	c, err := config.LoadPartial(a.configFile)
+	if err != nil {
+		return err
+	}
+	p := &playground{urls: map[string]string{}}
+	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.Err}); err != nil {
+		return fmt.Errorf("start the database: %w", err)
+	}
+	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
+	if err := p.fill(ctx, a.note); err != nil {
+		return err
+	}
+	p.configure(ctx, c, listen)
+	i, err := a.newInstance(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := p.writeEnvironment(c); err != nil {
+		i.close()
+		return err
+	}
+	trickling, stopTrickle := context.WithCancel(ctx)
+	i.closers = append(i.closers, stopTrickle)
+	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleEvery, i.logger) })
+	a.welcome(i, p)
+	return i.run(ctx)
+}
+
+// fill makes the databases, with schema, demo data and our own schema.
+func (p *playground) fill(ctx context.Context, note func(string, ...any)) error {
+	ctx, cancel := context.WithTimeout(ctx, devStartPatience)
+	defer cancel()
+	note("loading schema and demo data into %s", p.cluster.Dir())
+	for _, name := range config.DatabaseNames() {
+		if err := p.cluster.CreateDatabase(ctx, name); err != nil {
+			return err
+		}
+		p.urls[name] = p.cluster.URL(name)
+		if err := devdb.LoadSchema(ctx, p.urls[name], name); err != nil {
+			return err
+		}
+	}
+	if err := devdb.LoadDemo(ctx, p.urls); err != nil {
+		return err
+	}
+	for _, name := range config.DatabaseNames() {
+		if err := migrateURL(ctx, name, p.urls[name]); err != nil {
+			return err
+		}
+	}
+	p.definitions = filepath.Join(p.cluster.Dir(), "loose_foreign_keys.yml")
+	if err := os.WriteFile(p.definitions, []byte(devdb.Definitions()), 0o600); err != nil {
+		return fmt.Errorf("write the sample definitions: %w", err)
+	}
+	return nil
+}
+
+func migrateURL(ctx context.Context, name, url string) error {
+	d, err := repo.Open(ctx, name, url)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = d.Migrate(ctx)
+	return err
+}
+
+// configure puts the playground into the configuration. Metrics move aside when their port is taken: a second dev, or
+// a server that runs already, is no reason not to start.
+func (p *playground) configure(ctx context.Context, c *config.Config, listen string) {
+	c.Databases = nil
+	for _, name := range config.DatabaseNames() {
+		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
+	}
+	if c.LooseForeignKeysCleanup.Definitions == "" {
+		c.LooseForeignKeysCleanup.Definitions = p.definitions
+	}
+	if listen != "" {
+		c.Listen = listen
+	}
+	if c.MetricsListen == "" {
+		return
+	}
+	probe, err := new(net.ListenConfig).Listen(ctx, "tcp", c.MetricsListen)
+	if err != nil {
+		c.MetricsListen = "127.0.0.1:0"
+		return
+	}
+	_ = probe.Close()
+}
+
+// writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and for env files of other programs.
+func (p *playground) writeEnvironment(c *config.Config) error {
+	var lines strings.Builder
+	for _, d := range c.Databases {
+		fmt.Fprintf(&lines, "CARETAKER_DATABASES_%s_URL=%s\n", strings.ToUpper(d.Name), quoted(d.URL))
+	}
+	fmt.Fprintf(&lines, "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=%s\n", quoted(c.LooseForeignKeysCleanup.Definitions))
+	p.environment = filepath.Join(p.cluster.Dir(), "env")
+	temporary := p.environment + ".new"
+	if err := os.WriteFile(temporary, []byte(lines.String()), 0o600); err != nil {
+		return fmt.Errorf("write the environment file: %w", err)
+	}
+	if err := os.Rename(temporary, p.environment); err != nil {
+		return fmt.Errorf("write the environment file: %w", err)
+	}
+	return nil
+}
+
+// quoted is a value for a shell, in quotes only where it needs them: other programs take quotes literally.
+func quoted(value string) string {
+	if !strings.ContainsAny(value, " \t'\"\\$`&;|<>()*[]#~!{}") {
+		return value
+	}
+	return "'" + strings.ReplaceAll(value, "'", `'\''`) + "'"
+}
+
+// stop stops the database. The environment file goes with it: its port is not there any more.
+func (p *playground) stop(ctx context.Context) error {
+	if p.environment != "" {
+		_ = os.Remove(p.environment)
+	}
+	ctx, cancel := context.WithTimeout(ctx, devStopPatience)
+	defer cancel()
+	if err := p.cluster.Stop(ctx); err != nil {
+		return fmt.Errorf("stop the database: %w", err)
+	}
+	return nil
+}
+
+func (a *app) welcome(i *instance, p *playground) {
+	address := i.api.Addr().String()
+	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
+	a.say("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
+	a.say("data      %s (remove it to start afresh)", p.cluster.Dir())
+	a.say("variables %s, for serve, lfk and psql: set -a; . %s; set +a", p.environment, p.environment)
+	if metrics := i.metricsAddress(); metrics != "" {
+		a.say("metrics   http://%s/metrics", metrics)
+	}
+	a.say("\nTry, in another terminal:")
+	a.say(call, "", address, "GetStatus")
+	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main", "dry_run": true}' `, address, "RunBatch")
+	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main"}' `, address, "RunBatch")
+	a.say(call, "", address, "ListRuns")
+	a.say("  caretaker status --address %s", address)
+	a.say("  caretaker run loose_foreign_keys_cleanup --database main --address %s\n", address)
+}

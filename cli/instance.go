@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/server"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/telemetry"
+)
+
+// instance is a running server with all that belongs to it. serve and dev have one each.
+type instance struct {
+	logger    *slog.Logger
+	telemetry *telemetry.Telemetry
+	databases []*repo.Database
+	service   *service.Service
+	// scheduler is nil when it is switched off.
+	scheduler *scheduler.Scheduler
+	server    *server.Server
+	api       net.Listener
+	metrics   *http.Server
+	// failed gets what ends a listener before its time.
+	failed chan error
+	work   sync.WaitGroup
+	// closers are called in reverse order at the end.
+	closers []func()
+}
+
+// newInstance opens everything and listens, so that a mistake shows at once; run serves. A database that cannot be
+// reached is no mistake: it may come later.
+func (a *app) newInstance(ctx context.Context, c *config.Config) (i *instance, err error) {
+	i = &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), failed: make(chan error, 2)}
+	defer func() {
+		if err != nil {
+			i.close()
+		}
+	}()
+	o := c.OpenTelemetry
+	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
+		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	i.closers = append(i.closers, func() { i.flush(ctx) })
+	var closeDatabases func()
+	if i.databases, closeDatabases, err = a.databases(ctx, c, ""); err != nil {
+		return nil, err
+	}
+	i.closers = append(i.closers, closeDatabases)
+	if err := i.checkDatabases(ctx); err != nil {
+		return nil, err
+	}
+	if err := i.wire(c); err != nil {
+		return nil, err
+	}
+	return i, i.listen(ctx, c)
+}
+
+// wire makes the parts that do not need the network.
+func (i *instance) wire(c *config.Config) (err error) {
+	w := c.LooseForeignKeysCleanup
+	cleanup := service.LooseForeignKeysCleanupConfig{
+		WorkerConfig: service.WorkerConfig{Schedule: w.Schedule, Disabled: !w.Enabled},
+		BatchSize:    w.BatchSize, MaxDeletes: w.MaxDeletes, MaxUpdates: w.MaxUpdates, MaxRuntime: w.MaxRuntime,
+	}
+	if w.Definitions != "" {
+		if cleanup.Definitions, err = service.LoadDefinitions(w.Definitions); err != nil {
+			return err
+		}
+	}
+	i.service, err = service.New(service.Config{
+		Databases: i.databases, SchedulerOff: !c.SchedulerEnabled, Logger: i.logger, LooseForeignKeysCleanup: cleanup,
+	})
+	if err != nil {
+		return err
+	}
+	if c.SchedulerEnabled {
+		if i.scheduler, err = scheduler.New(i.service, i.logger); err != nil {
+			return err
+		}
+		i.closers = append(i.closers, func() { i.complain("scheduler not stopped", i.scheduler.Stop()) })
+	}
+	token, err := bearerToken(c.Auth)
+	if err != nil {
+		return err
+	}
+	i.server, err = server.New(server.Config{
+		Service: i.service, Logger: i.logger, Token: token,
+		CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ClientCAFile: c.TLS.ClientCAFile,
+	})
+	return err
+}
+
+func bearerToken(auth config.Auth) (string, error) {
+	if auth.TokenFile == "" {
+		return auth.Token, nil
+	}
+	content, err := os.ReadFile(auth.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("auth.token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("auth.token_file: %s is empty", auth.TokenFile)
+	}
+	return token, nil
+}
+
+// headerTime is how long a client of the metrics may take for its request.
+const headerTime = 5 * time.Second
+
+func (i *instance) listen(ctx context.Context, c *config.Config) (err error) {
+	var network net.ListenConfig
+	if i.api, err = network.Listen(ctx, "tcp", c.Listen); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	i.closers = append(i.closers, func() { _ = i.api.Close() })
+	if c.MetricsListen == "" {
+		return nil
+	}
+	metrics, err := network.Listen(ctx, "tcp", c.MetricsListen)
+	if err != nil {
+		return fmt.Errorf("metrics_listen: %w", err)
+	}
+	i.metrics = &http.Server{Addr: metrics.Addr().String(), Handler: i.telemetry.Handler(), ReadHeaderTimeout: headerTime}
+	i.closers = append(i.closers, func() { _ = i.metrics.Close() })
+	i.work.Go(func() {
+		if err := i.metrics.Serve(metrics); !errors.Is(err, http.ErrServerClosed) {
+			i.failed <- fmt.Errorf("serve metrics: %w", err)
+		}
+	})
+	return nil
+}
+
+// checkDatabases refuses databases that are not migrated, and warns of those that do not answer.
+func (i *instance) checkDatabases(ctx context.Context) error {
+	var missing []string
+	for _, d := range i.databases {
+		err := d.CheckMigrated(ctx)
+		switch {
+		case errors.Is(err, repo.ErrUnreachable):
+			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())
+		case errors.Is(err, repo.ErrNotMigrated):
+			missing = append(missing, d.Name)
+		case err != nil:
+			return fmt.Errorf("check database %s: %w", d.Name, err)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with the same configuration, then start again",
+			strings.Join(missing, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// serve runs the server on configured databases.
+func (a *app) serve() *cobra.Command {
+	return &cobra.Command{
+		Use:     "serve",
+		Short:   "Serve the API and run the workers by their schedules",
+		GroupID: groupServe,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			config, err := a.config()
+			if err != nil {
+				return err
+			}
+			i, err := a.newInstance(ctx, config)
+			if err != nil {
+				return err
+			}
+			return i.run(ctx)
+		},
+	}
+}
+
+// migrate makes or updates the schema maintenance.
+func (a *app) migrate() *cobra.Command {
+	return &cobra.Command{
+		Use:     "migrate",
+		Short:   "Make or update the schema maintenance in every configured database",
+		GroupID: groupServe,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			config, err := a.config()
+			if err != nil {
+				return err
+			}
+			databases, closeAll, err := a.databases(ctx, config, "")
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			return a.migrateAll(ctx, databases)
+		},
+	}
+}
+
+// migrated is what migrate reports as JSON.
+type migrated struct {
+	Database string   `json:"database"`
+	Applied  []string `json:"applied"`
+}
+
+func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error {
+	report := []migrated{}
+	for _, d := range databases {
+		applied, err := d.Migrate(ctx)
+		report = append(report, migrated{d.Name, append([]string{}, applied...)})
+		for _, name := range applied {
+			a.text("%s: applied %s", d.Name, name)
+		}
+		if err != nil {
+			return fmt.Errorf("migrate %s: %w", d.Name, err)
+		}
+		if len(applied) == 0 {
+			a.text("%s: up to date", d.Name)
+		}
+	}
+	if a.format == formatJSON {
+		return a.json(map[string]any{"databases": report})
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// status shows where the workers stand.
+func (a *app) status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status [WORKER]",
+		Short: "Show what the workers do, and why they do not",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request := &maintenancev1.GetStatusRequest{}
+			if len(args) == 1 {
+				request.Worker = args[0]
+			}
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.GetStatus(ctx, request)
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeWorkers(answer.GetWorkers()) })
+			})
+		},
+	}
+}
+
+func (a *app) describeWorkers(workers []*maintenancev1.WorkerStatus) error {
+	var rows [][]string
+	for _, w := range workers {
+		rows = append(rows, []string{
+			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), at(w.GetNextRunAt()), lastRun(w), at(w.GetLastSuccessAt()),
+			number(w.GetBacklog().GetDue()), number(w.GetBacklog().GetDeferred()), number(w.GetBacklog().GetDead()),
+		})
+	}
+	heading := []string{"WORKER", "CONDITION", "NEXT RUN", "LAST RUN", "LAST SUCCESS", "DUE", "DEFERRED", "DEAD"}
+	if err := a.table(heading, rows); err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if w.GetConditionDetail() != "" {
+			a.say("\n%s: %s", w.GetWorker(), w.GetConditionDetail())
+		}
+	}
+	return nil
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+func lastRun(w *maintenancev1.WorkerStatus) string {
+	if w.GetLastRun() == nil {
+		return none
+	}
+	return state(w.GetLastRun()) + " " + at(w.GetLastRun().GetFinishedAt())
+}
+
+// pause pauses a worker.
+func (a *app) pause() *cobra.Command {
+	request := &maintenancev1.PauseWorkerRequest{}
+	var lasting lasting
+	command := &cobra.Command{
+		Use:   "pause WORKER --reason REASON [--for DURATION]",
+		Short: "Keep a worker from running, on every replica",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request.Worker, request.Ttl = args[0], lasting.ttl()
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.PauseWorker(ctx, request)
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeWorkers([]*maintenancev1.WorkerStatus{answer.GetWorker()}) })
+			})
+		},
+	}
+	command.Flags().StringVar(&request.Reason, "reason", "", "why, for those who find the worker paused")
+	command.Flags().Var(&lasting, "for", "`duration` such as 30m or 8h; else until caretaker resume")
+	_ = command.MarkFlagRequired("reason")
+	return command
+}
+
+// resume ends a pause.
+func (a *app) resume() *cobra.Command {
+	return &cobra.Command{
+		Use:   "resume WORKER",
+		Short: "End a worker's pause",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.ResumeWorker(ctx, &maintenancev1.ResumeWorkerRequest{Worker: args[0]})
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeWorkers([]*maintenancev1.WorkerStatus{answer.GetWorker()}) })
+			})
+		},
+	}
+}
+
+// cancel asks a run to stop.
+func (a *app) cancel() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel RUN",
+		Short: "Ask a run to stop after the statement in flight",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.CancelRun(ctx, &maintenancev1.CancelRunRequest{Id: args[0]})
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error {
+					run := answer.GetRun()
+					if run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
+						a.say("run %s of %s is asked to stop; caretaker watch %s follows it", run.GetId(), subject(run), run.GetId())
+						return nil
+					}
+					a.say("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
+					return nil
+				})
+			})
+		},
+	}
+}
+
+// flags lists and sets feature flags.
+func (a *app) flags() *cobra.Command {
+	list := &cobra.Command{
+		Use:   "flags",
+		Short: "List feature flags, or set one: flags set NAME on|off",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.ListFeatureFlags(ctx, &maintenancev1.ListFeatureFlagsRequest{})
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeFlags(answer.GetFlags()) })
+			})
+		},
+	}
+	list.AddCommand(&cobra.Command{
+		Use:   "set NAME on|off",
+		Short: "Switch a feature flag; runs read it at their start",
+		Args:  cobra.MatchAll(cobra.ExactArgs(2), onOrOff),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				request := &maintenancev1.SetFeatureFlagRequest{Name: args[0], Enabled: args[1] == "on"}
+				answer, err := client.SetFeatureFlag(ctx, request)
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeFlags([]*maintenancev1.FeatureFlag{answer.GetFlag()}) })
+			})
+		},
+	})
+	return list
+}
+
+func onOrOff(_ *cobra.Command, args []string) error {
+	if args[1] != "on" && args[1] != "off" {
+		return fmt.Errorf("%q: say on or off", args[1])
+	}
+	return nil
+}
+
+func (a *app) describeFlags(flags []*maintenancev1.FeatureFlag) error {
+	var rows [][]string
+	for _, f := range flags {
+		value := "off"
+		if f.GetEnabled() {
+			value = "on"
+		}
+		rows = append(rows, []string{f.GetName(), value})
+	}
+	return a.table([]string{"FLAG", "VALUE"}, rows)
+}
