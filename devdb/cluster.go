@@ -21,9 +21,10 @@ const superuser = "caretaker"
 // Config says what cluster to start. The zero value is the persistent cluster
 // in the user's default place.
 type Config struct {
-	// Dir holds everything of the cluster. Empty: for an ephemeral cluster a new
-	// temporary folder, else caretaker/dev in the user's cache folder (for root
-	// /var/lib/caretaker/dev, as the server's user must reach it).
+	// Dir holds everything of the cluster. Empty: caretaker/dev in the user's
+	// cache folder (for root /var/lib/caretaker/dev, as the server's user must
+	// reach it). An ephemeral cluster gets a new folder in Dir, or, if that is
+	// empty, in a temporary place.
 	Dir string
 	// Ephemeral clusters trade durability for speed and are removed, folder and
 	// all, when they stop or their process ends.
@@ -57,10 +58,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.Ephemeral {
-		sweep(ctx, tempBases(), time.Now())
-	}
-	f, err := config.open(owner)
+	f, err := config.open(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +72,17 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	return c, nil
 }
 
-func (config Config) open(owner account) (folder, error) {
+func (config Config) open(ctx context.Context, owner account) (folder, error) {
 	switch {
+	case config.Ephemeral:
+		bases := []string{os.TempDir(), "/tmp", "/var/tmp"}
+		if config.Dir != "" {
+			bases = []string{config.Dir}
+		}
+		sweep(ctx, bases, time.Now())
+		return tempFolder(bases, owner)
 	case config.Dir != "":
 		return openFolder(config.Dir, owner)
-	case config.Ephemeral:
-		return tempFolder(owner)
 	case owner.switched:
 		return openFolder("/var/lib/caretaker/dev", owner)
 	}

@@ -20,19 +20,25 @@ func Definitions() string { return definitions }
 // missing, its tables are in main. A database that has demo data already, also
 // what the workers have left of it, stays as it is. Takes a few seconds.
 func LoadDemo(ctx context.Context, urls map[string]string) error {
-	main := part{missing: "SELECT NOT EXISTS (SELECT FROM organizations)", files: []string{
-		"demo_main_1_people.sql", "demo_main_2_groups.sql", "demo_main_3_content.sql",
-		"demo_main_4_work.sql", "demo_sequences.sql", "demo_main_5_deletions.sql",
-	}}
-	ci := part{missing: "SELECT NOT EXISTS (SELECT FROM ci_triggers)", files: []string{"demo_ci.sql", "demo_sequences.sql", "demo_ci_deletions.sql"}}
-	sec := part{missing: "SELECT NOT EXISTS (SELECT FROM vulnerabilities)", files: []string{"demo_sec.sql", "demo_sequences.sql", "demo_sec_deletions.sql"}}
-	for _, step := range []struct {
-		database string
-		part     part
-	}{{"main", main}, {"ci", ci}, {"sec", sec}} {
-		if err := load(ctx, cmp.Or(urls[step.database], urls["main"]), step.part); err != nil {
-			return fmt.Errorf("load the demo data of %s: %w", step.database, err)
+	for _, database := range []string{"main", "ci", "sec"} {
+		if err := load(ctx, cmp.Or(urls[database], urls["main"]), demoPart(database)); err != nil {
+			return fmt.Errorf("load the demo data of %s: %w", database, err)
 		}
 	}
 	return nil
+}
+
+func demoPart(database string) part {
+	return map[string]part{
+		"main": {missing: "SELECT NOT EXISTS (SELECT FROM organizations)", files: []string{
+			"demo_main_1_people.sql", "demo_main_2_groups.sql", "demo_main_3_content.sql",
+			"demo_main_4_work.sql", "demo_sequences.sql", "demo_main_5_deletions.sql",
+		}},
+		"ci": {missing: "SELECT NOT EXISTS (SELECT FROM ci_triggers)", files: []string{
+			"demo_ci.sql", "demo_sequences.sql", "demo_ci_deletions.sql",
+		}},
+		"sec": {missing: "SELECT NOT EXISTS (SELECT FROM vulnerabilities)", files: []string{
+			"demo_sec.sql", "demo_sequences.sql", "demo_sec_deletions.sql",
+		}},
+	}[database]
 }

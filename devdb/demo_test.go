@@ -11,21 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// estate clones main, ci and sec with the reference schema.
-func estate(t *testing.T) map[string]string {
+// demoEstate clones main, ci and sec with demo data in them.
+func demoEstate(t *testing.T) map[string]string {
 	t.Helper()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		urls[name] = databases.Clone(t, Template{Name: name, Schema: name})
-	}
-	return urls
-}
-
-func demoEstate(t *testing.T) map[string]string {
-	t.Helper()
-	urls := estate(t)
-	if err := LoadDemo(t.Context(), urls); err != nil {
-		t.Fatal(err)
+		urls[name] = databases.Clone(t, Template{Name: "demo_" + name, Schema: name, Prepare: func(ctx context.Context, url string) error {
+			return load(ctx, url, demoPart(name))
+		}})
 	}
 	return urls
 }
@@ -204,15 +197,21 @@ func children(t *testing.T, url, table, column string, keys []string) int {
 	return count
 }
 
+// fingerprint is of the rows without their times.
+const fingerprint = `SELECT md5(string_agg(row, ',' ORDER BY row)) FROM (
+	SELECT format('u %s %s %s %s', id, user_type, state, organization_id) FROM users
+	UNION ALL SELECT format('n %s %s %s %s', id, path, state, traversal_ids) FROM namespaces
+	UNION ALL SELECT format('i %s %s %s %s', id, author_id, closed_by_id, iid) FROM issues
+	UNION ALL SELECT format('c %s %s %s %s', id, author_id, noteable_type, noteable_id) FROM notes) AS rows (row)`
+
 func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
 	urls := demoEstate(t)
-	const everything = "SELECT (SELECT count(*) FROM users) || ' ' || (SELECT count(*) FROM notes) || ' ' || (SELECT count(*) FROM loose_foreign_keys_deleted_records)"
-	before := column(t, urls["main"], everything)[0]
+	before := column(t, urls["main"], fingerprint)[0]
 	if err := LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
 	}
-	if after := column(t, urls["main"], everything)[0]; after != before {
-		t.Errorf("users, notes, records: %s, before %s", after, before)
+	if after := column(t, urls["main"], fingerprint)[0]; after != before {
+		t.Errorf("%s, before %s", after, before)
 	}
 }
 
@@ -220,6 +219,9 @@ func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
 	urls := map[string]string{"main": databases.Clone(t, Template{Name: "all", Schema: "all"})}
 	if err := LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
+	}
+	if got, want := column(t, urls["main"], fingerprint)[0], column(t, demoEstate(t)["main"], fingerprint)[0]; got != want {
+		t.Errorf("rows differ from one load to the next: %s, %s", got, want)
 	}
 	census{"pipelines", "main", "p_ci_pipelines", 10000}.check(t, urls)
 	census{"vulnerabilities", "main", "vulnerabilities", 500}.check(t, urls)
@@ -237,5 +239,27 @@ func TestDemo_NewRowsNeverGetTheIdOfADeletedParent(t *testing.T) {
 			census{sequence + " too low", database, "loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public." + table +
 				"' AND primary_key_value > (SELECT last_value FROM " + sequence + ")", 0}.check(t, urls)
 		}
+	}
+}
+
+func TestDemo_DefinitionsNameTablesAndColumnsThatExist(t *testing.T) {
+	url := databases.Clone(t, Template{Name: "all", Schema: "all"})
+	child, entries := "", 0
+	for line := range strings.Lines(Definitions()) {
+		key, value, _ := strings.Cut(strings.TrimLeft(strings.TrimSpace(line), "- "), ":")
+		value = strings.TrimSpace(value)
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case !strings.HasPrefix(line, " "):
+			child = key
+		case key == "table":
+			entries++
+			census{value + " with a trigger", "main", "pg_trigger WHERE tgname = '" + value + "_loose_fk_trigger'", 1}.check(t, map[string]string{"main": url})
+		case key == "column", key == "target_column":
+			census{child + "." + value, "main", "pg_attribute WHERE attrelid = to_regclass('" + child + "') AND attname = '" + value + "'", 1}.check(t, map[string]string{"main": url})
+		}
+	}
+	if entries != 16 {
+		t.Errorf("%d definitions, want 16", entries)
 	}
 }

@@ -59,11 +59,11 @@ func openFolder(path string, owner account) (folder, error) {
 	return f, nil
 }
 
-// tempFolder makes a locked throw-away folder in the first place that the
-// server's user can reach.
-func tempFolder(owner account) (folder, error) {
+// tempFolder makes a locked throw-away folder in the first of the places that
+// the server's user can reach.
+func tempFolder(bases []string, owner account) (folder, error) {
 	var errs []error
-	for _, base := range tempBases() {
+	for _, base := range bases {
 		if err := owner.reaches(base); err != nil {
 			errs = append(errs, err)
 			continue
@@ -80,8 +80,6 @@ func tempFolder(owner account) (folder, error) {
 	}
 	return folder{}, fmt.Errorf("no place for a throw-away database: %w", errors.Join(errs...))
 }
-
-func tempBases() []string { return []string{os.TempDir(), "/tmp", "/var/tmp"} }
 
 func (f folder) close() error { return f.lock.Close() }
 
@@ -149,7 +147,7 @@ func removeStale(ctx context.Context, f folder) {
 	if running, ok := f.readPostmaster(); ok && alive(running.pid) {
 		password, err := os.ReadFile(f.file("password"))
 		c := &Cluster{folder: f, password: string(password), port: running.port}
-		if err != nil || proves(ctx, f, c.URL("postgres")) != nil || halt(f, running.pid, stopTimeout) != nil {
+		if err != nil || proves(ctx, f, c.URL("postgres")) != nil || halt(ctx, f, running.pid) != nil {
 			_ = f.close()
 			return
 		}

@@ -1,11 +1,24 @@
 package devdb
 
 import (
+	"fmt"
 	"os"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // databases serves all tests of the package.
 var databases Tests
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(helperDir) != "" {
+		os.Exit(helper())
+	}
+	code := databases.Run(m)
+	if err := goleak.Find(); err != nil {
+		fmt.Println(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}

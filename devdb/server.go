@@ -79,15 +79,11 @@ func (s *server) wait(cmd *exec.Cmd) {
 
 func (s *server) stop(ctx context.Context, f folder) error {
 	s.once.Do(func() {
-		if s.pid != 0 && f.names(s.pid) {
-			limit := stopTimeout
-			if until, ok := ctx.Deadline(); ok {
-				limit = min(limit, time.Until(until))
-			}
-			s.err = halt(f, s.pid, limit)
+		if f.names(s.pid) {
+			s.err = halt(ctx, f, s.pid)
 		}
 		s.err = errors.Join(s.err, s.release())
-		if s.done != nil {
+		if s.err == nil {
 			<-s.done
 		}
 	})
@@ -103,19 +99,23 @@ func (s *server) release() error {
 	return s.hold.Close()
 }
 
-// halt stops the folder's server: fast, and when that takes longer than limit,
-// at once.
-func halt(f folder, pid int, limit time.Duration) error {
+// halt stops the folder's server: fast, and when that takes too long or ctx
+// ends, at once.
+func halt(ctx context.Context, f folder, pid int) error {
 	for _, step := range []struct {
 		signal syscall.Signal
 		limit  time.Duration
-	}{{syscall.SIGINT, limit}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}} {
+	}{{syscall.SIGINT, stopTimeout}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}} {
 		if err := syscall.Kill(pid, step.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop the server (process %d): %w", pid, err)
 		}
-		for end := time.Now().Add(step.limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(step.limit); ; {
 			if !f.names(pid) || !alive(pid) {
 				return nil
+			}
+			if pause(ctx, end) != nil {
+				ctx = context.WithoutCancel(ctx) // the next step has its own limit
+				break
 			}
 		}
 	}

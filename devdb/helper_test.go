@@ -1,0 +1,148 @@
+package devdb
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Environment of a helper process: this test binary, started to hold a cluster
+// and to be killed.
+const (
+	helperDir       = "DEVDB_TEST_DIR"
+	helperEphemeral = "DEVDB_TEST_EPHEMERAL"
+)
+
+// helper starts a cluster, says where it is, and waits to be killed or told to
+// stop by the end of its standard input.
+func helper() int {
+	c, err := Start(context.Background(), Config{Dir: os.Getenv(helperDir), Ephemeral: os.Getenv(helperEphemeral) != ""})
+	if err != nil {
+		fmt.Println("failed:", err)
+		return 1
+	}
+	fmt.Println(c.Dir(), c.URL("postgres"))
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := c.Stop(context.Background()); err != nil {
+		fmt.Println("failed:", err)
+		return 1
+	}
+	return 0
+}
+
+// held is a cluster of another process.
+type held struct {
+	process  *exec.Cmd
+	stdin    io.Closer
+	dir, url string
+}
+
+// holdCluster starts a helper process; attr may be nil.
+func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscall.SysProcAttr) held {
+	t.Helper()
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), helperDir+"="+dir)
+	if ephemeral {
+		cmd.Env = append(cmd.Env, helperEphemeral+"=yes")
+	}
+	cmd.Dir, cmd.Stderr, cmd.SysProcAttr = "/", os.Stderr, attr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // most tests have ended it already
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	dir, url, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if err != nil || !ok || dir == "failed:" {
+		t.Fatalf("helper says %q: %v", line, err)
+	}
+	return held{process: cmd, stdin: stdin, dir: dir, url: url}
+}
+
+// end sends a signal and waits for the end of the process.
+func (h held) end(t *testing.T, signal os.Signal) {
+	t.Helper()
+	if err := h.process.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.process.Wait() // by the signal
+}
+
+// within waits for something that other processes do.
+func within(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("still not: " + what)
+		}
+	}
+}
+
+func answers(url string) bool {
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		return false
+	}
+	return conn.Close(context.Background()) == nil
+}
+
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return os.IsNotExist(err)
+}
+
+// reachable is a folder like t.TempDir, but in one that every user can enter.
+func reachable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "devdb-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// self copies the test binary to where every user can run it.
+func self(t *testing.T) string {
+	t.Helper()
+	from, err := os.Open(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = from.Close() }()
+	path := filepath.Join(reachable(t), "devdb.test")
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(to, from); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
