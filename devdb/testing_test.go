@@ -2,26 +2,120 @@ package devdb
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
+func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
+	prepared := 0
+	from := Template{Name: "apart", Schema: "sec", Prepare: func(ctx context.Context, url string) error {
+		prepared++
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, "CREATE TABLE mine AS SELECT 1 AS n")
+		return errors.Join(err, conn.Close(ctx))
+	}}
+	one, two := databases.Clone(t, from), databases.Clone(t, from)
+	run(t, one, "INSERT INTO mine VALUES (2)", "DELETE FROM vulnerabilities")
+	for url, want := range map[string]string{one: "2", two: "1", databases.Clone(t, from): "1"} {
+		if got := column(t, url, "SELECT count(*)::text FROM mine")[0]; got != want {
+			t.Errorf("%s rows, want %s", got, want)
+		}
+	}
+	if prepared != 1 {
+		t.Errorf("prepared %d times", prepared)
+	}
+}
+
+func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
+	var url string
+	var open *pgx.Conn
+	t.Run("uses a clone", func(t *testing.T) {
+		url = databases.Clone(t, Template{Name: "empty"})
+		var err error
+		if open, err = pgx.Connect(context.Background(), url); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if answers(url) {
+		t.Error("the clone is still there")
+	}
+	if err := open.Ping(context.Background()); err == nil {
+		t.Error("the connection lives")
+	}
+	_ = open.Close(context.Background()) // broken
+}
+
+func TestTests_ManyTestsCloneAtOnce(t *testing.T) {
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if !answers(databases.Clone(t, Template{Name: "at_once", Schema: "ci"})) {
+				t.Error("no answer")
+			}
+		})
+	}
+	all.Wait()
+}
+
+// failing is a test that fails.
+type failing struct{ said string }
+
+func (*failing) Helper()        {}
+func (*failing) Cleanup(func()) {}
+func (f *failing) Fatalf(format string, args ...any) {
+	f.said = fmt.Sprintf(format, args...)
+	panic(f)
+}
+
+func TestTests_FailedPreparationFailsEveryTestThatAsks(t *testing.T) {
+	broken := Template{Name: "broken", Prepare: func(context.Context, string) error { return errors.New("no migrations today") }}
+	for range 2 {
+		f := &failing{}
+		func() {
+			defer func() { _ = recover() }()
+			databases.Clone(f, broken)
+		}()
+		if !strings.Contains(f.said, "broken") || !strings.Contains(f.said, "no migrations today") {
+			t.Errorf("it said %q", f.said)
+		}
+	}
+}
+
+// suite stands for *testing.M.
+type suite func() int
+
+func (s suite) Run() int { return s() }
+
+func TestTests_RunStopsTheClusterAndKeepsTheResult(t *testing.T) {
+	var own Tests
+	var dir string
+	code := own.Run(suite(func() int {
+		dir = own.Cluster(t).Dir()
+		return 3
+	}))
+	if code != 3 || !missing(dir) {
+		t.Errorf("code %d, folder %s", code, dir)
+	}
+	if code := new(Tests).Run(suite(func() int { return 0 })); code != 0 { // no cluster was needed
+		t.Errorf("code %d", code)
+	}
+}
+
 func BenchmarkClone(b *testing.B) {
-	for _, name := range []string{"", "main", "all"} {
-		b.Run("schema="+name, func(b *testing.B) {
-			tpl := Template{Name: "bench" + name, Schema: name}
-			databases.Clone(b, tpl)
+	for _, schema := range []string{"", "main", "all"} {
+		b.Run("schema="+schema, func(b *testing.B) {
+			from := Template{Name: "benchmark" + schema, Schema: schema}
+			databases.Clone(b, from)
 			for b.Loop() {
-				start := time.Now()
-				url := databases.Clone(b, tpl)
-				_ = start
-				conn, err := pgx.Connect(context.Background(), url)
-				if err != nil {
-					b.Fatal(err)
-				}
-				_ = conn.Close(context.Background())
+				databases.Clone(b, from)
 			}
 		})
 	}

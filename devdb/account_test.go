@@ -1,0 +1,66 @@
+package devdb
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// other is the server's user when it is not ours.
+func other() account { return account{name: "other", uid: 54321, gid: 54321, switched: true} }
+
+func mode(t *testing.T, path string) os.FileMode {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().Perm()
+}
+
+func TestAccount_PrivateTemporaryFoldersAreOpenedForPassingThrough(t *testing.T) {
+	base := t.TempDir()
+	private := filepath.Join(base, "private")
+	if err := os.MkdirAll(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := other().reaches(filepath.Join(private, "not", "yet", "there")); err != nil {
+		t.Fatal(err)
+	}
+	if got := mode(t, private); got != 0o711 {
+		t.Errorf("mode %o", got)
+	}
+}
+
+func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "elsewhere"))
+	dir := filepath.Join(home, "data")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := other().reaches(dir)
+	if err == nil || !strings.Contains(err.Error(), "user other cannot enter "+home) || !strings.Contains(err.Error(), "choose another data folder") {
+		t.Errorf("error %v", err)
+	}
+	if mode(t, home) != 0o700 || mode(t, dir) != 0o700 {
+		t.Errorf("modes %o, %o", mode(t, home), mode(t, dir))
+	}
+}
+
+func TestAccount_OwnUserNeedsNoWay(t *testing.T) {
+	private := t.TempDir()
+	if err := os.Chmod(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private); err != nil {
+		t.Error(err)
+	}
+	if got := mode(t, private); got != 0o700 {
+		t.Errorf("mode %o", got)
+	}
+}

@@ -1,0 +1,78 @@
+package devdb
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// install makes a folder with fake server programs of a version.
+func install(t *testing.T, dir, version string) string {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s (Test)'\n", version)
+	for _, name := range []string{"postgres", "initdb"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestPrograms_PathComesFirstThenTheHighestVersion(t *testing.T) {
+	base := t.TempDir()
+	onPath := install(t, filepath.Join(base, "path"), "15.2")
+	install(t, filepath.Join(base, "9.6", "bin"), "9.6.24")
+	newest := install(t, filepath.Join(base, "17", "bin"), "17.1")
+	install(t, filepath.Join(base, "16", "bin"), "16.9")
+	patterns := []string{filepath.Join(base, "*", "bin")}
+	for path, want := range map[string]programs{
+		onPath + ":/nowhere":           {dir: onPath, version: 15},
+		"":                             {dir: newest, version: 17},
+		filepath.Join(base, "9.6"):     {dir: newest, version: 17}, // no programs there
+		filepath.Join(base, "9.6/bin"): {dir: newest, version: 17}, // too old
+	} {
+		if got, err := find(t.Context(), path, patterns, 0); err != nil || got != want {
+			t.Errorf("PATH %q: %v, %v", path, got, err)
+		}
+	}
+	if got, err := find(t.Context(), onPath, patterns, 16); err != nil || got.version != 16 {
+		t.Errorf("for a folder of version 16: %v, %v", got, err)
+	}
+}
+
+func TestPrograms_LinksAreFollowed(t *testing.T) {
+	base := t.TempDir()
+	real := install(t, filepath.Join(base, "real"), "18.0")
+	links := filepath.Join(base, "links")
+	if err := errors.Join(os.Mkdir(links, 0o755), os.Symlink(filepath.Join(real, "postgres"), filepath.Join(links, "postgres"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := find(t.Context(), links, nil, 0); err != nil || got.dir != real {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestPrograms_ErrorSaysWhatWasFoundAndWhatIsNeeded(t *testing.T) {
+	old := install(t, t.TempDir(), "13.9")
+	_, err := find(t.Context(), old, nil, 0)
+	if !errors.Is(err, errNoPrograms) || !strings.Contains(err.Error(), old+" has version 13") || !strings.Contains(err.Error(), "version 14 or later") {
+		t.Errorf("error %v", err)
+	}
+	_, err = find(t.Context(), old, nil, 16)
+	if !errors.Is(err, errNoPrograms) || !strings.Contains(err.Error(), "made by version 16") {
+		t.Errorf("error %v", err)
+	}
+	if _, err = find(t.Context(), "", nil, 0); !errors.Is(err, errNoPrograms) {
+		t.Errorf("error %v", err)
+	}
+	odd := install(t, t.TempDir(), "seventeen")
+	if _, err = find(t.Context(), odd, nil, 0); err == nil || !strings.Contains(err.Error(), "seventeen") {
+		t.Errorf("error %v", err)
+	}
+}
