@@ -79,13 +79,13 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 	for _, want := range c.Key.Conditions {
 		fmt.Fprintf(&conditions, " AND t.%s = %s", quote(want.Column), parameter(want.Column, want.Value))
 	}
-	change := "DELETE FROM " + c.table + " t USING found f"
+	change := "DELETE FROM " + c.table + " t"
 	switch c.Key.OnDelete {
 	case AsyncNullify:
-		change = fmt.Sprintf("UPDATE %s t SET %s = NULL FROM found f", c.table, quote(c.Key.Column))
+		change = fmt.Sprintf("UPDATE %s t SET %s = NULL", c.table, quote(c.Key.Column))
 	case UpdateColumnTo:
 		target, value := quote(c.Key.TargetColumn), parameter(c.Key.TargetColumn, c.Key.TargetValue)
-		change = fmt.Sprintf("UPDATE %s t SET %s = %s FROM found f", c.table, target, value)
+		change = fmt.Sprintf("UPDATE %s t SET %s = %s", c.table, target, value)
 		fmt.Fprintf(&conditions, " AND t.%s IS DISTINCT FROM %s", target, value)
 	}
 	names := append([]string{"{child}", c.table, "{column}", quote(c.Key.Column),
@@ -93,48 +93,64 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 	return fill(template, names...), values
 }
 
-// purgeSQL takes at most $5 rows a key and $6 in all, changes them where they stand, and removes the records of the
-// keys that it completes. Rows are found by (tableoid, ctid): ctid alone is not unique in a partitioned table, and a
-// child may have no primary key. A row that has moved on since it was found is left alone, and missing in changed.
-// A record stays if a row limit was reached or not every row found was changed: whether its key has rows left is then
-// for [Database.Remaining] to say.
-const purgeSQL = `
+// purgeAllSQL changes all rows of the keys, if there are no more than $5, else none. Counting and changing see one
+// snapshot, so the cap holds whatever others commit meanwhile; a row that moves to another parent is left alone.
+const purgeAllSQL = `
 WITH ` + fenceSQL + `,
-found AS MATERIALIZED (
-  SELECT k.key, c.tbl, c.loc
-  FROM fence CROSS JOIN unnest($4::bigint[]) AS k (key)
-  CROSS JOIN LATERAL (
-    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $5 {lock}
-  ) c
-  LIMIT $6
+counted AS MATERIALIZED (
+  SELECT count(*) AS n FROM (SELECT FROM {child} t WHERE t.{column} = ANY ($4::bigint[]){conditions} LIMIT $5::bigint + 1) x
 ),
 changed AS (
   {change}
-  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found)) AND t.ctid = f.loc AND t.tableoid = f.tbl AND t.{column} = f.key{conditions}
+  WHERE t.{column} = ANY ($4::bigint[]){conditions}
+    AND (SELECT n FROM counted) BETWEEN 1 AND $5::bigint AND (SELECT held FROM fence) = 1
   RETURNING 1
 ),
-tally AS (SELECT key, count(*) AS n FROM found GROUP BY key)`
+tally AS MATERIALIZED (
+  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
+)`
 
-// purgeResultSQL ends the statement where no records are to be removed.
-const purgeResultSQL = `
-SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
-  (SELECT count(*) FROM changed), 0`
+// purgeAllResultSQL ends the statement where no records are to be removed.
+const purgeAllResultSQL = `
+SELECT EXISTS (SELECT FROM fence), found, changed, 0::bigint FROM tally`
 
-// purgeRemovalSQL ends it where the child is in the queue's database and this is the keys' last definition.
-const purgeRemovalSQL = `,
+// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last definition of the keys:
+// their records go with their rows. They stay if the cap was reached or not every row was changed; whether a key has
+// rows left is then for [Child.Remaining] to say.
+const purgeAllRemovalSQL = `,
 removed AS (
-  DELETE FROM {queue} q USING unnest({records}) AS r (key, partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
-    AND EXISTS (SELECT FROM fence)
-    AND (SELECT count(*) FROM found) = (SELECT count(*) FROM changed) AND (SELECT count(*) FROM found) < $6
-    AND NOT EXISTS (SELECT FROM tally WHERE tally.key = r.key AND tally.n >= $5)
+  DELETE FROM {queue} q USING tally, unnest({records}) AS r (key, partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND (SELECT held FROM fence) = 1
+    AND tally.found = tally.changed AND tally.found <= $5::bigint
   RETURNING q.partition, q.id
 ),
 forgotten AS (
   DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
 )
+SELECT EXISTS (SELECT FROM fence), found, changed, (SELECT count(*) FROM removed) FROM tally`
+
+// purgeSharesSQL changes at most $6 rows of each key and $5 in all, where they stand: found by (tableoid, ctid), because
+// ctid alone is not unique in a partitioned table and a child may have no primary key. A row that has moved on since
+// is left alone, and missing in changed. IS TRUE keeps the comparison a hash look-up for the row at hand.
+const purgeSharesSQL = `
+WITH ` + fenceSQL + `,
+found AS MATERIALIZED (
+  SELECT k.key, c.tbl, c.loc
+  FROM fence CROSS JOIN unnest($4::bigint[]) AS k (key)
+  CROSS JOIN LATERAL (
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $6::bigint {lock}
+  ) c
+  LIMIT $5::bigint
+),
+changed AS (
+  {change}
+  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
+    AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}
+  RETURNING 1
+),
+tally AS (SELECT key, count(*) AS n FROM found GROUP BY key)
 SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
-  (SELECT count(*) FROM changed), (SELECT count(*) FROM removed)`
+  (SELECT count(*) FROM found), (SELECT count(*) FROM changed)`
 
 // Purge is one statement on a child.
 type Purge struct {
@@ -142,57 +158,56 @@ type Purge struct {
 	Limits Limits
 	// Keys of deleted parents, without duplicates.
 	Keys []int64
-	// PerKey caps the rows of one key, Cap those of the statement.
-	PerKey, Cap int64
-	// SkipLocked leaves locked rows out instead of waiting for them under Limits.Lock.
-	SkipLocked bool
-	// Records to remove from Queue with the keys that this statement completes; nil: none.
-	Records []Record
-	Queue   Queue
+	// Cap is how many rows the statement may change.
+	Cap int64
 }
 
 // PurgeResult is what a statement did.
 type PurgeResult struct {
-	// Found counts the rows found of each key that had any.
-	Found map[int64]int64
-	// Changed rows, and records Removed.
-	Changed, Removed int64
-	// Complete: fewer rows were found than Cap, and all were changed. A key with fewer than PerKey then has none left.
-	Complete bool
+	// Found rows, at most one more than the cap, and how many of them were Changed.
+	Found, Changed int64
+	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
+	Shares map[int64]int64
+	// Removed records.
+	Removed int64
 }
 
-// Purge deletes or updates the rows of some keys in one fenced transaction (loose_foreign_keys_cleanup.md 3.4).
-func (c *Child) Purge(ctx context.Context, p Purge) (PurgeResult, error) {
-	lock, ending := "", purgeResultSQL
-	if p.SkipLocked {
-		lock = "FOR UPDATE SKIP LOCKED"
+// PurgeAll deletes or updates all rows of some keys in one fenced transaction, or none if there are more than the cap.
+// If it changes all rows it finds, it removes the given records from the queue; that is possible in the queue's own
+// database only (loose_foreign_keys_cleanup.md 3.4).
+func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record) (r PurgeResult, err error) {
+	ending := purgeAllResultSQL
+	if len(records) > 0 {
+		ending = purgeAllRemovalSQL
 	}
-	if len(p.Records) > 0 {
-		ending = purgeRemovalSQL
-	}
-	const first = 7
-	sql, values := c.sql(purgeSQL+ending, first, "{lock}", lock, "{queue}", p.Queue.sql)
-	args := append([]any{p.Keys, p.PerKey, p.Cap}, values...)
-	if len(p.Records) > 0 {
+	const first = 6
+	sql, values := c.sql(purgeAllSQL+ending, first, "{queue}", q.sql)
+	args := append([]any{p.Keys, p.Cap}, values...)
+	if len(records) > 0 {
 		n := first + len(values)
 		sql = fill(sql, "{records}", fmt.Sprintf("$%d::bigint[], $%d::bigint[], $%d::bigint[]", n, n+1, n+2))
-		args = append(args, recordArrays(p.Records)...)
+		args = append(args, recordArrays(records)...)
 	}
+	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits, []any{&r.Found, &r.Changed, &r.Removed}, sql, args...)
+	return r, err
+}
+
+// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all, in one fenced
+// transaction. With skipLocked it leaves locked rows out instead of waiting for them under Limits.Lock.
+func (c *Child) PurgeShares(ctx context.Context, p Purge, perKey int64, skipLocked bool) (r PurgeResult, err error) {
+	lock := ""
+	if skipLocked {
+		lock = "FOR UPDATE SKIP LOCKED"
+	}
+	sql, values := c.sql(purgeSharesSQL, 7, "{lock}", lock)
 	var keys, counts []int64
-	var r PurgeResult
-	err := c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
-		[]any{&keys, &counts, &r.Changed, &r.Removed}, sql, args...)
-	if err != nil {
-		return r, err
-	}
-	var total int64
-	r.Found = make(map[int64]int64, len(keys))
+	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
+		[]any{&keys, &counts, &r.Found, &r.Changed}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
+	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
-		r.Found[key] = counts[i]
-		total += counts[i]
+		r.Shares[key] = counts[i]
 	}
-	r.Complete = total < p.Cap && total == r.Changed
-	return r, nil
+	return r, err
 }
 
 const remainingSQL = `

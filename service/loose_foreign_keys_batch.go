@@ -58,6 +58,8 @@ type openKey struct {
 	locked  bool
 	failure *failure
 	removed bool
+	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
+	large bool
 }
 
 func newBatch(p *plan, records []repo.Record) *batch {
@@ -74,6 +76,9 @@ func newBatch(p *plan, records []repo.Record) *batch {
 	}
 	return b
 }
+
+// next lets the key go on to its next step.
+func (k *openKey) next() { k.at, k.large = k.at+1, false }
 
 // flagged keys keep their records for now.
 func (k *openKey) flagged() bool { return k.locked || k.failure != nil }
@@ -165,7 +170,7 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 func advance(keys []*openKey, remaining map[int64]bool) {
 	for _, k := range keys {
 		if !remaining[k.key] {
-			k.at++
+			k.next()
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (c *cleanup) failKeys(s *step, keys []*openKey, err error, isolated bool) {
 		if k.failure == nil || (isolated && !k.failure.isolated) {
 			k.failure = f
 		}
-		k.at++
+		k.next()
 	}
 	c.failures.add(f, records, err)
 }
@@ -104,14 +104,14 @@ func (a *attempt) classify(err error) repo.Class {
 
 // shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows than keys, fewer
 // keys. It says whether to try the same keys again.
-func (a *attempt) shrink(ctx context.Context, keys []*openKey, sh share, err error) (again bool, _ error) {
+func (a *attempt) shrink(ctx context.Context, keys []*openKey, rows int64, err error) (again bool, _ error) {
 	a.timeouts++
 	if a.timeouts > maxTimeouts {
 		a.failKeys(a.step, keys, err, false)
 		return false, nil
 	}
-	a.sizes.halve(a.step, sh.rows)
-	if sh.rows > int64(len(keys)) || len(keys) == 1 {
+	a.sizes.halve(a.step, rows)
+	if rows > int64(len(keys)) || len(keys) == 1 {
 		return true, nil
 	}
 	return false, a.halves(ctx, keys)

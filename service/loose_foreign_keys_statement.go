@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -43,20 +44,26 @@ func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey)
 // try runs the statement for the keys; what it cannot do for all at once it does for halves.
 func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 	for !a.checkLimits() {
-		result, share, err := a.purge(ctx, keys, waitShortly)
+		mode := everything
+		if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
+			mode = shares
+		}
+		r, err := a.purge(ctx, keys, mode)
 		switch class := a.classify(err); {
-		case err == nil && result.Complete:
-			a.pass(keys, result, share)
-			return nil
-		case err == nil && result.all():
+		case err == nil && mode == everything && r.Found > r.cap:
+			for _, k := range keys {
+				k.large = true
+			}
+		case err == nil && r.Found == r.Changed:
+			a.pass(keys, r)
 			return nil
 		case err == nil || class == repo.ClassLock:
-			return a.contend(ctx, keys, result, share, err)
-		case class == repo.ClassTimeout && share.rows == 1 && len(keys) == 1:
+			return a.contend(ctx, keys, r, err)
+		case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
 			a.failKeys(a.step, keys, err, true)
 			return nil
 		case class == repo.ClassTimeout:
-			if again, err := a.shrink(ctx, keys, share, err); !again {
+			if again, err := a.shrink(ctx, keys, r.cap, err); !again {
 				return err
 			}
 		default:
@@ -66,73 +73,83 @@ func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 	return nil
 }
 
-// share is how the rows of a statement were divided.
-type share struct {
-	// rows is the cap of the statement, perKey that of a key.
-	rows, perKey int64
-}
-
-// lockMode is how a statement behaves towards rows that somebody else has locked.
-type lockMode int
+// mode is which rows a statement takes, and how it behaves towards those that somebody else has locked.
+type mode int
 
 const (
-	waitShortly lockMode = iota
-	waitLong
-	skipLocked
+	// everything: all rows of all keys if they fit under the cap.
+	everything mode = iota
+	// shares: as many rows of each key as the cap divided by the keys.
+	shares
+	// waiting and skipping are shares for keys whose rows are locked.
+	waiting
+	skipping
 )
 
-// purgeResult adds to repo's how many rows were found.
-type purgeResult struct {
+// purged is the result of a statement and what it was allowed.
+type purged struct {
 	repo.PurgeResult
-	total int64
+	// cap of the statement's rows, perKey that of a key's (0: none).
+	cap, perKey int64
+	// removal: the records of the keys went with the statement if it was complete.
+	removal bool
 }
 
-// all rows that were found have been changed: whatever is left did not fit under the cap.
-func (r purgeResult) all() bool { return r.total == r.Changed }
+// has says whether a key may have rows left, of a statement that changed all rows it found.
+func (r purged) has(k *openKey, keys int) bool {
+	if r.perKey == 0 {
+		return false
+	}
+	reachedCap := r.Found >= r.cap && r.perKey*int64(keys) > r.cap
+	return reachedCap || r.Shares[k.key] >= r.perKey
+}
 
 // purge sends one statement within what is left of the limits and accounts for it.
-func (a *attempt) purge(ctx context.Context, keys []*openKey, mode lockMode) (result purgeResult, sh share, err error) {
+func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
 	want := a.sizes.get(a.step)
 	if limit := int64(a.step.key.DeleteLimit); limit > 0 {
 		want = min(want, limit)
 	}
 	kind := actionOf(a.step.key)
-	granted := a.budget.reserve(kind, want)
-	if granted == 0 {
-		return result, sh, errNoBudget
+	r.cap = a.budget.reserve(kind, want)
+	if r.cap == 0 {
+		return r, errNoBudget
 	}
-	defer func() { a.budget.settle(kind, granted, result.Changed) }()
-	sh = share{rows: granted, perKey: max(1, granted/int64(len(keys)))}
-	p := repo.Purge{Keys: numbers(keys), PerKey: sh.perKey, Cap: granted, SkipLocked: mode == skipLocked, Queue: a.queue}
-	if all := sh.perKey * int64(len(keys)); all <= granted {
-		// The share of each key already keeps the cap; a statement that reaches it has still looked at every key.
-		p.Cap = all + 1
+	defer func() { a.budget.settle(kind, r.cap, r.Changed) }()
+	if m != everything {
+		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
-	if mode == waitShortly {
-		p.Records = a.removable(keys)
-	}
+	p := repo.Purge{Keys: numbers(keys), Cap: r.cap}
 	began := time.Now()
-	err = a.x.Write(ctx, a.step.child.Database, a.limits(mode, sh, len(keys)), func(f repo.Fence, l repo.Limits) error {
+	child := a.step.child
+	err = a.x.Write(ctx, child.Database, a.limits(m, r.cap, len(keys)), func(f repo.Fence, l repo.Limits) (err error) {
 		p.Fence, p.Limits = f, l
-		result.PurgeResult, err = a.step.child.Purge(ctx, p)
+		if m == everything {
+			records := a.removable(keys)
+			r.removal = len(records) > 0
+			r.PurgeResult, err = child.PurgeAll(ctx, p, a.queue, records)
+		} else {
+			r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
+		}
 		return err
 	})
 	if err != nil {
-		return result, sh, err
+		r.PurgeResult = repo.PurgeResult{}
+		return r, err
 	}
-	a.account(ctx, &result, sh, time.Since(began))
-	return result, sh, nil
+	a.account(ctx, r, time.Since(began))
+	return r, nil
 }
 
 // errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
 var errNoBudget = errors.New("row limit reached")
 
-func (a *attempt) limits(mode lockMode, sh share, keys int) repo.Limits {
+func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
 	l := repo.Limits{Statement: statementTime, Lock: lockTime}
-	if sh.rows == 1 && keys == 1 {
+	if rows == 1 && keys == 1 {
 		l.Statement = singleRowTime
 	}
-	if mode == waitLong {
+	if m == waiting {
 		l.Lock = max(lockTime, min(longLockTime, a.x.Left()))
 		l.Statement += l.Lock
 	}
@@ -153,13 +170,12 @@ func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 	return records
 }
 
-func (a *attempt) account(ctx context.Context, r *purgeResult, sh share, took time.Duration) {
+func (a *attempt) account(ctx context.Context, r purged, took time.Duration) {
 	capped := false
-	for _, n := range r.Found {
-		r.total += n
-		capped = capped || n >= sh.perKey
+	for _, n := range r.Shares {
+		capped = capped || n >= r.perKey
 	}
-	a.sizes.observe(a.step, took, sh.rows, r.total, capped)
+	a.sizes.observe(a.step, took, r.cap, r.Found, capped)
 	a.x.Count(ctx, "processed_records", r.Removed)
 	if actionOf(a.step.key) == deletes {
 		a.x.Count(ctx, "deleted_rows", r.Changed)
@@ -170,24 +186,23 @@ func (a *attempt) account(ctx context.Context, r *purgeResult, sh share, took ti
 	}
 }
 
-// pass lets the keys go on that a complete statement has no more rows of. If it was their last, their records went
-// with it.
-func (a *attempt) pass(keys []*openKey, r purgeResult, sh share) {
-	fused := len(a.removable(keys)) > 0
+// pass lets the keys go on that have no more rows, after a statement that changed all rows it found. The others stay
+// for the next pass.
+func (a *attempt) pass(keys []*openKey, r purged) {
 	for _, k := range keys {
-		if r.Found[k.key] < sh.perKey {
-			k.at++
-			k.removed = fused && !k.flagged()
+		if !r.has(k, len(keys)) {
+			k.removed = r.removal && !k.flagged()
+			k.next()
 		}
 	}
 }
 
 // contend is for keys some rows of which somebody else holds, or has changed under us: rows that are free now, then
 // waiting for the others, then those that have become free. Keys that still have rows are locked.
-func (a *attempt) contend(ctx context.Context, keys []*openKey, result purgeResult, sh share, err error) error {
-	for i, mode := range []lockMode{skipLocked, waitLong, skipLocked} {
+func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err error) error {
+	for i, m := range []mode{skipping, waiting, skipping} {
 		if i > 0 || err != nil {
-			result, sh, err = a.purge(ctx, keys, mode)
+			r, err = a.purge(ctx, keys, m)
 			if err = a.tolerate(err); err != nil {
 				return a.otherwise(ctx, keys, err)
 			}
@@ -200,9 +215,9 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, result purgeResu
 			advance(keys, remaining)
 			keys = still(keys, remaining)
 		}
-		if mode == skipLocked {
+		if m == skipping {
 			// A key that had its full share is not locked but large: its turn comes in the next pass.
-			keys = withoutFullShare(keys, result.Found, sh)
+			keys = withoutFullShare(keys, r)
 		}
 		if len(keys) == 0 || a.checkLimits() {
 			return nil
@@ -210,7 +225,7 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, result purgeResu
 	}
 	for _, k := range keys {
 		k.locked = true
-		k.at++
+		k.next()
 	}
 	return nil
 }
@@ -227,7 +242,7 @@ func (a *attempt) tolerate(err error) error {
 func (a *attempt) otherwise(ctx context.Context, keys []*openKey, err error) error {
 	class := a.classify(err)
 	if class == repo.ClassTimeout {
-		_, err = a.shrink(ctx, keys, share{rows: a.sizes.get(a.step)}, err)
+		_, err = a.shrink(ctx, keys, a.sizes.get(a.step), err)
 		return err
 	}
 	return a.refuse(ctx, keys, err, class)
@@ -255,9 +270,9 @@ func still(keys []*openKey, remaining map[int64]bool) (out []*openKey) {
 	return out
 }
 
-func withoutFullShare(keys []*openKey, found map[int64]int64, sh share) (out []*openKey) {
+func withoutFullShare(keys []*openKey, r purged) (out []*openKey) {
 	for _, k := range keys {
-		if found[k.key] < sh.perKey {
+		if r.perKey == 0 || r.Shares[k.key] < r.perKey {
 			out = append(out, k)
 		}
 	}
