@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -14,6 +16,8 @@ const heartbeat = time.Second
 
 // keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
 func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
+	// A beat a second would bury what the run's trace is for.
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
 	if x.leases != nil {
 		wait.Go(func() { x.leases.keep(ctx) })
