@@ -89,7 +89,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
 	root.PersistentFlags().Var(&a.format, "output", "`text` or json")
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Serving:"}, &cobra.Group{ID: groupClient, Title: "Asking a server:"})
-	root.AddCommand(a.dev(), a.serve(), a.migrate())
+	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.watch(), a.cancel(), a.pause(), a.resume(), a.flags(),
 	} {

@@ -7,17 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// keyColumnSQL looks at a column: whether it is an integer of whatever size, by itself or as the base of a domain, and
-// whether it alone is the primary key or under an index that allows no two equal values at any time.
+// integerTypesSQL are the types a key can have: integers of whatever size, and domains over them.
+const integerTypesSQL = `integers (oid) AS (
+  SELECT type::oid FROM unnest(ARRAY['smallint', 'integer', 'bigint']::regtype[]) AS i (type)
+  UNION SELECT t.oid FROM integers i JOIN pg_type t ON t.typbasetype = i.oid AND t.typtype = 'd'
+)`
+
+// keyColumnSQL says of a column whether it can be a key, and whether it alone is the primary key or under an index that
+// allows no two equal values at any time.
 const keyColumnSQL = `
-WITH RECURSIVE base (type, below, kind) AS (
-  SELECT t.oid, t.typbasetype, t.typtype FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-  WHERE a.attrelid = $1 AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped
-  UNION ALL
-  SELECT t.oid, t.typbasetype, t.typtype FROM base JOIN pg_type t ON t.oid = base.below WHERE base.kind = 'd'
-)
-SELECT format_type(a.atttypid, a.atttypmod),
-  EXISTS (SELECT FROM base WHERE type IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)),
+WITH RECURSIVE ` + integerTypesSQL + `
+SELECT format_type(a.atttypid, a.atttypmod), a.atttypid IN (SELECT oid FROM integers),
   EXISTS (
     SELECT FROM pg_index i
     WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL

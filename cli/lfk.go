@@ -1,0 +1,267 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// lfk has the commands for loose foreign keys, which work on the databases themselves.
+type lfk struct {
+	*app
+	only string
+}
+
+// lfkCommand has the commands for loose-foreign-key definitions, triggers and dead records.
+func (a *app) lfkCommand() *cobra.Command {
+	l := &lfk{app: a}
+	command := &cobra.Command{
+		Use:     "lfk",
+		GroupID: groupServe,
+		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, dead records",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return &exitError{exitUsage, errors.New("say what to do: lint, install, track, untrack, dead or retry; see caretaker lfk --help")}
+		},
+	}
+	command.PersistentFlags().StringVar(&l.only, "database", "", "`name` of the database to work on: main, ci or sec; else all that are configured")
+	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry())
+	return command
+}
+
+// with opens the configured databases for a command. It does not connect.
+func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForeignKeys) error) error {
+	ctx, stop := untilSignal(c.Context())
+	defer stop()
+	configuration, err := l.config()
+	if err != nil {
+		return err
+	}
+	keys, err := l.settings(configuration)
+	if err != nil {
+		return err
+	}
+	databases, closeAll, err := l.databases(ctx, configuration, "")
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	keys.Databases = databases
+	if err = do(ctx, keys); errors.Is(err, service.ErrUnknownDatabase) {
+		return &exitError{exitUsage, err}
+	}
+	return err
+}
+
+// settings are those that concern loose foreign keys.
+func (l *lfk) settings(c *config.Config) (keys service.LooseForeignKeys, err error) {
+	worker := c.LooseForeignKeysCleanup
+	keys.Only = l.only
+	if worker.Enabled {
+		keys.Schedule = worker.Schedule
+	}
+	if worker.Definitions != "" {
+		keys.Definitions, err = service.LoadDefinitions(worker.Definitions)
+	}
+	return keys, err
+}
+
+func (l *lfk) lint() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lint",
+		Short: "Check the definitions against the databases, without changing anything",
+		Long: "Checks the definitions file, tables, columns, indexes, triggers, the queue and what is pending in it.\n" +
+			"Exits with 1 if there are errors; warnings alone are no failure.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				result, err := keys.Lint(ctx)
+				if result.Findings != nil {
+					if printErr := l.findings(result); printErr != nil {
+						return printErr
+					}
+				}
+				if err == nil && result.Errors > 0 {
+					return &exitError{code: exitFailed}
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (l *lfk) findings(result service.Lint) error {
+	if l.format == formatJSON {
+		return l.json(result)
+	}
+	for _, f := range result.Findings {
+		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, dashed(f.Database), f.Object, f.Advice)
+	}
+	l.say("%d errors, %d warnings", result.Errors, result.Warnings)
+	return nil
+}
+
+// dashed is a word, or what stands for none.
+func dashed(word string) string {
+	if word == "" {
+		return none
+	}
+	return word
+}
+
+func (l *lfk) install() *cobra.Command {
+	return &cobra.Command{
+		Use:   "install",
+		Short: "Make the queue of deleted records and the functions that feed it, where there is none",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				done, err := keys.Install(ctx)
+				return l.report(err, map[string]any{"databases": done}, func() {
+					for _, d := range done {
+						l.say("%s: %s", d.Database, d.Result)
+					}
+				})
+			})
+		},
+	}
+}
+
+func (l *lfk) track() *cobra.Command {
+	var column string
+	command := &cobra.Command{
+		Use:   "track TABLE",
+		Short: "Note the deletions from a table, and from all its partitions",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				done, err := keys.Track(ctx, args[0], column)
+				if err != nil {
+					return err
+				}
+				return l.report(nil, done, func() {
+					if len(done.Triggers) == 0 {
+						l.say("%s: %s: already tracked", done.Database, done.Table)
+					}
+					for _, t := range done.Triggers {
+						l.say("%s: trigger %s", done.Database, t)
+					}
+				})
+			})
+		},
+	}
+	command.Flags().StringVar(&column, "column", "", "`name` of the key that is recorded; else id")
+	return command
+}
+
+func (l *lfk) untrack() *cobra.Command {
+	return &cobra.Command{
+		Use:   "untrack TABLE",
+		Short: "Note the deletions from a table no more; given a partition, from that one",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				done, err := keys.Untrack(ctx, args[0])
+				return l.report(err, map[string]any{"databases": done}, func() {
+					for _, d := range done {
+						for _, t := range d.Triggers {
+							l.say("%s: dropped trigger %s", d.Database, t)
+						}
+						for _, key := range d.Unfed {
+							l.note("warning: %s: %s gets no more records; those that are pending are still cleaned", d.Database, key)
+						}
+					}
+				})
+			})
+		},
+	}
+}
+
+func (l *lfk) dead() *cobra.Command {
+	var table string
+	command := &cobra.Command{
+		Use:   "dead",
+		Short: "List the deleted rows whose children could not be cleaned",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				records := []service.DeadRecord{}
+				err := keys.Dead(ctx, table, func(r service.DeadRecord) error {
+					records = append(records, r)
+					return nil
+				})
+				if l.format == formatJSON {
+					return l.report(err, map[string]any{"dead_records": records}, nil)
+				}
+				return errors.Join(err, l.deadTable(records))
+			})
+		},
+	}
+	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; else all")
+	return command
+}
+
+func (l *lfk) deadTable(records []service.DeadRecord) error {
+	if len(records) == 0 {
+		l.say("no dead records")
+		return nil
+	}
+	const seconds = "2006-01-02 15:04:05"
+	var rows [][]string
+	for _, r := range records {
+		rows = append(rows, []string{
+			r.Database, strconv.FormatInt(r.ID, 10), r.Table, strconv.FormatInt(r.Key, 10), r.Definition, r.SQLState,
+			strconv.Itoa(r.Failures), r.RecordedAt.UTC().Format(seconds), r.DeadAt.UTC().Format(seconds),
+		})
+	}
+	return l.table([]string{"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "RECORDED", "DEAD SINCE"}, rows)
+}
+
+func (l *lfk) retry() *cobra.Command {
+	var id int64
+	var table string
+	var all bool
+	command := &cobra.Command{
+		Use:   "retry (--id N | --table T | --all)",
+		Short: "Put dead records back into the queue",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var chosen *int64
+			switch {
+			case c.Flags().Changed("id"):
+				chosen = &id
+			case !all && table == "":
+				return &exitError{exitUsage, errors.New("say which records: --id N, --table T or --all")}
+			}
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				done, err := keys.Retry(ctx, chosen, table)
+				return l.report(err, map[string]any{"databases": done}, func() {
+					for _, d := range done {
+						l.say("%s: %d put back", d.Database, d.Records)
+					}
+				})
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.Int64Var(&id, "id", 0, "`number` of the record")
+	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
+	flags.BoolVar(&all, "all", false, "all dead records")
+	command.MarkFlagsOneRequired("id", "table", "all")
+	command.MarkFlagsMutuallyExclusive("id", "table", "all")
+	return command
+}
+
+// report prints what was done, also when something else failed.
+func (l *lfk) report(err error, document any, text func()) error {
+	if l.format == formatJSON {
+		return errors.Join(err, l.json(document))
+	}
+	text()
+	return err
+}

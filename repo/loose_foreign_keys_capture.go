@@ -1,0 +1,182 @@
+package repo
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Names of what notes deletions, which are GitLab's (loose_foreign_keys_cleanup.md 2.2).
+const (
+	plainFunctionName    = "insert_into_loose_foreign_keys_deleted_records"
+	overrideFunctionName = plainFunctionName + "_override_table"
+	columnFunctionPrefix = plainFunctionName + "_with_"
+	triggerSuffix        = "_loose_fk_trigger"
+)
+
+// maxNameBytes is how long a name in PostgreSQL can be. A longer one is cut off silently, and then names something
+// else.
+const maxNameBytes = 63
+
+// captureFunction is a trigger function that notes the rows a statement has deleted.
+type captureFunction struct {
+	name string
+	// recorded is the expression for the table's name in the record; {schema} is the application schema.
+	recorded string
+	// column holds the key.
+	column string
+}
+
+func plainFunction() captureFunction {
+	return captureFunction{plainFunctionName, `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`, "id"}
+}
+
+func overrideFunction() captureFunction {
+	return captureFunction{overrideFunctionName, `{schema} || '.' || TG_ARGV[0]`, "id"}
+}
+
+func columnFunction(column string) captureFunction {
+	return captureFunction{columnFunctionPrefix + column, `{schema} || '.' || TG_ARGV[0]`, column}
+}
+
+// createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no search_path leads the
+// function astray. It catches no errors: that would cost every deletion a subtransaction, and lose the record.
+const createFunctionSQL = `
+CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}`
+
+const functionBodySQL = `
+BEGIN
+  INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
+  SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL;
+  RETURN NULL;
+END
+`
+
+// revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires. Without this anybody
+// could make a trigger of their own that reports live rows as deleted.
+const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
+
+const functionExistsSQL = `SELECT to_regprocedure($1) IS NOT NULL`
+
+func (f captureFunction) sql(q Queue) string { return quote(q.Schema, f.name) }
+
+// exists says whether there is such a function in the application schema.
+func (f captureFunction) exists(ctx context.Context, tx pgx.Tx, q Queue) (exists bool, err error) {
+	err = tx.QueryRow(ctx, functionExistsSQL, f.sql(q)+"()").Scan(&exists)
+	return exists, err
+}
+
+// create makes the function. One that exists is used as it is.
+func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q Queue) error {
+	exists, err := f.exists(ctx, tx, q)
+	if err != nil || exists {
+		return err
+	}
+	recorded := fill(f.recorded, "{schema}", literal(q.Schema))
+	body := fill(functionBodySQL, "{queue}", q.sql, "{recorded}", recorded, "{column}", quote(f.column))
+	return execAll(ctx, tx,
+		statement{fill(createFunctionSQL, "{function}", f.sql(q), "{body}", literal(body)), nil},
+		statement{fill(revokeFunctionSQL, "{function}", f.sql(q)), nil})
+}
+
+// Trigger is a trigger that notes deletions, or bears the name of one.
+type Trigger struct {
+	// OID of the table; Schema and Table are its names.
+	OID           uint32
+	Schema, Table string
+	// Parent is the name of the topmost partitioned table it belongs to, or the table itself.
+	Parent string
+	// ParentHere: the parent is in the application schema.
+	ParentHere bool
+	// Divided is true for a partitioned table and for a partition.
+	Divided  bool
+	Name     string
+	Function string
+	// Arguments of the function.
+	Arguments []string
+	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
+	Fires string
+	// capturing: the function is one of the application schema's, called after each deleting statement with its rows.
+	capturing bool
+}
+
+// Relation is where the trigger is.
+func (t Trigger) Relation() string { return t.Schema + "." + t.Table }
+
+// Form of a trigger.
+type Form int
+
+// The forms.
+const (
+	// FormForeign does not note deletions.
+	FormForeign Form = iota
+	// FormWrong notes deletions under another name, or elsewhere.
+	FormWrong
+	// FormRight notes each deletion once, under the parent's name.
+	FormRight
+)
+
+// Form says whether the trigger does its work, and the column that it records.
+func (t Trigger) Form() (form Form, column string) {
+	column = "id"
+	named, isColumn := strings.CutPrefix(t.Function, columnFunctionPrefix)
+	if isColumn {
+		column = named
+	}
+	ours := isColumn || t.Function == plainFunctionName || t.Function == overrideFunctionName
+	switch {
+	case !ours || !t.capturing:
+		return FormForeign, ""
+	case !t.ParentHere:
+		return FormWrong, column
+	case t.Function == plainFunctionName:
+		// Under its own name: that of a partition nobody asks for.
+		if t.Divided || len(t.Arguments) > 0 {
+			return FormWrong, column
+		}
+	case len(t.Arguments) != 1 || t.Arguments[0] != t.Parent:
+		return FormWrong, column
+	}
+	return FormRight, column
+}
+
+// Routed triggers write to GitLab's queues for single organizations, namespaces, projects or users.
+func (t Trigger) Routed() bool {
+	if t.Function == plainFunctionName {
+		return len(t.Arguments) > 0
+	}
+	return len(t.Arguments) > 1
+}
+
+const triggersSQL = `
+SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname = current_schema(), c.relkind = 'p' OR c.relispartition,
+  t.tgname, p.proname, t.tgargs, t.tgenabled::text,
+  pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL AND coalesce(t.tgoldtable = 'old_table', false)
+FROM pg_trigger t
+JOIN pg_class c ON c.oid = t.tgrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
+JOIN pg_namespace rn ON rn.oid = root.relnamespace
+JOIN pg_proc p ON p.oid = t.tgfoid
+JOIN pg_namespace pn ON pn.oid = p.pronamespace
+WHERE NOT t.tgisinternal AND (starts_with(p.proname, $1) OR t.tgname::text = c.relname || $2)
+ORDER BY n.nspname, c.relname, t.tgname`
+
+// triggers reads all triggers of the database that note deletions, or bear the name of one.
+func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
+	rows, err := tx.Query(ctx, triggersSQL, plainFunctionName, triggerSuffix)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Trigger, err error) {
+		var arguments []byte
+		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentHere, &t.Divided,
+			&t.Name, &t.Function, &arguments, &t.Fires, &t.capturing)
+		// Each argument ends with a zero byte.
+		if text, some := strings.CutSuffix(string(arguments), "\x00"); some {
+			t.Arguments = strings.Split(text, "\x00")
+		}
+		return t, err
+	})
+}

@@ -1,0 +1,145 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// LooseForeignKeys is what `caretaker lfk` does on the configured databases (loose_foreign_keys_cleanup.md section 4).
+// All changes in one database are one transaction; a database that cannot be worked on is in the error, and the others
+// are done.
+type LooseForeignKeys struct {
+	// Databases that are configured, in the order of the rotation.
+	Databases []*repo.Database
+	// Only names the one to work on; "": all.
+	Only string
+	// Definitions; nil: none are configured.
+	Definitions *Definitions
+	// Schedule of the worker, of five fields, UTC; "": it does not run by itself.
+	Schedule string
+}
+
+// Installed is what Install found or did in one database.
+type Installed struct {
+	Database string `json:"database"`
+	// Result is one of repo.QueueInstalled, QueueOurs and QueueGitLabs.
+	Result string `json:"result"`
+}
+
+// Install makes the queue of deleted records where there is none.
+func (l LooseForeignKeys) Install(ctx context.Context) ([]Installed, error) {
+	done := []Installed{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		result, err := d.InstallQueue(ctx)
+		if err == nil {
+			done = append(done, Installed{d.Name, result})
+		}
+		return err
+	})
+	return done, err
+}
+
+// Tracked is what Track did.
+type Tracked struct {
+	Database string `json:"database"`
+	repo.Tracked
+}
+
+// Track makes the triggers that note deletions from a table, in the one database in which it is. column is its key, ""
+// for id.
+func (l LooseForeignKeys) Track(ctx context.Context, table, column string) (Tracked, error) {
+	var homes []*repo.Database
+	err := l.each(ctx, func(d *repo.Database) error {
+		has, err := d.HasTable(ctx, table)
+		if has {
+			homes = append(homes, d)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return Tracked{}, err
+	case len(homes) > 1:
+		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table, databaseNames(homes))
+	case len(homes) == 0:
+		selected, _ := l.selected()
+		return Tracked{}, fmt.Errorf("there is no table %s in %s, except for write-protected leftovers", table, databaseNames(selected))
+	}
+	tracked, err := homes[0].Track(ctx, table, column)
+	return Tracked{homes[0].Name, tracked}, err
+}
+
+// Untracked is what Untrack did in one database.
+type Untracked struct {
+	Database string `json:"database"`
+	repo.Untracked
+	// Unfed are the definitions that get no more records.
+	Unfed []string `json:"unfed"`
+}
+
+// Untrack drops the triggers that note deletions from a table, or from one partition, wherever it is tracked.
+func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracked, error) {
+	done := []Untracked{}
+	var refused []error
+	err := l.each(ctx, func(d *repo.Database) error {
+		untracked, err := d.Untrack(ctx, table)
+		var no *repo.RefusedError
+		if errors.As(err, &no) {
+			refused = append(refused, err)
+			return nil
+		}
+		if err == nil {
+			done = append(done, Untracked{d.Name, untracked, l.fedBy(untracked.Parent)})
+		}
+		return err
+	})
+	if err == nil && len(done) == 0 {
+		err = errors.Join(refused...)
+	}
+	return done, err
+}
+
+// fedBy are the definitions of a parent.
+func (l LooseForeignKeys) fedBy(parent string) []string {
+	names := []string{}
+	if l.Definitions == nil || parent == "" {
+		return names
+	}
+	for _, k := range l.Definitions.ByParent()[parent] {
+		names = append(names, k.String())
+	}
+	return names
+}
+
+// selected are the databases to work on.
+func (l LooseForeignKeys) selected() ([]*repo.Database, error) {
+	if l.Only == "" {
+		return l.Databases, nil
+	}
+	for _, d := range l.Databases {
+		if d.Name == l.Only {
+			return []*repo.Database{d}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, l.Only, databaseNames(l.Databases))
+}
+
+// each does something in every selected database that is migrated, and joins the errors.
+func (l LooseForeignKeys) each(ctx context.Context, do func(*repo.Database) error) error {
+	selected, err := l.selected()
+	for _, d := range selected {
+		ready := d.CheckMigrated(ctx)
+		switch {
+		case errors.Is(ready, repo.ErrNotMigrated):
+			err = errors.Join(err, fmt.Errorf("%w: run `caretaker migrate` first", ready))
+		case ready != nil:
+			err = errors.Join(err, ready)
+		default:
+			err = errors.Join(err, do(d))
+		}
+	}
+	return err
+}

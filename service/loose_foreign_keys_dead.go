@@ -1,0 +1,77 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// DeadRecord is a deleted parent whose children could not be cleaned.
+type DeadRecord struct {
+	Database string `json:"database"`
+	repo.DeadRecord
+}
+
+// deadPage bounds the records of one query.
+const deadPage = 1000
+
+// Dead sends the dead records of all selected databases, or those of one table, by database and id.
+func (l LooseForeignKeys) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
+	return l.each(ctx, func(d *repo.Database) error {
+		after := int64(0)
+		for {
+			page, err := d.DeadRecords(ctx, repo.DeadRecordFilter{Table: table}, after, deadPage)
+			if err != nil {
+				return err
+			}
+			for _, r := range page {
+				after = r.ID
+				if err := send(DeadRecord{d.Name, r}); err != nil {
+					return err
+				}
+			}
+			if len(page) < deadPage {
+				return nil
+			}
+		}
+	})
+}
+
+// Retried is how many records Retry put back in one database.
+type Retried struct {
+	Database string `json:"database"`
+	Records  int64  `json:"records"`
+}
+
+// Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil and ""). It is an error
+// if there are none, or if the id is one in several databases. What was put back before an error is in the result.
+func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
+	filter := repo.DeadRecordFilter{ID: id, Table: table}
+	var holders []*repo.Database
+	err := l.each(ctx, func(d *repo.Database) error {
+		some, err := d.DeadRecords(ctx, filter, 0, 1)
+		if len(some) > 0 {
+			holders = append(holders, d)
+		}
+		return err
+	})
+	done := []Retried{}
+	switch {
+	case err != nil:
+		return done, err
+	case len(holders) == 0:
+		return done, errors.New("no dead record matches: `caretaker lfk dead` lists them")
+	case id != nil && len(holders) > 1:
+		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, databaseNames(holders))
+	}
+	for _, d := range holders {
+		n, retryErr := d.RetryDeadRecords(ctx, filter)
+		if n > 0 {
+			done = append(done, Retried{d.Name, n})
+		}
+		err = errors.Join(err, retryErr)
+	}
+	return done, err
+}
