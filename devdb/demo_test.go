@@ -164,14 +164,22 @@ func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
 		t.Errorf("%d records, want about 1,000", records)
 	}
 	for _, child := range []struct{ database, table, column, parent string }{
-		{"ci", "ci_namespace_mirrors", "namespace_id", "namespaces"}, {"ci", "ci_pipeline_metadata", "project_id", "projects"},
-		{"ci", "ci_pipeline_schedules", "project_id", "projects"}, {"ci", "ci_pipeline_schedules", "owner_id", "users"},
-		{"ci", "ci_project_mirrors", "project_id", "projects"}, {"main", "merge_requests", "head_pipeline_id", "p_ci_pipelines"},
-		{"main", "notes", "noteable_id", "vulnerabilities"}, {"ci", "p_ci_builds", "project_id", "projects"},
-		{"ci", "p_ci_builds", "user_id", "users"}, {"ci", "p_ci_pipelines", "trigger_id", "ci_triggers"},
-		{"ci", "p_ci_pipelines", "merge_request_id", "merge_requests"}, {"ci", "p_ci_pipelines", "project_id", "projects"},
-		{"ci", "p_ci_pipelines", "user_id", "users"}, {"main", "packages_npm_metadata_caches", "project_id", "projects"},
-		{"sec", "vulnerabilities", "project_id", "projects"}, {"sec", "vulnerabilities", "resolved_by_id", "users"},
+		{"ci", "ci_namespace_mirrors", "namespace_id", "namespaces"},
+		{"ci", "ci_pipeline_metadata", "project_id", "projects"},
+		{"ci", "ci_pipeline_schedules", "project_id", "projects"},
+		{"ci", "ci_pipeline_schedules", "owner_id", "users"},
+		{"ci", "ci_project_mirrors", "project_id", "projects"},
+		{"main", "merge_requests", "head_pipeline_id", "p_ci_pipelines"},
+		{"main", "notes", "noteable_id", "vulnerabilities"},
+		{"ci", "p_ci_builds", "project_id", "projects"},
+		{"ci", "p_ci_builds", "user_id", "users"},
+		{"ci", "p_ci_pipelines", "trigger_id", "ci_triggers"},
+		{"ci", "p_ci_pipelines", "merge_request_id", "merge_requests"},
+		{"ci", "p_ci_pipelines", "project_id", "projects"},
+		{"ci", "p_ci_pipelines", "user_id", "users"},
+		{"main", "packages_npm_metadata_caches", "project_id", "projects"},
+		{"sec", "vulnerabilities", "project_id", "projects"},
+		{"sec", "vulnerabilities", "resolved_by_id", "users"},
 	} {
 		keys := slices.Collect(maps.Keys(parents["public."+child.parent]))
 		if got := children(t, urls[child.database], child.table, child.column, keys); got == 0 {

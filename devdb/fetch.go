@@ -32,8 +32,9 @@ func (c *Cluster) programs(ctx context.Context, version int) (programs, error) {
 		return found, nil
 	}
 	_, _ = fmt.Fprintf(c.config.Log, "%v: downloading PostgreSQL %s into %s\n", err, downloaded, cache)
-	if fetchErr := fetch(cache, ""); fetchErr != nil {
-		return programs{}, fmt.Errorf("%w, and the download failed: %w. Install the server (Debian: apt install postgresql; Red Hat: dnf install postgresql-server; macOS: brew install postgresql@17)", err, fetchErr)
+	if fetchErr := fetch(ctx, cache, ""); fetchErr != nil {
+		return programs{}, fmt.Errorf("%w, and the download failed: %w. Install the server %s", err, fetchErr,
+			"(Debian: apt install postgresql; Red Hat: dnf install postgresql-server; macOS: brew install postgresql@17)")
 	}
 	return find(ctx, "", []string{fetched}, version)
 }
@@ -51,7 +52,7 @@ func fetchedInto(owner account) (string, error) {
 // as the first half of its Start; the second half is made to fail, before it
 // does anything, by a data folder that has nothing but a version in it. So its
 // error means something only if the programs are missing afterwards.
-func fetch(into, repository string) error {
+func fetch(ctx context.Context, into, repository string) error {
 	if err := os.MkdirAll(filepath.Dir(into), 0o755); err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func fetch(into, repository string) error {
 		return err
 	}
 	unpacked := filepath.Join(work, "unpacked") // renamed when complete
-	port, err := freePort(0)
+	port, err := freePort(ctx, 0)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func repository(t *testing.T) *httptest.Server {
 
 // closeAll ends the connections that the downloading library keeps open.
 func closeAll(server *httptest.Server) {
-	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	http.DefaultClient.CloseIdleConnections()
 	server.Close()
 }
 
@@ -55,7 +55,7 @@ func TestFetch_UnpacksTheProgramsAndLeavesNothingElse(t *testing.T) {
 	cache := t.TempDir()
 	into := filepath.Join(cache, "postgresql")
 	for range 2 { // the second replaces the first
-		if err := fetch(into, server.URL); err != nil {
+		if err := fetch(t.Context(), into, server.URL); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestFetch_FailureLeavesNothing(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer closeAll(server)
 	cache := t.TempDir()
-	if err := fetch(filepath.Join(cache, "postgresql"), server.URL); err == nil || !strings.Contains(err.Error(), string(downloaded)) {
+	if err := fetch(t.Context(), filepath.Join(cache, "postgresql"), server.URL); err == nil || !strings.Contains(err.Error(), string(downloaded)) {
 		t.Errorf("error %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 0 {

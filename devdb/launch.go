@@ -77,7 +77,7 @@ func (c *Cluster) adopt(ctx context.Context) (bool, error) {
 		err := proves(ctx, c.folder, c.URL("postgres"))
 		if err == nil {
 			_, _ = fmt.Fprintf(c.config.Log, "Taking over the running PostgreSQL of %s (process %d)\n", c.folder.path, found.pid)
-			return true, c.watch(found.pid)
+			return true, c.watch(ctx, found.pid)
 		}
 		if !changing(err) || pause(ctx, end) != nil {
 			return false, context.Cause(ctx) // somebody else's pid; if not, the server refuses to start and says why
@@ -86,8 +86,8 @@ func (c *Cluster) adopt(ctx context.Context) (bool, error) {
 }
 
 // watch puts a server that we did not start under a supervisor of ours.
-func (c *Cluster) watch(pid int) error {
-	cmd, hold, err := supervised(c.folder, c.owner, c.config.Ephemeral, pid)
+func (c *Cluster) watch(ctx context.Context, pid int) error {
+	cmd, hold, err := supervised(ctx, c.folder, c.owner, c.config.Ephemeral, pid)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (c *Cluster) launch(ctx context.Context, found programs) error {
 	port, _ := strconv.Atoi(string(last))
 	var err error
 	for range 5 { // another process may take the port between our look and the start
-		if c.port, err = freePort(port); err != nil {
+		if c.port, err = freePort(ctx, port); err != nil {
 			return err
 		}
 		if err = c.try(ctx, found); !errors.Is(err, errPortTaken) {
@@ -125,15 +125,19 @@ func (c *Cluster) launch(ctx context.Context, found programs) error {
 
 // freePort returns the wanted port of the loopback address if it is free, else
 // any that is.
-func freePort(want int) (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(want))
+func freePort(ctx context.Context, want int) (int, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(want))
 	if err != nil && want != 0 {
-		return freePort(0)
+		return freePort(ctx, 0)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	return strconv.Atoi(port)
 }
 
 var errPortTaken = errors.New("the port was taken by another process")
@@ -145,7 +149,7 @@ func (c *Cluster) try(ctx context.Context, found programs) error {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		command = append(command, "-c", name+"="+settings[name])
 	}
-	cmd, hold, err := supervised(c.folder, c.owner, c.config.Ephemeral, 0, command...)
+	cmd, hold, err := supervised(ctx, c.folder, c.owner, c.config.Ephemeral, 0, command...)
 	if err != nil {
 		return err
 	}

@@ -48,12 +48,12 @@ func TestPrograms_PathComesFirstThenTheHighestVersion(t *testing.T) {
 
 func TestPrograms_LinksAreFollowed(t *testing.T) {
 	base := t.TempDir()
-	real := install(t, filepath.Join(base, "real"), "18.0")
+	actual := install(t, filepath.Join(base, "real"), "18.0")
 	links := filepath.Join(base, "links")
-	if err := errors.Join(os.Mkdir(links, 0o755), os.Symlink(filepath.Join(real, "postgres"), filepath.Join(links, "postgres"))); err != nil {
+	if err := errors.Join(os.Mkdir(links, 0o755), os.Symlink(filepath.Join(actual, "postgres"), filepath.Join(links, "postgres"))); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := find(t.Context(), links, nil, 0); err != nil || got.dir != real {
+	if got, err := find(t.Context(), links, nil, 0); err != nil || got.dir != actual {
 		t.Errorf("%v, %v", got, err)
 	}
 }

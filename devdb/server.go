@@ -36,7 +36,7 @@ type server struct {
 
 // supervised starts the supervising shell with the other end of hold as its
 // standard input. The shell becomes the server, if command names one.
-func supervised(f folder, owner account, remove bool, pid int, command ...string) (*exec.Cmd, *os.File, error) {
+func supervised(ctx context.Context, f folder, owner account, remove bool, pid int, command ...string) (*exec.Cmd, *os.File, error) {
 	read, hold, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -54,7 +54,7 @@ func supervised(f folder, owner account, remove bool, pid int, command ...string
 	if pid != 0 {
 		running = strconv.Itoa(pid)
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", supervise, "supervise", f.data(), removed, running}, command...)...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", append([]string{"-c", supervise, "supervise", f.data(), removed, running}, command...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, log, log
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = environment(), "/", owner.attr()
 	if err := cmd.Start(); err != nil {
@@ -102,24 +102,33 @@ func (s *server) release() error {
 // halt stops the folder's server: fast, and when that takes too long or ctx
 // ends, at once.
 func halt(ctx context.Context, f folder, pid int) error {
-	for _, step := range []struct {
-		signal syscall.Signal
-		limit  time.Duration
-	}{{syscall.SIGINT, stopTimeout}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}} {
-		if err := syscall.Kill(pid, step.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("stop the server (process %d): %w", pid, err)
-		}
-		for end := time.Now().Add(step.limit); ; {
-			if !f.names(pid) || !alive(pid) {
-				return nil
-			}
-			if pause(ctx, end) != nil {
-				ctx = context.WithoutCancel(ctx) // the next step has its own limit
-				break
-			}
+	if gone, err := signal(ctx, f, pid, syscall.SIGINT, stopTimeout); gone || err != nil {
+		return err
+	}
+	for _, harder := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGKILL} {
+		if gone, err := signal(context.WithoutCancel(ctx), f, pid, harder, 5*time.Second); gone || err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("the server (process %d) does not stop: stop it by hand", pid)
+}
+
+// signal sends the signal and says whether the server went in time.
+func signal(ctx context.Context, f folder, pid int, number syscall.Signal, limit time.Duration) (bool, error) {
+	if err := syscall.Kill(pid, number); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return false, fmt.Errorf("stop the server (process %d): %w", pid, err)
+	}
+	return waits(ctx, limit, func() bool { return !f.names(pid) || !alive(pid) }), nil
+}
+
+// waits says whether something came to hold before the limit and the end of ctx.
+func waits(ctx context.Context, limit time.Duration, holds func() bool) bool {
+	for end := time.Now().Add(limit); !holds(); {
+		if pause(ctx, end) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -54,7 +55,7 @@ func (s *Tests) Run(m interface{ Run() int }) int {
 		return code
 	}
 	if err := s.cluster.Stop(context.Background()); err != nil {
-		fmt.Println("stop the test databases:", err)
+		fmt.Fprintln(os.Stderr, "stop the test databases:", err)
 		return max(code, 1)
 	}
 	return code

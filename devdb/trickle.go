@@ -41,17 +41,17 @@ func Trickle(ctx context.Context, urls map[string]string, every time.Duration, l
 
 // trickle is one tick. Once the parents are made they are deleted in any case,
 // so that an error that comes back at each tick does not fill main.
-func trickle(ctx context.Context, urls map[string]string, every time.Duration) (err error) {
+func trickle(ctx context.Context, urls map[string]string, every time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(every, trickleTimeout))
 	defer cancel()
-	conns := map[string]*pgx.Conn{}
-	for _, name := range []string{"main", "ci", "sec"} {
-		conn, err := pgx.Connect(ctx, cmp.Or(urls[name], urls["main"]))
-		if err != nil {
-			return err
+	conns, err := connectAll(ctx, urls)
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.Close(context.WithoutCancel(ctx))
 		}
-		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-		conns[name] = conn
+	}()
+	if err != nil {
+		return err
 	}
 	if full, err := backlogged(ctx, conns); full || err != nil {
 		return err
@@ -65,6 +65,20 @@ func trickle(ctx context.Context, urls map[string]string, every time.Duration) (
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), trickleTimeout)
 	defer cancelLast()
 	return errors.Join(err, project.remove(last, conns))
+}
+
+// connectAll connects to the three; after an error the result has those that
+// it reached.
+func connectAll(ctx context.Context, urls map[string]string) (map[string]*pgx.Conn, error) {
+	conns := map[string]*pgx.Conn{}
+	for _, name := range []string{"main", "ci", "sec"} {
+		conn, err := pgx.Connect(ctx, cmp.Or(urls[name], urls["main"]))
+		if err != nil {
+			return conns, fmt.Errorf("connect to %s: %w", name, err)
+		}
+		conns[name] = conn
+	}
+	return conns, nil
 }
 
 // trickled is what one tick makes and deletes.

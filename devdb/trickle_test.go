@@ -2,7 +2,6 @@ package devdb
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"strconv"
 	"testing"
@@ -16,7 +15,7 @@ func trickling(t *testing.T, urls map[string]string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Trickle(ctx, urls, 10*time.Millisecond, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		Trickle(ctx, urls, 10*time.Millisecond, slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		stop()
