@@ -19,7 +19,12 @@ import (
 
 var databases devdb.Tests
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+// TestMain looks for goroutines left behind once all tests have ended: those that run in parallel see each other's.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
+
+type onDatabases struct{ tests *testing.M }
+
+func (d onDatabases) Run() int { return databases.Run(d.tests) }
 
 // migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
 // maintenance of main goes into all, so that one database can play any part.
@@ -47,7 +52,6 @@ type estate struct {
 // else: tests make their own tables.
 func newEstate(t *testing.T, schema string, names ...string) *estate {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
 	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
 	ctx := context.Background()
 	for _, name := range names {
@@ -133,6 +137,13 @@ func load(t *testing.T, definitions string) *service.Definitions {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// deleted records the keys first to last as deleted rows of a parent in the application schema.
+func (e *estate) deleted(database, parent string, first, last int) {
+	e.t.Helper()
+	e.exec(database, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		SELECT 'public.' || $1, i FROM generate_series($2::bigint, $3) i`, parent, first, last)
 }
 
 const cleanupWorker = "loose_foreign_keys_cleanup"
