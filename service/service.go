@@ -35,6 +35,8 @@ type Config struct {
 	Replica string
 	// SchedulerOff says that nothing starts by itself here; only GetStatus cares.
 	SchedulerOff bool
+	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
+	Queue repo.JobQueue
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 	// LooseForeignKeysCleanup configures that worker.
@@ -108,7 +110,10 @@ type Service struct {
 	tracer       trace.Tracer
 	metrics      *metrics
 	workers      []*worker
-	backlogs     *backlogs
+	// jobs are what the deferred jobs do, by kind.
+	jobs     map[string]jobWork
+	queue    repo.JobQueue
+	backlogs *backlogs
 
 	mu      sync.Mutex
 	idle    *sync.Cond
@@ -125,7 +130,7 @@ func New(c Config) (*Service, error) {
 		return nil, errors.New("databases.main.url is required")
 	}
 	s := &Service{main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
-		logger: c.Logger, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
+		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		active: map[*execution]struct{}{}, stopping: make(chan struct{})}
 	s.idle = sync.NewCond(&s.mu)
 	s.backlogs = newBacklogs()

@@ -1,0 +1,75 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Tx is a transaction of this package, as far as others may know it.
+type Tx = pgx.Tx
+
+// JobQueue puts deferred jobs into the queue. Package scheduler fulfils it with River.
+type JobQueue interface {
+	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and the jobs it causes exist both or
+	// neither. It returns how many were inserted: a job that waits or runs already is dropped.
+	InsertJobs(ctx context.Context, tx Tx, jobs []Job) (inserted int, err error)
+	// CompleteJob completes the running job with this id in a transaction of ours.
+	CompleteJob(ctx context.Context, tx Tx, id int64) error
+}
+
+// Job is a deferred job to insert.
+type Job struct {
+	Args JobArgs
+	// ScheduledAt is when it may start; zero: now.
+	ScheduledAt time.Time
+	// RunID and TraceParent (W3C) are those of the run or job that queues it, kept with the job.
+	RunID, TraceParent string
+}
+
+// JobArgs are the arguments of one kind of job. Fields tagged river:"unique" make a job unique while one with the same
+// values is available, pending, scheduled, retryable or running.
+type JobArgs interface{ Kind() string }
+
+// DeletePlaceholderUser is the job delete_placeholder_user.
+type DeletePlaceholderUser struct {
+	PlaceholderUserID int64 `json:"placeholder_user_id" river:"unique"`
+}
+
+// Kind of the job.
+func (DeletePlaceholderUser) Kind() string { return "delete_placeholder_user" }
+
+// DeleteUser is the job delete_user. A waiting job with another reason swallows none (spec/README.md 7.2).
+type DeleteUser struct {
+	UserID            int64  `json:"user_id" river:"unique"`
+	DeletedByID       *int64 `json:"deleted_by_id"`
+	SkipAuthorization bool   `json:"skip_authorization"`
+	Reason            string `json:"reason" river:"unique"`
+}
+
+// Kind of the job.
+func (DeleteUser) Kind() string { return "delete_user" }
+
+// DestroyGroup is the job destroy_group.
+type DestroyGroup struct {
+	GroupID int64 `json:"group_id" river:"unique"`
+	// UserID is who asked for it; null for a removal begun whose user is gone.
+	UserID *int64 `json:"user_id"`
+}
+
+// Kind of the job.
+func (DestroyGroup) Kind() string { return "destroy_group" }
+
+// ContinueInactiveTokenDeletion is the job continue_inactive_token_deletion. It is unique while it waits, not while it
+// runs: the run that it starts can queue the next one (spec/README.md 7.1).
+type ContinueInactiveTokenDeletion struct {
+	PassID string `json:"pass_id"`
+}
+
+// Kind of the job.
+func (ContinueInactiveTokenDeletion) Kind() string { return "continue_inactive_token_deletion" }
+
+// Pool is for River alone, which brings its own SQL.
+func (d *Database) Pool() *pgxpool.Pool { return d.pool }
