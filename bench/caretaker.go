@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// caretaker is the worker as the server runs it.
+type caretaker struct {
+	database *repo.Database
+	service  *service.Service
+}
+
+// newCaretaker opens the worker on a database. Limits that are 0 are out of the way.
+func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64) (*caretaker, error) {
+	config := service.LooseForeignKeysCleanupConfig{
+		Definitions: &service.Definitions{File: "bench", Keys: keys},
+		MaxDeletes:  maxDeletes, MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
+	}
+	if maxDeletes == 0 {
+		config.MaxDeletes = 1 << 40
+	}
+	database, err := repo.Open(ctx, "main", d.url)
+	if err != nil {
+		return nil, err
+	}
+	s, err := service.New(service.Config{
+		Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler),
+		LooseForeignKeysCleanup: config,
+	})
+	if err != nil {
+		database.Close()
+		return nil, err
+	}
+	c := &caretaker{database, s}
+	d.closers = append(d.closers, c.close)
+	return c, nil
+}
+
+func (c *caretaker) close() error {
+	defer c.database.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return c.service.Shutdown(ctx)
+}
+
+// clean is one run.
+func (c *caretaker) clean(ctx context.Context) (service.Run, error) {
+	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: "loose_foreign_keys_cleanup", Database: "main"})
+	if err == nil && run.State != repo.RunSucceeded {
+		err = errors.New(run.Error)
+		if run.Error == "" {
+			err = fmt.Errorf("the run ended %s: %s", run.State, run.Reason)
+		}
+	}
+	return run, err
+}

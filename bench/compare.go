@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// side is a way to remove the children of deleted parents.
+type side struct {
+	name string
+	// cascade works on the pair of tables with a real foreign key, and deletes the parents itself.
+	cascade bool
+	// ready sets up what a process that is at work for long has at hand, and returns what is to be measured.
+	ready func(context.Context, *database) (work, error)
+}
+
+type work func(context.Context) error
+
+func sides() []side {
+	return []side{
+		{name: "caretaker", ready: readyCaretaker},
+		{name: "ON DELETE CASCADE", cascade: true, ready: readyStatement(`DELETE FROM cascade_parents WHERE id <= %d`)},
+		{name: "reference algorithm", ready: readyReference},
+		{name: "one DELETE for all", ready: readyStatement(`DELETE FROM children WHERE parent_id <= %d`)},
+	}
+}
+
+func definition() []repo.LooseForeignKey {
+	return []repo.LooseForeignKey{{Table: "children", Column: "parent_id", Parent: "parents", OnDelete: repo.AsyncDelete}}
+}
+
+// readyCaretaker has a server behind it that has run before, with nothing to do.
+func readyCaretaker(ctx context.Context, d *database) (work, error) {
+	c, err := newCaretaker(ctx, d, definition(), 0)
+	if err != nil {
+		return nil, err
+	}
+	clean := func(ctx context.Context) error {
+		_, err := c.clean(ctx)
+		return err
+	}
+	return clean, clean(ctx)
+}
+
+// readyReference lets the reference find rows by the index, as it does in tables of GitLab's size: in one of this size the
+// planner would read the whole table for each statement.
+func readyReference(ctx context.Context, d *database) (work, error) {
+	return reference{d.conn, definition()}.clean, d.exec(ctx, `SET enable_seqscan = off`)
+}
+
+func readyStatement(sql string) func(context.Context, *database) (work, error) {
+	return func(_ context.Context, d *database) (work, error) {
+		return func(ctx context.Context) error { return d.exec(ctx, fmt.Sprintf(sql, d.lab.parents)) }, nil
+	}
+}
+
+// family is a pair of tables. One parent in eleven lives on. Neighbouring rows belong to different parents, and the
+// rows of one parent lie far apart, as they do where children come one at a time.
+func (l *lab) family(prefix, constraint string) []string {
+	parents := l.parents + max(l.parents/10, 1)
+	return []string{
+		fmt.Sprintf(`CREATE TABLE %sparents (id bigint PRIMARY KEY, name text NOT NULL)`, prefix),
+		fmt.Sprintf(`CREATE TABLE %schildren (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent_id bigint NOT NULL %s,
+			title text NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`, prefix, constraint),
+		fmt.Sprintf(`INSERT INTO %sparents SELECT i, 'parent ' || i FROM generate_series(1, %d) i`, prefix, parents),
+		fmt.Sprintf(`INSERT INTO %schildren (parent_id, title) SELECT p.id, 'child ' || n || ' of ' || p.name
+			FROM generate_series(1, %d) n, %[1]sparents p ORDER BY n, hashint8(p.id)`, prefix, l.children),
+		fmt.Sprintf(`CREATE INDEX ON %schildren (parent_id)`, prefix),
+	}
+}
+
+const trackParents = `CREATE TRIGGER parents_loose_fk_trigger AFTER DELETE ON parents REFERENCING OLD TABLE AS old_table
+	FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`
+
+// compareWays is (a): the same rows in every way, each on a fresh copy of the same database.
+func compareWays(ctx context.Context, l *lab) (*report, error) {
+	statements := append(l.family("", ""), l.family("cascade_", "REFERENCES cascade_parents ON DELETE CASCADE")...)
+	if err := l.build(ctx, "families", append(statements, trackParents)...); err != nil {
+		return nil, err
+	}
+	all := sides()
+	took := make([][]time.Duration, len(all))
+	var deleting []time.Duration
+	for round := range l.repeat {
+		for i := range all {
+			if round%2 == 1 {
+				i = len(all) - 1 - i
+			}
+			deleted, cleaned, err := l.measure(ctx, all[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", all[i].name, err)
+			}
+			l.say("  round %d, %s: %s", round+1, all[i].name, seconds(cleaned))
+			took[i] = append(took[i], cleaned)
+			if !all[i].cascade {
+				deleting = append(deleting, deleted)
+			}
+		}
+	}
+	return l.ways(all, took, deleting), nil
+}
+
+// measure returns how long the application's DELETE took, and how long removing the children.
+func (l *lab) measure(ctx context.Context, s side) (deleting, cleaning time.Duration, err error) {
+	d, err := l.fresh(ctx, "families")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, d.drop(ctx)) }()
+	run, err := s.ready(ctx, d)
+	if err != nil {
+		return 0, 0, err
+	}
+	if !s.cascade {
+		start := time.Now()
+		if err := d.exec(ctx, fmt.Sprintf(`DELETE FROM parents WHERE id <= %d`, l.parents)); err != nil {
+			return 0, 0, err
+		}
+		deleting = time.Since(start)
+	}
+	if err := d.settle(ctx); err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	if err := run(ctx); err != nil {
+		return 0, 0, err
+	}
+	return deleting, time.Since(start), d.verify(ctx, s)
+}
+
+// verify makes sure that the work is done, and no more than the work.
+func (d *database) verify(ctx context.Context, s side) error {
+	prefix := map[bool]string{true: "cascade_"}[s.cascade]
+	var orphans, living int
+	if err := d.one(ctx, &orphans, fmt.Sprintf(`SELECT count(*) FROM %schildren WHERE parent_id <= %d`, prefix, d.lab.parents)); err != nil {
+		return err
+	}
+	if err := d.one(ctx, &living, fmt.Sprintf(`SELECT count(*) FROM %schildren`, prefix)); err != nil {
+		return err
+	}
+	if want := max(d.lab.parents/10, 1) * d.lab.children; orphans != 0 || living != want {
+		return fmt.Errorf("%d children are left that should have gone, and %d in all, which should be %d", orphans, living, want)
+	}
+	return nil
+}
+
+func (l *lab) ways(all []side, took [][]time.Duration, deleting []time.Duration) *report {
+	r := &report{header: []string{"way", "median", "range", "rows/s", "× cascade", "× reference"}}
+	cascade, referenced := took[1], took[2]
+	for i, s := range all {
+		r.row(s.name, seconds(median(took[i])), spread(took[i]), perSecond(int64(l.parents*l.children), median(took[i])),
+			times(median(ratios(took[i], cascade))), times(median(ratios(took[i], referenced))))
+	}
+	ours, faster := median(ratios(took[0], cascade)), median(ratios(referenced, took[0]))
+	l.target(r, "caretaker's time", "at most 1.00 × that of ON DELETE CASCADE", times(ours), ours <= 1)
+	l.target(r, "caretaker", "at least 5 times as fast as the reference algorithm", times(faster), faster >= 5)
+	r.note("The application's own DELETE of the parents, which notes their keys, took %s; with ON DELETE CASCADE it waits for all of it.",
+		seconds(median(deleting)))
+	return r
+}

@@ -1,0 +1,130 @@
+// Bench measures the clean-up of loose foreign keys beside the other ways to remove the same rows: on one PostgreSQL
+// that it starts for itself, in turn and several times over. It prints Markdown: docs/performance.md says what the
+// figures mean and has a run of them.
+//
+// It fails when rows are left over or missing, never because of a figure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// scenario is a question that a table answers. Its letter is that of the target in docs/performance.md.
+type scenario struct {
+	letter, title string
+	run           func(context.Context, *lab) (*report, error)
+}
+
+func scenarios() []scenario {
+	return []scenario{
+		{"a", "Deleted parents with children", compareWays},
+		{"b", "A long queue", compareBacklogs},
+		{"c", "A parent with many definitions and no children", countStatements},
+		{"e", "How long one statement takes", measureStatements},
+	}
+}
+
+// options are the sizes of things.
+type options struct {
+	parents, children    int
+	backlog, definitions int
+	repeat               int
+	only                 string
+	quick, durable       bool
+	timeout              time.Duration
+}
+
+func parse(args []string, errors io.Writer) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(errors)
+	flags.IntVar(&o.parents, "parents", 50_000, "deleted parents in (a)")
+	flags.IntVar(&o.children, "children", 10, "child rows of each parent")
+	flags.IntVar(&o.backlog, "backlog", 1_000_000, "records in the long queue of (b), which is compared with one of 10,000")
+	flags.IntVar(&o.definitions, "definitions", 153, "definitions of the parent in (c)")
+	flags.IntVar(&o.repeat, "repeat", 5, "how often each side is measured")
+	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
+	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
+	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
+	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this long")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.quick {
+		o.parents, o.children, o.backlog, o.definitions, o.repeat = 1500, 4, 12_000, 20, 1
+	}
+	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat) < 1 || o.backlog < smallBacklog && !o.quick {
+		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
+	o, err := parse(args, progress)
+	if err != nil {
+		return err
+	}
+	chosen, err := choose(o.only)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	l, err := openLab(ctx, o, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close(ctx)) }()
+	machine, err := l.machine(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, machine)
+	for _, s := range chosen {
+		l.say("(%s) %s", s.letter, s.title)
+		r, err := s.run(ctx, l)
+		if err != nil {
+			return fmt.Errorf("(%s) %s: %w", s.letter, s.title, err)
+		}
+		fmt.Fprintf(out, "\n## (%s) %s\n\n%s", s.letter, s.title, r)
+	}
+	return nil
+}
+
+func choose(only string) ([]scenario, error) {
+	all := scenarios()
+	if only == "" {
+		return all, nil
+	}
+	var chosen []scenario
+	for letter := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(all, func(s scenario) bool { return s.letter == letter })
+		if i < 0 {
+			return nil, fmt.Errorf("-only %s: there is no %q", only, letter)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
