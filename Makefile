@@ -46,9 +46,10 @@ bench: ## run the benchmarks that compare caretaker with the plain ways (BENCH_A
 	@tools/require.sh postgres
 	$(GO) run ./bench $(BENCH_ARGS)
 
-bench-once: ## run every Go benchmark once, to see that it still works
+bench-once: ## run every benchmark once, as small as can be, to see that it still works
 	@tools/require.sh postgres
 	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
+	$(GO) run ./bench -quick
 
 generate: ## write the generated code and documents
 	$(BUF) generate
