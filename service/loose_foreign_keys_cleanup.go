@@ -50,8 +50,9 @@ type looseForeignKeys struct {
 	service *Service
 	sizes   *statementSizes
 
-	mu     sync.Mutex
-	warned map[string]bool
+	mu sync.Mutex
+	// absent are the child tables that the last run found nowhere.
+	absent map[string]bool
 }
 
 func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
@@ -64,7 +65,7 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < time.Second {
 		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime at least 1s")
 	}
-	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), warned: map[string]bool{}}
+	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), absent: map[string]bool{}}
 	k.warnOfStarvation()
 	return &worker{
 		name:       "loose_foreign_keys_cleanup",
@@ -250,10 +251,10 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 		return backlog, "", err
 	}
 	due, err := d.DueParents(ctx, queue, readLimits())
-	defined := k.config.Definitions.ByParent()
+	defined := k.defined()
 	due = slices.DeleteFunc(due, func(name string) bool {
 		parent, ours := strings.CutPrefix(name, queue.Schema+".")
-		return ours && len(defined[parent]) > 0
+		return ours && defined[parent]
 	})
 	if len(due) == 0 {
 		return backlog, "", err

@@ -46,6 +46,7 @@ func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Qu
 		}
 		switch {
 		case found:
+			k.isPresent(key.Table)
 		case len(silent) > 0:
 			byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, database: silent[0].name, down: silent[0].err})
 		default:
@@ -92,10 +93,10 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 func (k *looseForeignKeys) warnOnce(x *execution, key repo.LooseForeignKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.warned[key.Table] {
+	if k.absent[key.Table] {
 		return
 	}
-	k.warned[key.Table] = true
+	k.absent[key.Table] = true
 	var names []string
 	for _, other := range k.config.Definitions.Keys {
 		if other.Table == key.Table {
@@ -104,6 +105,25 @@ func (k *looseForeignKeys) warnOnce(x *execution, key repo.LooseForeignKey) {
 	}
 	x.Log.Warn("child table exists in no database, its definitions are passed over", "child", key.Table,
 		"definitions", strings.Join(names, ", "))
+}
+
+func (k *looseForeignKeys) isPresent(table string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.absent, table)
+}
+
+// defined are the parents with definitions: one all of whose children are absent counts as one without.
+func (k *looseForeignKeys) defined() map[string]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	parents := map[string]bool{}
+	for _, key := range k.config.Definitions.Keys {
+		if !k.absent[key.Table] {
+			parents[key.Parent] = true
+		}
+	}
+	return parents
 }
 
 // warnOfStarvation names the databases that have no turn within a day.
