@@ -1,0 +1,184 @@
+package repo_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestCapture_NothingIsRecordedWithoutADeletion(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (id bigint PRIMARY KEY, x int); INSERT INTO p SELECT generate_series(1, 5); DELETE FROM p WHERE id = 1")
+	b.wantRecords()
+	b.track("p", "")
+	b.exec("DELETE FROM p WHERE id = 99; UPDATE p SET x = 1")
+	b.exec("BEGIN; DELETE FROM p WHERE id = 2; ROLLBACK")
+	b.wantRecords()
+}
+
+func TestCapture_RecordHasTableKeyAndDefaults(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)")
+	b.track("p", "")
+	b.exec("DELETE FROM p WHERE id = 1")
+	b.want(`SELECT (fully_qualified_table_name, primary_key_value, partition, status, cleanup_attempts, consume_after = created_at, id)
+		FROM loose_foreign_keys_deleted_records`, "(public.p,1,1,1,0,t,1)")
+	b.wantRecords("public.p:1")
+	b.exec("DELETE FROM p WHERE id IN (2, 3, 4)")
+	b.want("SELECT count(DISTINCT consume_after) FROM loose_foreign_keys_deleted_records", "1")
+	b.wantRecords("public.p:2", "public.p:3", "public.p:4")
+}
+
+func TestCapture_RowsOfAForeignKeysCascadeAreRecorded(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE top (id bigint PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, top_id bigint REFERENCES top ON DELETE CASCADE);
+		INSERT INTO top VALUES (1), (2); INSERT INTO p VALUES (10, 1), (11, 1), (12, 2)`)
+	b.track("p", "")
+	b.exec("DELETE FROM top WHERE id = 1")
+	b.wantRecords("public.p:10", "public.p:11")
+}
+
+// partitioned makes a parent in three levels: p (a (a1, a2), b), the leaves in another schema.
+func partitioned(t *testing.T) *bench {
+	t.Helper()
+	b := installed(t)
+	b.exec(`CREATE SCHEMA leaves; CREATE TABLE p (id bigint, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+		CREATE TABLE a PARTITION OF p FOR VALUES IN (1, 2) PARTITION BY LIST (part);
+		CREATE TABLE leaves.a1 PARTITION OF a FOR VALUES IN (1); CREATE TABLE leaves.a2 PARTITION OF a FOR VALUES IN (2);
+		CREATE TABLE leaves.b PARTITION OF p FOR VALUES IN (3);
+		INSERT INTO p SELECT n, n % 3 + 1 FROM generate_series(1, 30) n`)
+	return b
+}
+
+func TestCapture_PartitionedParentRecordsEachRowOnceUnderItsName(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	b.exec("DELETE FROM p WHERE id IN (1, 2, 3)")
+	b.wantRecords("public.p:1", "public.p:2", "public.p:3")
+	b.exec("DELETE FROM leaves.b WHERE id = 5")
+	b.wantRecords("public.p:5")
+	b.exec("DELETE FROM a WHERE id IN (4, 6)")
+	b.wantRecords("public.p:4", "public.p:6")
+	b.exec("DELETE FROM leaves.a1 WHERE id = 9")
+	b.wantRecords("public.p:9")
+}
+
+func TestCapture_MovingARowBetweenLeavesRecordsNothing(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	b.exec("UPDATE p SET part = 3 WHERE id = 6")
+	b.want("SELECT count(*) FROM leaves.b WHERE id = 6", "1")
+	b.wantRecords()
+}
+
+func TestCapture_RowsDeletedByMergeAreRecorded(t *testing.T) {
+	b := partitioned(t)
+	if b.value("SELECT current_setting('server_version_num')::int < 150000") == "true" {
+		return // There is no MERGE before PostgreSQL 15.
+	}
+	b.exec("CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (6), (7)")
+	b.track("p", "")
+	b.track("q", "")
+	b.exec("MERGE INTO p USING (VALUES (6), (7)) v (id) ON p.id = v.id WHEN MATCHED THEN DELETE")
+	b.exec("MERGE INTO q USING (VALUES (6), (8)) v (id) ON q.id = v.id WHEN MATCHED THEN DELETE")
+	b.wantRecords("public.p:6", "public.p:7", "public.q:6")
+}
+
+func TestCapture_CustomKeyIsRecorded(t *testing.T) {
+	b := partitioned(t)
+	b.exec("CREATE TABLE q (number smallint UNIQUE, name text); INSERT INTO q VALUES (7, 'a'), (NULL, 'b'), (-3, 'c')")
+	b.track("q", "number")
+	b.exec("DELETE FROM q")
+	b.wantRecords("public.q:-3", "public.q:7")
+	b.exec("CREATE TABLE r (number bigint PRIMARY KEY) PARTITION BY HASH (number); CREATE TABLE r0 PARTITION OF r FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+	b.exec("INSERT INTO r VALUES (1), (2)")
+	b.track("r", "number")
+	b.exec("DELETE FROM r WHERE number = 1; DELETE FROM r0")
+	b.wantRecords("public.r:1", "public.r:2")
+}
+
+func TestCapture_NothingOfADeletionDependsOnTheSession(t *testing.T) {
+	b := partitioned(t)
+	b.exec(`CREATE TABLE q (number int PRIMARY KEY); CREATE TABLE plain (id int PRIMARY KEY);
+		INSERT INTO q VALUES (1), (2), (3); INSERT INTO plain VALUES (1), (2), (3)`)
+	b.track("p", "")
+	b.track("q", "number")
+	b.track("plain", "")
+	// What an attacker or an unlucky application might put in front: tables and operators of the same names.
+	b.exec(`CREATE SCHEMA decoy; CREATE TABLE decoy.loose_foreign_keys_deleted_records (LIKE loose_foreign_keys_deleted_records);
+		CREATE TABLE decoy.old_table (id bigint, number bigint);
+		CREATE FUNCTION decoy.fail(text, text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''decoy''; END';
+		CREATE OPERATOR decoy.|| (FUNCTION = decoy.fail, LEFTARG = text, RIGHTARG = text)`)
+	for i, path := range []string{"decoy, pg_catalog", "", "leaves"} {
+		id := []string{"1", "2", "3"}[i]
+		b.exec("SELECT set_config('search_path', '" + path + "', false)")
+		b.exec("DELETE FROM public.p WHERE id = " + id + "; DELETE FROM public.q WHERE number = " + id + "; DELETE FROM public.plain WHERE id = " + id)
+		b.exec("RESET search_path")
+		b.wantRecords("public.p:"+id, "public.plain:"+id, "public.q:"+id)
+	}
+	b.exec("SET session_replication_role = replica")
+	b.exec("DELETE FROM p WHERE id = 4; DELETE FROM leaves.a1 WHERE id = 9")
+	b.exec("RESET session_replication_role")
+	b.wantRecords("public.p:4", "public.p:9")
+}
+
+func TestCapture_ARoleWithoutRightsOnTheQueueMayDelete(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	b.exec(`CREATE ROLE deleter_of_p LOGIN PASSWORD 'x'; GRANT SELECT, DELETE ON p, leaves.b TO deleter_of_p; GRANT USAGE ON SCHEMA leaves TO deleter_of_p;
+		REVOKE ALL ON SCHEMA gitlab_partitions_dynamic, maintenance FROM PUBLIC`)
+	t.Cleanup(func() { b.exec("DROP OWNED BY deleter_of_p; DROP ROLE deleter_of_p") })
+	b.exec("SET ROLE deleter_of_p")
+	b.exec("DELETE FROM public.p WHERE id = 1; DELETE FROM leaves.b WHERE id = 2")
+	var allowed bool
+	err := b.sql.QueryRow(context.Background(), `SELECT has_table_privilege('public.loose_foreign_keys_deleted_records', 'INSERT')`).Scan(&allowed)
+	b.exec("RESET ROLE")
+	if err != nil || allowed {
+		t.Errorf("the role may write to the queue itself: %v, %v", allowed, err)
+	}
+	b.wantRecords("public.p:1", "public.p:2")
+}
+
+func TestCapture_NobodyElseCanMakeTriggersThatReportLiveRows(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (number int PRIMARY KEY)")
+	b.track("p", "number")
+	b.exec("CREATE ROLE forger_of_records; GRANT CREATE ON SCHEMA public TO forger_of_records")
+	t.Cleanup(func() { b.exec("DROP OWNED BY forger_of_records; DROP ROLE forger_of_records") })
+	b.exec("SET ROLE forger_of_records; CREATE TABLE mine (id int, number int)")
+	for _, function := range []string{"", "_override_table", "_with_number"} {
+		_, err := b.sql.Exec(context.Background(), `CREATE TRIGGER t`+function+` AFTER DELETE ON mine REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records`+function+`('p')`)
+		if err == nil {
+			t.Errorf("a trigger with the function %q was made without the right to", function)
+		}
+	}
+	b.exec("RESET ROLE")
+}
+
+func TestCapture_SchemaAndTableNamesAreLiteral(t *testing.T) {
+	b := newBench(t, "")
+	const schema = `we;ird "sc\he'ma $$ {queue}`
+	b.exec("CREATE SCHEMA " + quoted(schema))
+	b.exec("ALTER DATABASE " + quoted(b.value("current_database()")) + " SET search_path = " + quoted(schema))
+	b.Database, b.sql = open(t, b.url), connect(t, b.url)
+	b.install("installed")
+	names := []string{"Weird Table-1", "select", `a.b"c\'d`, "{table} $1 %s", "Ünïcödé", "n2345678901234567890123456789012345678901234_6"}
+	for _, name := range names {
+		b.exec("CREATE TABLE " + quoted(name) + ` (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part)`)
+		b.exec("CREATE TABLE " + quoted(name[:5]+" leaf") + " PARTITION OF " + quoted(name) + " DEFAULT")
+		b.exec("INSERT INTO " + quoted(name) + " VALUES (1, 1), (2, 2)")
+		b.track(name, "")
+		b.exec("DELETE FROM " + quoted(name) + " WHERE id = 1")
+		b.exec("DELETE FROM " + quoted(name[:5]+" leaf"))
+		b.wantRecords(schema+"."+name+":1", schema+"."+name+":2")
+		b.track(name, "")
+		b.exec("CREATE TABLE " + quoted("plain "+name[:5]) + ` (";'\ x" int PRIMARY KEY); INSERT INTO ` + quoted("plain "+name[:5]) + " VALUES (7)")
+		b.track("plain "+name[:5], `;'\ x`)
+		b.exec("DELETE FROM " + quoted("plain "+name[:5]))
+		b.wantRecords(schema + ".plain " + name[:5] + ":7")
+	}
+}
+
+func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }

@@ -1,0 +1,151 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// dump is the whole schema of the database, as pg_dump writes it.
+func (b *bench) dump() string {
+	b.Helper()
+	program := "pg_dump"
+	if _, err := exec.LookPath(program); err != nil {
+		program = b.value("(SELECT setting FROM pg_config WHERE name = 'BINDIR') || '/pg_dump'")
+	}
+	out, err := exec.CommandContext(context.Background(), program, "--schema-only", b.url).Output()
+	if err != nil {
+		b.Fatalf("pg_dump: %v", err)
+	}
+	// Newer versions put a random key into every dump.
+	return regexp.MustCompile(`(?m)^\\(un)?restrict .*$`).ReplaceAllString(string(out), "")
+}
+
+func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
+	b := newBench(t, "")
+	b.install(repo.QueueInstalled)
+	b.want(`SELECT string_agg(relname || ' ' || relkind::text || coalesce(' ' || array_to_string(c.reloptions, ','), ''), E'\n' ORDER BY relname COLLATE "C")
+		FROM pg_class c WHERE relname LIKE '%loose_foreign_keys%' AND relkind NOT IN ('i', 'I')`,
+		"loose_foreign_keys_deleted_records p\nloose_foreign_keys_deleted_records_1 r autovacuum_vacuum_scale_factor=0.01\n"+
+			"loose_foreign_keys_deleted_records_id_seq S")
+	b.want("SELECT (partition, active_since = now() OR active_since < now()) FROM maintenance.queue_partitions", "(1,t)")
+	b.want(`SELECT pg_get_indexdef('index_loose_foreign_keys_deleted_records_for_partitioned_query'::regclass)`,
+		"CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON ONLY public.loose_foreign_keys_deleted_records "+
+			"USING btree (partition, fully_qualified_table_name, consume_after, id) WHERE (status = 1)")
+	before := b.dump()
+	b.install(repo.QueueOurs)
+	if b.dump() != before {
+		t.Error("the second install changed the schema")
+	}
+}
+
+func TestInstallQueue_LeavesGitLabsQueueAlone(t *testing.T) {
+	for _, schema := range []string{"main", "ci", "sec"} {
+		b := newBench(t, schema)
+		before := b.dump()
+		b.install(repo.QueueGitLabs)
+		if b.dump() != before {
+			t.Errorf("%s: install changed the schema", schema)
+		}
+		b.want("SELECT count(*) FROM maintenance.queue_partitions", "0")
+	}
+}
+
+func TestInstallQueue_IsShapedLikeGitLabs(t *testing.T) {
+	const columns = `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), ''), E'\n' ORDER BY attnum)
+		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+		WHERE attrelid = 'loose_foreign_keys_deleted_records'::regclass AND attnum > 0`
+	installed(t).want(columns, newBench(t, "main").value(columns))
+}
+
+func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
+	for sql, reason := range map[string]string{
+		"CREATE TABLE loose_foreign_keys_deleted_records (id bigint)":     "it has no column partition of type bigint, it has no column primary_key_value",
+		"CREATE VIEW loose_foreign_keys_deleted_records AS SELECT 1 AS id": "it has no column id of type bigint",
+		`CREATE TABLE loose_foreign_keys_deleted_records (id bigint NOT NULL DEFAULT 1, partition bigint NOT NULL DEFAULT 1, primary_key_value bigint,
+			status smallint DEFAULT 1, created_at timestamptz, fully_qualified_table_name text, consume_after timestamptz, cleanup_attempts smallint,
+			organization_id bigint NOT NULL) PARTITION BY LIST (id)`: "its column organization_id has no default, it is not partitioned by list (partition)",
+	} {
+		b := newBench(t, "")
+		b.exec(sql)
+		before := b.dump()
+		_, err := b.InstallQueue(context.Background())
+		b.wantRefusal(err, "public.loose_foreign_keys_deleted_records is not a queue", reason)
+		if b.dump() != before {
+			t.Error("a refused install changed the schema")
+		}
+	}
+}
+
+func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
+	b := newBench(t, "")
+	b.exec("CREATE TABLE loose_foreign_keys_deleted_records_id_seq (x int)")
+	before := b.dump()
+	_, err := b.InstallQueue(context.Background())
+	wantSays(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
+	if b.dump() != before {
+		t.Error("a failed install changed the schema")
+	}
+}
+
+func TestInstallQueue_UsesFunctionsThatExist(t *testing.T) {
+	b := newBench(t, "")
+	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+	b.install(repo.QueueInstalled)
+	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN RETURN NULL; END")
+	b.want("SELECT prosecdef FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records_override_table'", "true")
+}
+
+func TestInstallQueue_ForgetsAQueueThatIsNoMore(t *testing.T) {
+	b := installed(t)
+	b.exec(`INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate) VALUES (1, 1, 'x', 'P0001');
+		INSERT INTO maintenance.queue_partitions VALUES (2, now()); DROP TABLE loose_foreign_keys_deleted_records`)
+	b.install(repo.QueueInstalled)
+	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
+	b.want("SELECT count(*) FROM maintenance.record_failures", "0")
+}
+
+func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
+	b := newBench(t, "")
+	results := make(chan string, 4)
+	for range cap(results) {
+		go func() {
+			result, err := b.InstallQueue(context.Background())
+			if err != nil {
+				result = err.Error()
+			}
+			results <- result
+		}()
+	}
+	count := map[string]int{}
+	for range cap(results) {
+		count[<-results]++
+	}
+	if count[repo.QueueInstalled] != 1 || count[repo.QueueOurs] != 3 {
+		t.Errorf("got %v, want one that installed and three that found it", count)
+	}
+}
+
+func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
+	b := newBench(t, "")
+	_, err := open(t, b.with("search_path=nowhere")).InstallQueue(context.Background())
+	b.wantRefusal(err, "no schema of the connection's search_path exists")
+
+	b.exec(`CREATE ROLE poor_installer LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA maintenance TO poor_installer;
+		GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO poor_installer`)
+	t.Cleanup(func() { b.exec("DROP OWNED BY poor_installer; DROP ROLE poor_installer") })
+	_, err = open(t, b.as("poor_installer", "x")).InstallQueue(context.Background())
+	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns")
+	b.want("SELECT to_regnamespace('gitlab_partitions_dynamic') IS NULL", "true")
+}
+
+func TestInstallQueue_DatabaseThatIsDownIsUnreachable(t *testing.T) {
+	_, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background())
+	if !errors.Is(err, repo.ErrUnreachable) {
+		t.Errorf("got %v, want ErrUnreachable", err)
+	}
+}

@@ -1,0 +1,330 @@
+package repo_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestTrack_TwiceMakesOneTriggerThatAlwaysFires(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (id int PRIMARY KEY)")
+	if got := b.track("p", ""); got.Table != "public.p" || got.Column != "id" || !slices.Equal(got.Triggers, []string{"p_loose_fk_trigger on public.p"}) {
+		t.Errorf("got %+v", got)
+	}
+	for _, column := range []string{"", "id"} {
+		if got := b.track("p", column); len(got.Triggers) != 0 {
+			t.Errorf("tracked already, got %+v", got)
+		}
+	}
+	b.wantTriggers("p:A")
+	b.want("SELECT tgfoid::regproc || '/' || tgnargs FROM pg_trigger", "insert_into_loose_foreign_keys_deleted_records/0")
+}
+
+func TestTrack_PartitionedParentGetsATriggerOnEveryLevelAndLeaf(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	b.wantTriggers("a:A", "leaves.a1:A", "leaves.a2:A", "leaves.b:A", "p:A")
+	b.want("SELECT string_agg(DISTINCT tgname || ':' || encode(tgargs, 'escape'), ' ' ORDER BY tgname || ':' || encode(tgargs, 'escape')) FROM pg_trigger",
+		`a1_loose_fk_trigger:p\000 a2_loose_fk_trigger:p\000 a_loose_fk_trigger:p\000 b_loose_fk_trigger:p\000 p_loose_fk_trigger:p\000`)
+}
+
+func TestTrack_AddsWhatIsMissingOnly(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	b.exec("CREATE TABLE leaves.c (id bigint NOT NULL, part int NOT NULL); ALTER TABLE p ATTACH PARTITION leaves.c FOR VALUES IN (4)")
+	if got := b.track("p", "").Triggers; !slices.Equal(got, []string{"c_loose_fk_trigger on leaves.c"}) {
+		t.Errorf("got %q, want the new leaf's alone", got)
+	}
+	b.exec("ALTER TABLE leaves.c DISABLE TRIGGER c_loose_fk_trigger; ALTER TABLE ONLY p ENABLE REPLICA TRIGGER p_loose_fk_trigger")
+	b.exec("ALTER TABLE leaves.b ENABLE TRIGGER b_loose_fk_trigger")
+	if got := b.track("p", "").Triggers; !slices.Equal(got, []string{"p_loose_fk_trigger on public.p", "c_loose_fk_trigger on leaves.c"}) {
+		t.Errorf("got %q, want those that did not fire", got)
+	}
+	b.wantTriggers("a:A", "leaves.a1:A", "leaves.a2:A", "leaves.b:O", "leaves.c:A", "p:A")
+}
+
+func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
+	for schema, tables := range map[string][]string{
+		"main": {"users", "projects", "namespaces", "merge_requests"}, "ci": {"p_ci_pipelines", "ci_triggers"}, "sec": {"vulnerabilities"},
+	} {
+		b := newBench(t, schema)
+		before := b.dump()
+		for _, table := range tables {
+			if got := b.track(table, "").Triggers; len(got) != 0 {
+				t.Errorf("%s: got %q", table, got)
+			}
+		}
+		if b.dump() != before {
+			t.Errorf("%s: track changed the schema", schema)
+		}
+	}
+	b := newBench(t, "main")
+	b.exec("CREATE TABLE own (id int PRIMARY KEY); INSERT INTO own VALUES (1)")
+	b.track("own", "")
+	b.exec("DELETE FROM own")
+	b.wantRecords("public.own:1")
+}
+
+func TestTrack_ATableThatWasRenamedIsStillTracked(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (id int PRIMARY KEY)")
+	b.track("p", "")
+	b.exec("ALTER TABLE p RENAME TO q; INSERT INTO q VALUES (1)")
+	if got := b.track("q", "").Triggers; len(got) != 0 {
+		t.Errorf("got %q, want none: a second trigger would record everything twice", got)
+	}
+	b.exec("DELETE FROM q")
+	b.wantRecords("public.q:1")
+}
+
+func TestTrack_RefusesWhatCannotBeRecorded(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE uuids (id uuid PRIMARY KEY); CREATE TABLE texts (id text PRIMARY KEY); CREATE TABLE numerics (id numeric PRIMARY KEY);
+		CREATE TABLE keyless (number int PRIMARY KEY, wide bigint); CREATE TABLE composite (id int, x int, PRIMARY KEY (id, x));
+		CREATE TABLE many (id int PRIMARY KEY, nonunique int, partial int, together int, deferred int UNIQUE DEFERRABLE, lowered text, including int);
+		CREATE INDEX ON many (nonunique); CREATE UNIQUE INDEX ON many (partial) WHERE partial > 0; CREATE UNIQUE INDEX ON many (together, id);
+		CREATE UNIQUE INDEX ON many ((nonunique + 1)); CREATE UNIQUE INDEX ON many (including) INCLUDE (together);
+		CREATE TABLE invalid (id int PRIMARY KEY, x int); CREATE UNIQUE INDEX invalid_x ON invalid (x);
+		UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'invalid_x'::regclass;
+		CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
+		CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; CREATE FOREIGN TABLE f (id int) SERVER s;
+		CREATE TABLE shared (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE shared_1 PARTITION OF shared FOR VALUES IN (1);
+		CREATE TABLE remote (id int) PARTITION BY LIST (id); CREATE FOREIGN TABLE remote_1 PARTITION OF remote FOR VALUES IN (1) SERVER s;
+		CREATE TABLE heirs (id int PRIMARY KEY); CREATE FOREIGN TABLE heir () INHERITS (heirs) SERVER s;
+		CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.p (id int PRIMARY KEY);
+		CREATE TABLE locked (id int PRIMARY KEY); CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+		CREATE TRIGGER lock BEFORE DELETE ON locked EXECUTE FUNCTION gitlab_schema_prevent_write()`)
+	before := b.dump()
+	for _, c := range []struct{ table, column, reason string }{
+		{"nowhere", "", "there is no table nowhere"},
+		{"uuids", "", "the key id of public.uuids is of type uuid: only smallint, integer and bigint can be recorded"},
+		{"texts", "", "is of type text"},
+		{"numerics", "", "is of type numeric"},
+		{"keyless", "", "public.keyless has no column id: name the key with --column"},
+		{"keyless", "absent", "public.keyless has no column absent"},
+		{"keyless", "ctid", "has no column ctid"},
+		{"keyless", "wide", "wide of public.keyless is neither the primary key nor alone in a valid unique index"},
+		{"composite", "", "id of public.composite is neither the primary key nor alone"},
+		{"many", "nonunique", "neither the primary key nor alone"},
+		{"many", "partial", "neither the primary key nor alone"},
+		{"many", "together", "neither the primary key nor alone"},
+		{"many", "deferred", "neither the primary key nor alone"},
+		{"many", "lowered", "is of type text"},
+		{"invalid", "x", "neither the primary key nor alone"},
+		{"v", "", "public.v is a view or a foreign table"},
+		{"m", "", "is a view or a foreign table"},
+		{"f", "", "is a view or a foreign table"},
+		{"shared", "id", ""},
+		{"shared_1", "", "public.shared_1 is a partition of shared: track that"},
+		{"shared", "part", "neither the primary key nor alone"},
+		{"remote", "", "remote has the foreign table public.remote_1 below it"},
+		{"heirs", "", "heirs has the foreign table public.heir below it"},
+		{"elsewhere.p", "", "elsewhere.p is not in the application schema"},
+		{"locked", "", "public.locked is write-protected here"},
+		{"loose_foreign_keys_deleted_records", "", "is the queue itself"},
+		{"loose_foreign_keys_deleted_records_1", "", "is a partition of loose_foreign_keys_deleted_records"},
+	} {
+		_, err := b.Track(context.Background(), c.table, c.column)
+		if c.reason == "" {
+			if err != nil {
+				t.Errorf("%s %s: %v", c.table, c.column, err)
+			}
+			if _, err := b.Untrack(context.Background(), c.table); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		b.wantRefusal(err, c.reason)
+	}
+	if b.dump() != before {
+		t.Error("refusals changed the schema")
+	}
+	b.track("many", "including")
+}
+
+func TestTrack_NeedsAQueue(t *testing.T) {
+	b := newBench(t, "")
+	b.exec("CREATE TABLE p (id int PRIMARY KEY)")
+	_, err := b.Track(context.Background(), "p", "")
+	b.wantRefusal(err, "there is no queue of deleted records: make it with `caretaker lfk install`")
+	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")
+	_, err = b.Track(context.Background(), "p", "")
+	b.wantRefusal(err, "is not a queue of deleted records")
+}
+
+func TestTrack_RefusesNamesThatPostgreSQLWouldCutOff(t *testing.T) {
+	b := installed(t)
+	name46, name47 := strings.Repeat("n", 46), strings.Repeat("n", 44)+"é"+"n"
+	b.exec(`CREATE TABLE ` + name46 + ` (id int PRIMARY KEY); CREATE TABLE ` + name47 + ` (id int PRIMARY KEY);
+		CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
+		CREATE TABLE "` + name47 + `_leaf" PARTITION OF p FOR VALUES IN (2);
+		CREATE TABLE q (organizations int PRIMARY KEY, group_number int UNIQUE, group_id int UNIQUE)`)
+	b.track(name46, "")
+	_, err := b.Track(context.Background(), name47, "")
+	b.wantRefusal(err, "the name "+name47+"_loose_fk_trigger would have 64 bytes, PostgreSQL allows 63")
+	_, err = b.Track(context.Background(), "p", "")
+	b.wantRefusal(err, name47+"_leaf_loose_fk_trigger would have 69 bytes")
+	_, err = b.Track(context.Background(), "q", "organizations")
+	b.wantRefusal(err, "insert_into_loose_foreign_keys_deleted_records_with_organizations would have 65 bytes")
+	b.track("q", "group_id")
+	b.wantTriggers(name46+":A", "q:A")
+	b.want("SELECT count(*) FROM pg_proc WHERE proname LIKE 'insert%with%'", "1")
+}
+
+func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
+	b := partitioned(t)
+	b.exec(`CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TABLE q (id int PRIMARY KEY, number int UNIQUE);
+		CREATE TRIGGER q_loose_fk_trigger AFTER DELETE ON q FOR EACH STATEMENT EXECUTE FUNCTION other();
+		CREATE TRIGGER b_loose_fk_trigger AFTER DELETE ON leaves.b REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_override_table('other', '[]')`)
+	before := b.dump()
+	_, err := b.Track(context.Background(), "q", "")
+	b.wantRefusal(err, "public.q has a different trigger named q_loose_fk_trigger, which calls other()")
+	_, err = b.Track(context.Background(), "p", "")
+	b.wantRefusal(err, "leaves.b has a different trigger named b_loose_fk_trigger", "override_table('other', '[]')")
+	if b.dump() != before {
+		t.Error("refusals changed the schema")
+	}
+	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
+	b.track("q", "number")
+	for _, column := range []string{"", "id"} {
+		_, err = b.Track(context.Background(), "q", column)
+		b.wantRefusal(err, "public.q is tracked by its column number: say --column number, or `caretaker lfk untrack q` first")
+	}
+}
+
+func TestTrack_AFunctionThatExistsIsUsedAsItIs(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE q (number int PRIMARY KEY);
+		CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_number() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	b.track("q", "number")
+	b.want("SELECT prosrc FROM pg_proc WHERE proname LIKE '%with_number'", "BEGIN RETURN NULL; END")
+	b.exec("DROP FUNCTION insert_into_loose_foreign_keys_deleted_records; CREATE TABLE p (id int PRIMARY KEY)")
+	_, err := b.Track(context.Background(), "p", "")
+	b.wantRefusal(err, "insert_into_loose_foreign_keys_deleted_records", "is missing")
+}
+
+func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
+	b := partitioned(t)
+	other := connect(t, b.url)
+	tx, err := other.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"); err != nil {
+		t.Fatal(err)
+	}
+	before := b.dump()
+	_, err = b.Track(context.Background(), "p", "")
+	wantSays(t, err, "track p on main", "55P03", "nothing was changed, because another transaction held a lock for more than 2 s: try again")
+	if b.dump() != before {
+		t.Error("a track that failed changed the schema")
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	b.track("p", "")
+	// What is tracked already needs no lock.
+	if tx, err = other.Begin(context.Background()); err == nil {
+		_, err = tx.Exec(context.Background(), "LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.track("p", "").Triggers; len(got) != 0 {
+		t.Errorf("got %q, want none", got)
+	}
+	_ = tx.Rollback(context.Background())
+}
+
+func TestTrack_NeedsTheTablesOwner(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE p (id int PRIMARY KEY); CREATE ROLE poor_tracker LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA maintenance TO poor_tracker;
+		GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO poor_tracker; GRANT ALL ON p TO poor_tracker`)
+	t.Cleanup(func() { b.exec("DROP OWNED BY poor_tracker; DROP ROLE poor_tracker") })
+	_, err := open(t, b.as("poor_tracker", "x")).Track(context.Background(), "p", "")
+	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
+	b.wantTriggers()
+}
+
+func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
+	b := newBench(t, "")
+	b.exec("CREATE SCHEMA app; CREATE TABLE app.p (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY); INSERT INTO app.p VALUES (1)")
+	app := &bench{T: t, Database: open(t, b.with("search_path=app,public")), url: b.url, sql: b.sql}
+	app.install("installed")
+	app.track("p", "")
+	b.wantTriggers("app.p:A")
+	b.exec("DELETE FROM app.p; SET search_path = app")
+	b.wantRecords("app.p:1")
+}
+
+func TestUntrack_OneLeafOrAll(t *testing.T) {
+	b := partitioned(t)
+	b.track("p", "")
+	for _, name := range []string{"leaves.a1", "a2"} {
+		got, err := b.Untrack(context.Background(), name)
+		if err != nil || len(got.Triggers) != 1 || got.Parent != "" {
+			t.Fatalf("%s: got %+v, %v", name, got, err)
+		}
+	}
+	b.wantTriggers("a:A", "leaves.b:A", "p:A")
+	b.exec("DELETE FROM leaves.a1 WHERE id = 3; DELETE FROM leaves.b WHERE id = 2; DELETE FROM p WHERE id = 6")
+	b.wantRecords("public.p:2", "public.p:6")
+	got, err := b.Untrack(context.Background(), "p")
+	if err != nil || got.Table != "public.p" || got.Parent != "p" ||
+		!slices.Equal(got.Triggers, []string{"p_loose_fk_trigger on public.p", "a_loose_fk_trigger on public.a", "b_loose_fk_trigger on leaves.b"}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	b.wantTriggers()
+	b.exec("DELETE FROM p")
+	b.wantRecords()
+}
+
+func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE p (id int PRIMARY KEY); CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER p_loose_fk_trigger AFTER DELETE ON p FOR EACH STATEMENT EXECUTE FUNCTION other()`)
+	_, err := b.Untrack(context.Background(), "p")
+	b.wantRefusal(err, "public.p is not tracked")
+	_, err = b.Untrack(context.Background(), "nowhere")
+	b.wantRefusal(err, "there is no table nowhere")
+	b.wantTriggers("p:O")
+}
+
+func TestUntrack_AnAmbiguousNameIsRefused(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE SCHEMA x; CREATE SCHEMA y; CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+		CREATE TABLE x.leaf PARTITION OF p FOR VALUES IN (1); CREATE TABLE y.leaf PARTITION OF p FOR VALUES IN (2)`)
+	b.track("p", "")
+	_, err := b.Untrack(context.Background(), "leaf")
+	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
+	_, err = b.Track(context.Background(), "leaf", "")
+	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
+	if _, err := b.Untrack(context.Background(), "y.leaf"); err != nil {
+		t.Error(err)
+	}
+	b.wantTriggers("p:A", "x.leaf:A")
+}
+
+func TestTrack_StatementsRunThroughAPoolerWithoutPreparedStatements(t *testing.T) {
+	b := newBench(t, "")
+	b.exec("CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1)")
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		name := map[pgx.QueryExecMode]string{pgx.QueryExecModeExec: "exec", pgx.QueryExecModeSimpleProtocol: "simple_protocol"}[mode]
+		d := open(t, b.with("default_query_exec_mode="+name))
+		if _, err := d.InstallQueue(context.Background()); err != nil {
+			t.Errorf("%s: install: %v", name, err)
+		}
+		if _, err := d.Track(context.Background(), "p", ""); err != nil {
+			t.Errorf("%s: track: %v", name, err)
+		}
+		if _, err := d.Untrack(context.Background(), "p"); err != nil {
+			t.Errorf("%s: untrack: %v", name, err)
+		}
+	}
+}
