@@ -1,0 +1,93 @@
+package repo_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// buried makes a queue with dead records 1 to n, the odd ones of p, the even ones of other.q.
+func buried(t *testing.T, n string) *bench {
+	t.Helper()
+	b := installed(t)
+	b.exec(`INSERT INTO maintenance.dead_records
+		(fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		SELECT CASE n % 2 WHEN 1 THEN 'public.p' ELSE 'other.q' END, n * 10, 'c.p_id -> p', 'P0001', 'no', 10, now() - interval '1 day'
+		FROM generate_series(1, ` + n + `) n`)
+	return b
+}
+
+func TestDeadRecords_ArePagedByID(t *testing.T) {
+	b := buried(t, "5")
+	for _, c := range []struct {
+		filter repo.DeadRecordFilter
+		after  int64
+		want   []int64
+	}{
+		{repo.DeadRecordFilter{}, 0, []int64{1, 2, 3}},
+		{repo.DeadRecordFilter{}, 3, []int64{4, 5}},
+		{repo.DeadRecordFilter{Table: "p"}, 0, []int64{1, 3, 5}},
+		{repo.DeadRecordFilter{Table: "public.p"}, 1, []int64{3, 5}},
+		{repo.DeadRecordFilter{Table: "other.q"}, 0, []int64{2, 4}},
+		{repo.DeadRecordFilter{Table: "q"}, 0, nil},
+		{repo.DeadRecordFilter{ID: new(int64(4))}, 0, []int64{4}},
+		{repo.DeadRecordFilter{ID: new(int64(4)), Table: "p"}, 0, nil},
+	} {
+		page, err := b.DeadRecords(context.Background(), c.filter, c.after, 3)
+		var got []int64
+		for _, r := range page {
+			got = append(got, r.ID)
+			if r.Key != r.ID*10 || r.Definition != "c.p_id -> p" || r.SQLState != "P0001" || r.Message != "no" || r.Failures != 10 ||
+				!r.RecordedAt.Before(r.DeadAt) {
+				t.Errorf("got %+v", r)
+			}
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%+v after %d: got %v, %v, want %v", c.filter, c.after, got, err, c.want)
+		}
+	}
+}
+
+func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
+	b := buried(t, "5")
+	for _, c := range []struct {
+		filter  repo.DeadRecordFilter
+		n       int64
+		records []string
+	}{
+		{repo.DeadRecordFilter{ID: new(int64(9))}, 0, nil},
+		{repo.DeadRecordFilter{ID: new(int64(3))}, 1, []string{"public.p:30"}},
+		{repo.DeadRecordFilter{Table: "p"}, 2, []string{"public.p:10", "public.p:50"}},
+		{repo.DeadRecordFilter{}, 2, []string{"other.q:20", "other.q:40"}},
+	} {
+		n, err := b.RetryDeadRecords(context.Background(), c.filter)
+		if err != nil || n != c.n {
+			t.Errorf("%+v: got %d, %v, want %d", c.filter, n, err, c.n)
+		}
+		b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE (partition, status, cleanup_attempts, consume_after) <> (1, 1, 0, created_at)", "0")
+		b.wantRecords(c.records...)
+	}
+	b.want("SELECT count(*) FROM maintenance.dead_records", "0")
+}
+
+func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
+	b := buried(t, "2500")
+	if n, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{}); err != nil || n != 2500 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
+}
+
+func TestRetryDeadRecords_NothingIsLostIfTheQueueRefuses(t *testing.T) {
+	b := buried(t, "3")
+	b.exec("ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 7")
+	if n, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{}); err == nil || n != 0 {
+		t.Errorf("got %d, %v, want an error", n, err)
+	}
+	b.want("SELECT count(*) FROM maintenance.dead_records", "3")
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
+	_, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{})
+	b.wantRefusal(err, "there is no queue of deleted records")
+}
