@@ -131,15 +131,28 @@ func (c *Cluster) Dir() string { return c.folder.path }
 
 // CreateDatabase makes an empty database, unless it exists.
 func (c *Cluster) CreateDatabase(ctx context.Context, name string) error {
-	err := c.exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
-	var known *pgconn.PgError
-	if errors.As(err, &known) && known.Code == "42P04" {
-		return nil
-	}
-	if err != nil {
+	if err := c.createDatabase(ctx, name); err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
 	}
 	return nil
+}
+
+func (c *Cluster) createDatabase(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var exists bool
+	row := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name)
+	if err := row.Scan(&exists); err != nil || exists {
+		return err
+	}
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	if known, ok := errors.AsType[*pgconn.PgError](err); ok && known.Code == "42P04" {
+		return nil // made by somebody else in between
+	}
+	return err
 }
 
 // exec runs single statements on the maintenance database.

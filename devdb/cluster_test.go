@@ -151,6 +151,22 @@ func TestCluster_TakenPortIsGivenUp(t *testing.T) {
 	}
 }
 
+func TestCluster_PortTakenBetweenLookAndStartIsNoticed(t *testing.T) {
+	c := start(t, Config{Dir: t.TempDir()})
+	stop(t, c)
+	found, err := find(t.Context(), os.Getenv("PATH"), places(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: databases.Cluster(t).port}
+	if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
+		t.Errorf("error %v", err)
+	}
+	if missing(c.folder.data()) {
+		t.Error("the data is gone")
+	}
+}
+
 func TestCluster_InterruptedCreationIsRepeated(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700); err != nil {
