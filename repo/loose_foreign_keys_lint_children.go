@@ -89,7 +89,8 @@ type childLook struct {
 }
 
 func (l childLook) inspect(ctx context.Context) (*InspectedChild, error) {
-	child := &InspectedChild{}
+	// What cannot run at all is not called slow as well.
+	child := &InspectedChild{Indexed: true}
 	values := slices.Clone(l.key.Conditions)
 	if l.key.OnDelete == UpdateColumnTo {
 		values = append(values, ColumnValue{l.key.TargetColumn, l.key.TargetValue})
@@ -121,9 +122,6 @@ func (l childLook) inspect(ctx context.Context) (*InspectedChild, error) {
 		if child.Indexed, err = l.indexed(ctx, l.home.OID); err != nil {
 			return nil, err
 		}
-	} else {
-		// What cannot run at all is not slow as well.
-		child.Indexed = true
 	}
 	if l.key.OnDelete == AsyncNullify {
 		child.NeverNull = column.NotNull

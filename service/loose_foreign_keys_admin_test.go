@@ -1,0 +1,181 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func reopen(t *testing.T, url string) *repo.Database {
+	t.Helper()
+	d, err := repo.Open(context.Background(), "main", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// withDown adds a database that does not answer.
+func (e *estate) withDown(keys service.LooseForeignKeys) service.LooseForeignKeys {
+	e.t.Helper()
+	d, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(d.Close)
+	keys.Databases = append(keys.Databases, d)
+	return keys
+}
+
+func wantSays(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("got %v, want %q in it", err, w)
+		}
+	}
+}
+
+func TestInstall_ReportsEachDatabase(t *testing.T) {
+	ctx := context.Background()
+	e := newEstate(t, "", "main", "ci")
+	own := newEstate(t, "sec", "sec")
+	e.open = append(e.open, own.open...)
+	keys := e.keys("")
+	keys.Only = "ci"
+	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, []service.Installed{{Database: "ci", Result: "installed"}}) {
+		t.Errorf("got %v, %v", done, err)
+	}
+	keys.Only = ""
+	want := []service.Installed{{Database: "main", Result: "installed"}, {Database: "ci", Result: "managed by caretaker"}, {Database: "sec", Result: "managed by GitLab, nothing changed"}}
+	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, want) {
+		t.Errorf("got %v, %v", done, err)
+	}
+}
+
+func TestInstall_ADatabaseThatIsDownDoesNotStopTheOthers(t *testing.T) {
+	e := newEstate(t, "", "main")
+	done, err := e.withDown(e.keys("")).Install(context.Background())
+	if !errors.Is(err, repo.ErrUnreachable) || len(done) != 1 || done[0].Result != "installed" {
+		t.Errorf("got %v, %v", done, err)
+	}
+}
+
+func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
+	ctx := context.Background()
+	e := newEstate(t, "", "main", "ci")
+	e.install()
+	e.exec("main", "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE here (id int PRIMARY KEY)")
+	e.exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
+	keys := e.keys("")
+	_, err := keys.Track(ctx, "p", "")
+	wantSays(t, err, "p is in main, ci: say with --database in which to track it")
+	_, err = keys.Track(ctx, "nowhere", "")
+	wantSays(t, err, "there is no table nowhere in main, ci")
+	_, err = keys.Track(ctx, "seen", "")
+	wantSays(t, err, "ci: public.seen is a view")
+	if tracked, err := keys.Track(ctx, "here", ""); err != nil || tracked.Database != "main" || tracked.Table != "public.here" {
+		t.Errorf("got %+v, %v", tracked, err)
+	}
+	keys.Only = "ci"
+	if tracked, err := keys.Track(ctx, "p", ""); err != nil || tracked.Database != "ci" {
+		t.Errorf("got %+v, %v", tracked, err)
+	}
+	_, err = keys.Track(ctx, "here", "")
+	wantSays(t, err, "there is no table here in ci")
+	e.want("main", "SELECT count(*) FROM pg_trigger WHERE tgname = 'p_loose_fk_trigger'", "0")
+
+	// With one of the databases down nobody knows whether there is a choice.
+	keys = e.withDown(e.keys(""))
+	if _, err := keys.Track(ctx, "here", ""); !errors.Is(err, repo.ErrUnreachable) {
+		t.Errorf("got %v, want ErrUnreachable", err)
+	}
+}
+
+func TestUntrack_NamesDefinitionsThatAreNoLongerFed(t *testing.T) {
+	ctx := context.Background()
+	const definitions = `
+c:
+  - {table: p, column: p_id, on_delete: async_delete}
+  - {table: q, column: q_id, on_delete: async_delete}
+d: [{table: p, column: p_id, on_delete: async_nullify}]
+`
+	e := newEstate(t, "", "main", "ci")
+	e.exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
+		CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1, 1), (2, 1); INSERT INTO c VALUES (1, 1), (2, 1)`)
+	e.install("p")
+	e.exec("main", "DELETE FROM p WHERE id = 1")
+	keys := e.keys(definitions)
+	done, err := keys.Untrack(ctx, "p_1")
+	if err != nil || len(done) != 1 || done[0].Table != "public.p_1" || len(done[0].Unfed) != 0 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	done, err = keys.Untrack(ctx, "p")
+	if err != nil || len(done) != 1 || done[0].Database != "main" || !reflect.DeepEqual(done[0].Unfed, []string{"c.p_id -> p", "d.p_id -> p"}) {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	_, err = keys.Untrack(ctx, "p")
+	wantSays(t, err, "main: public.p is not tracked", "ci: there is no table p")
+
+	// What was pending is still cleaned.
+	e.exec("main", "DELETE FROM p WHERE id = 2")
+	wantCounts(t, run(t, e.service(definitions), "main"), "processed_records=1 deleted_rows=1")
+	e.want("main", "SELECT string_agg(p_id::text, ',') FROM c", "2")
+}
+
+func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
+	ctx := context.Background()
+	e := newEstate(t, "", "main", "ci")
+	e.install()
+	const bury = `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		SELECT 'public.' || t, 7, 'c.p_id -> p', 'P0001', 'no', 10, now() FROM unnest($1::text[]) t`
+	e.exec("main", bury, []string{"p", "q", "p"})
+	e.exec("ci", bury, []string{"p"})
+	keys := e.keys("")
+	list := func(table string) (got string) {
+		err := keys.Dead(ctx, table, func(r service.DeadRecord) error {
+			got += strings.Join([]string{r.Database, r.Table}, ":") + " "
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return got
+	}
+	if got := list(""); got != "main:public.p main:public.q main:public.p ci:public.p " {
+		t.Errorf("got %q", got)
+	}
+	if got := list("q"); got != "main:public.q " {
+		t.Errorf("got %q", got)
+	}
+	one, three, nine := int64(1), int64(3), int64(9)
+	for _, c := range []struct {
+		id    *int64
+		table string
+		want  []service.Retried
+		err   string
+	}{
+		{&one, "", nil, "there is a dead record 1 in main, ci: say with --database"},
+		{&nine, "", nil, "no dead record matches"},
+		{nil, "r", nil, "no dead record matches"},
+		{&three, "", []service.Retried{{Database: "main", Records: 1}}, ""},
+		{nil, "p", []service.Retried{{Database: "main", Records: 1}, {Database: "ci", Records: 1}}, ""},
+		{nil, "", []service.Retried{{Database: "main", Records: 1}}, ""},
+		{nil, "", nil, "no dead record matches"},
+	} {
+		done, err := keys.Retry(ctx, c.id, c.table)
+		if (err != nil) != (c.err != "") || len(done)+len(c.want) > 0 && !reflect.DeepEqual(done, c.want) {
+			t.Errorf("%v %q: got %+v, %v, want %+v", c.id, c.table, done, err, c.want)
+		}
+		if c.err != "" {
+			wantSays(t, err, c.err)
+		}
+	}
+	e.want("main", "SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records", "public.p public.p public.q")
+}

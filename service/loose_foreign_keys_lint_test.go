@@ -1,0 +1,237 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// keys are the loose foreign keys of an estate.
+func (e *estate) keys(definitions string) service.LooseForeignKeys {
+	e.t.Helper()
+	keys := service.LooseForeignKeys{Databases: e.open}
+	if definitions != "" {
+		keys.Definitions = load(e.t, definitions)
+	}
+	return keys
+}
+
+// install makes queues in all databases, and tracks tables: "table" or "table column".
+func (e *estate) install(tables ...string) {
+	e.t.Helper()
+	keys := e.keys("")
+	if _, err := keys.Install(context.Background()); err != nil {
+		e.t.Fatal(err)
+	}
+	for _, t := range tables {
+		table, column, _ := strings.Cut(t, " ")
+		if _, err := keys.Track(context.Background(), table, column); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// wantFindings fails the test unless lint finds exactly these: "severity code database object", in any order.
+func wantFindings(t *testing.T, keys service.LooseForeignKeys, want ...string) service.Lint {
+	t.Helper()
+	result, err := keys.Lint(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := map[string]bool{}
+	for _, w := range want {
+		wanted[w] = true
+	}
+	for _, f := range result.Findings {
+		line := strings.Join([]string{f.Severity, f.Code, f.Database, f.Object}, " ")
+		if !wanted[line] {
+			t.Errorf("found %s: %s", line, f.Advice)
+		}
+		delete(wanted, line)
+		if f.Advice == "" || strings.Contains(f.Advice, "%!") {
+			t.Errorf("%s gives no advice: %q", line, f.Advice)
+		}
+	}
+	for line := range wanted {
+		t.Errorf("not found: %s", line)
+	}
+	if len(result.Findings) != result.Errors+result.Warnings {
+		t.Errorf("%d errors and %d warnings in %d findings", result.Errors, result.Warnings, len(result.Findings))
+	}
+	return result
+}
+
+func TestLint_CleanSetUpHasNoFindings(t *testing.T) {
+	e := newEstate(t, "", "main", "ci")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id int, state int); CREATE INDEX ON c (p_id)`)
+	e.exec("ci", `CREATE TABLE q (number int UNIQUE); CREATE TABLE d (id bigint, type text, q_id bigint, PRIMARY KEY (type, q_id, id)) PARTITION BY LIST (type);
+		CREATE TABLE d1 PARTITION OF d DEFAULT`)
+	e.install("p", "q number")
+	wantFindings(t, e.keys(`
+c:
+  - {table: p, column: p_id, on_delete: async_nullify}
+  - {table: q, column: p_id, on_delete: update_column_to, target_column: state, target_value: 2}
+d: [{table: q, column: q_id, on_delete: async_delete, conditions: [{column: type, value: x}]}]
+`))
+}
+
+func TestLint_ReferenceSchemaWithItsOwnDefinitions(t *testing.T) {
+	e := &estate{t: t}
+	for _, name := range []string{"main", "ci", "sec"} {
+		e.open = append(e.open, newEstate(t, name, name).open...)
+	}
+	wantFindings(t, e.keys(devdb.Definitions()),
+		"warning trigger_not_always main public.users", "warning trigger_not_always main public.projects",
+		"warning trigger_not_always main public.namespaces", "warning trigger_not_always main public.merge_requests",
+		"warning trigger_not_always ci public.ci_triggers", "warning trigger_not_always ci public.p_ci_pipelines",
+		"warning trigger_not_always ci gitlab_partitions_dynamic.ci_pipelines_100", "warning trigger_not_always ci gitlab_partitions_dynamic.ci_pipelines_101",
+		"warning trigger_not_always ci gitlab_partitions_dynamic.ci_pipelines_102", "warning trigger_not_always sec public.vulnerabilities")
+}
+
+func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
+	e := newEstate(t, "", "main")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TYPE mood AS ENUM ('good');
+		CREATE TABLE none (p_id int);
+		CREATE TABLE behind (x int, p_id int); CREATE INDEX ON behind (x, p_id);
+		CREATE TABLE typed (type text, p_id int); CREATE INDEX ON typed (type, p_id);
+		CREATE TABLE first (x int, p_id int); CREATE INDEX ON first (p_id, x);
+		CREATE TABLE nonnull (p_id int); CREATE INDEX ON nonnull (p_id) WHERE p_id IS NOT NULL;
+		CREATE TABLE positive (p_id int); CREATE INDEX ON positive (p_id) WHERE p_id > 0;
+		CREATE TABLE conditional (type varchar(20), p_id int, b boolean); CREATE INDEX ON conditional (p_id) WHERE type = 'It''s' AND b;
+		CREATE TABLE otherwise (type varchar(20), p_id int); CREATE INDEX ON otherwise (p_id) WHERE type = 'Other';
+		CREATE TABLE moody (m mood, p_id int); CREATE INDEX ON moody (p_id, m) WHERE p_id IS NOT NULL;
+		CREATE TABLE invalid (p_id int); CREATE INDEX invalid_p_id ON invalid (p_id);
+		UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'invalid_p_id'::regclass;
+		CREATE TABLE hashed (p_id int); CREATE INDEX ON hashed USING hash (p_id);
+		CREATE TABLE computed (p_id int); CREATE INDEX ON computed ((p_id + 1), p_id);
+		CREATE TABLE included (x int, p_id int); CREATE INDEX ON included (x) INCLUDE (p_id);
+		CREATE TABLE parts (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1); CREATE INDEX ON parts (p_id);
+		CREATE TABLE leaves (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE leaves_1 PARTITION OF leaves FOR VALUES IN (1); CREATE INDEX ON leaves_1 (p_id);
+		CREATE TABLE half (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE half_1 PARTITION OF half FOR VALUES IN (1);
+		CREATE TABLE half_2 PARTITION OF half FOR VALUES IN (2); CREATE INDEX ON half_1 (p_id); CREATE INDEX ON ONLY half (p_id);
+		CREATE TABLE bare (p_id int, part int) PARTITION BY LIST (part)`)
+	e.install("p")
+	const entry = ": [{table: p, column: p_id, on_delete: async_delete}]\n"
+	conditional := func(table, conditions string) string {
+		return table + ": [{table: p, column: p_id, on_delete: async_delete, conditions: [" + conditions + "]}]\n"
+	}
+	wantFindings(t, e.keys("bare"+entry+"behind"+entry+"computed"+entry+
+		conditional("conditional", `{column: b, value: true}, {column: type, value: "It's"}`)+"first"+entry+"half"+entry+"hashed"+entry+
+		"included"+entry+"invalid"+entry+"leaves"+entry+conditional("moody", "{column: m, value: good}")+"none"+entry+"nonnull"+entry+
+		conditional("otherwise", "{column: type, value: X}")+"parts"+entry+"positive"+entry+conditional("typed", "{column: type, value: X}")),
+		"error fk_not_indexed main none.p_id -> p", "error fk_not_indexed main behind.p_id -> p", "error fk_not_indexed main positive.p_id -> p",
+		"error fk_not_indexed main otherwise.p_id -> p", "error fk_not_indexed main invalid.p_id -> p", "error fk_not_indexed main hashed.p_id -> p",
+		"error fk_not_indexed main computed.p_id -> p", "error fk_not_indexed main included.p_id -> p", "error fk_not_indexed main half.p_id -> p",
+		"error fk_not_indexed main bare.p_id -> p")
+}
+
+func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
+	e := newEstate(t, "", "main")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE DOMAIN number AS int; CREATE DOMAIN strict AS int NOT NULL; CREATE TYPE mood AS ENUM ('good');
+		CREATE TABLE c (p_id bigint, nn bigint NOT NULL, checked int CHECK (checked IS NOT NULL), free int CHECK (free > 0), t text, u uuid, n number, s strict,
+			mood mood, short varchar(3), fixed char(4), money numeric(4, 2), doc json, b boolean, at timestamptz);
+		CREATE INDEX ON c (p_id); CREATE INDEX ON c (nn); CREATE INDEX ON c (checked); CREATE INDEX ON c (free); CREATE INDEX ON c (n); CREATE INDEX ON c (s);
+		CREATE TABLE d (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE d1 PARTITION OF d FOR VALUES IN (1); CREATE INDEX ON d (p_id);
+		ALTER TABLE d1 ALTER p_id SET NOT NULL`)
+	e.install("p")
+	var yaml strings.Builder
+	yaml.WriteString("c:\n")
+	nullify := func(column string) {
+		yaml.WriteString("  - {table: p, column: " + column + ", on_delete: async_nullify}\n")
+	}
+	for _, column := range []string{"p_id", "nn", "checked", "free", "n", "s", "t", "u", "absent"} {
+		nullify(column)
+	}
+	update := func(column, value string) {
+		yaml.WriteString("  - {table: p, column: p_id, on_delete: update_column_to, target_column: " + column + ", target_value: " + value + "}\n")
+	}
+	for _, good := range []string{"mood good", "short abc", "fixed abcd", "fixed ab", "money 12.5", "b true", "b 1", "at '2026-01-01 00:00Z'", "nn 5", "u 00000000-0000-0000-0000-000000000000"} {
+		column, value, _ := strings.Cut(good, " ")
+		update(column, `"`+strings.Trim(value, "'")+`"`)
+	}
+	result := wantFindings(t, e.keys(yaml.String()+"d: [{table: p, column: p_id, on_delete: async_nullify}]"),
+		"error nullify_not_null main c.nn -> p", "error nullify_not_null main c.checked -> p", "error nullify_not_null main c.s -> p",
+		"error nullify_not_null main d.p_id -> p", "error type_mismatch main c.t -> p", "error type_mismatch main c.u -> p",
+		"error column_missing main c.absent -> p")
+	if result.Errors != 7 {
+		t.Errorf("%d errors, want 7", result.Errors)
+	}
+	for _, bad := range []string{"mood bad", "short abcd", "fixed abcde", "money 12.345", "money 123", "b maybe", "at never", "nn x", "nn 99999999999999999999", "doc 1", "u 5"} {
+		column, value, _ := strings.Cut(bad, " ")
+		for _, how := range []string{
+			"on_delete: update_column_to, target_column: " + column + `, target_value: "` + value + `"`,
+			`on_delete: async_delete, conditions: [{column: ` + column + `, value: "` + value + `"}]`,
+		} {
+			wantFindings(t, e.keys("c: [{table: p, column: p_id, "+how+"}]"), "error type_mismatch main c.p_id -> p")
+		}
+	}
+	for _, how := range []string{"on_delete: update_column_to, target_column: absent, target_value: 1", "on_delete: async_delete, conditions: [{column: absent, value: 1}]"} {
+		wantFindings(t, e.keys("c: [{table: p, column: p_id, "+how+"}]"), "error column_missing main c.p_id -> p")
+	}
+}
+
+func TestLint_FileAndScheduleAreChecked(t *testing.T) {
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", "CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)")
+	keys := e.keys("c:\n  - {table: users, column: p_id, on_delete: async_delete}\n  - {table: users, column: p_id, on_delete: async_delete}\nb: []")
+	keys.Only, keys.Schedule = "main", "*/2 * * * *"
+	result := wantFindings(t, keys, "warning duplicate_definition  c.p_id -> users", "warning not_sorted  b",
+		"warning schedule_starves_database ci */2 * * * *", "warning trigger_not_always main public.users",
+		"warning trigger_without_definition main merge_requests", "warning trigger_without_definition main namespaces", "warning trigger_without_definition main projects")
+	if result.Errors != 0 {
+		t.Errorf("%d errors", result.Errors)
+	}
+	keys.Only = "sec"
+	if _, err := keys.Lint(context.Background()); !errors.Is(err, service.ErrUnknownDatabase) {
+		t.Errorf("got %v, want ErrUnknownDatabase", err)
+	}
+	keys.Definitions = nil
+	if _, err := keys.Lint(context.Background()); err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.definitions") {
+		t.Errorf("got %v, want the name of the setting", err)
+	}
+}
+
+func TestLint_MissingIsAFactOnlyIfAllDatabasesAnswered(t *testing.T) {
+	e := newEstate(t, "", "main", "ci")
+	e.exec("main", "CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)")
+	e.exec("ci", "CREATE TABLE p (id int PRIMARY KEY)")
+	e.install("p")
+	e.exec("ci", "INSERT INTO p VALUES (1); DELETE FROM p")
+	keys := e.keys(`
+absent: [{table: p, column: p_id, on_delete: async_delete}]
+c: [{table: q, column: q_id, on_delete: async_delete}]
+`)
+	wantFindings(t, keys, "warning child_missing  absent.p_id -> p", "warning parent_missing  q",
+		"error pending_without_definition ci public.p", "warning trigger_without_definition ci p")
+	keys.Only = "ci"
+	wantFindings(t, keys)
+	keys.Only = ""
+	down, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer down.Close()
+	keys.Databases = append(keys.Databases, down)
+	result, err := keys.Lint(context.Background())
+	if !errors.Is(err, repo.ErrUnreachable) || len(result.Findings) != 0 {
+		t.Errorf("got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
+	}
+}
+
+func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
+	url := databases.Clone(t, devdb.Template{Name: "service_bare"})
+	d, err := repo.Open(context.Background(), "main", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	_, err = service.LooseForeignKeys{Databases: []*repo.Database{d}, Definitions: load(t, "")}.Lint(context.Background())
+	if !errors.Is(err, repo.ErrNotMigrated) || !strings.Contains(err.Error(), "run `caretaker migrate` first") {
+		t.Errorf("got %v, want ErrNotMigrated and what to do", err)
+	}
+}
