@@ -1,0 +1,233 @@
+package service_test
+
+import (
+	"fmt"
+	"regexp"
+	"testing"
+)
+
+func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *testing.T) {
+	for _, test := range []struct{ name, entry, counts, left string }{
+		{"async_delete", `on_delete: async_delete`, "processed_records=2 deleted_rows=4", "3:x 3:y 4:x 4:y N:x N:y"},
+		{"async_nullify", `on_delete: async_nullify`, "processed_records=2 updated_rows=4", "3:x 3:y 4:x 4:y N:x N:x N:x N:y N:y N:y"},
+		{
+			"update_column_to", `on_delete: update_column_to, target_column: kind, target_value: z`,
+			"processed_records=2 updated_rows=4", "1:z 1:z 2:z 2:z 3:x 3:y 4:x 4:y N:x N:y",
+		},
+		{
+			"conditions", `on_delete: async_delete, conditions: [{column: kind, value: x}, {column: id, value: 1}]`,
+			"processed_records=2 deleted_rows=1", "1:y 2:x 2:y 3:x 3:y 4:x 4:y N:x N:y",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON c (p_id)`)
+			e.exec("main", `INSERT INTO c (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k`)
+			e.exec("main", `UPDATE c SET id = 1 WHERE p_id = 1 AND kind = 'x'`)
+			e.deleted("main", "p", 1, 2)
+			r := run(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
+			wantState(t, r, "succeeded")
+			wantCounts(t, r, test.counts)
+			e.wantQueue("main", "")
+			e.want("main", `SELECT string_agg(coalesce(p_id::text, 'N') || ':' || kind, ' ' ORDER BY coalesce(p_id::text, 'N'), kind) FROM c`, test.left)
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, status smallint)`)
+	e.exec("main", `INSERT INTO c (p_id, status) VALUES (1, 4), (1, 4), (2, 4), (2, NULL), (2, 5), (3, NULL)`)
+	const definitions = "c:\n  - {table: p, column: p_id, on_delete: update_column_to, target_column: status, target_value: 4}\n"
+	const rows = `SELECT string_agg(c::text || xmin, ' ' ORDER BY id) FROM c WHERE p_id = 1`
+	before := e.value("main", rows)
+	e.deleted("main", "p", 1, 1)
+	s := e.service(definitions)
+	wantCounts(t, run(t, s, "main"), "processed_records=1")
+	e.want("main", rows, before)
+
+	// NULL is not at the target.
+	e.deleted("main", "p", 2, 2)
+	wantCounts(t, run(t, s, "main"), "processed_records=1 updated_rows=2")
+	e.want("main", `SELECT string_agg(coalesce(status::text, 'N'), ' ' ORDER BY id) FROM c`, "4 4 4 4 4 N")
+}
+
+// shapes are tables c of every shape, each with 40 rows for the keys 0 to 9.
+var shapes = map[string]string{
+	"composite_key": `CREATE TABLE c (a integer, b text, p_id bigint, PRIMARY KEY (a, b));
+		INSERT INTO c SELECT i / 2, i % 2, i % 10 FROM generate_series(1, 40) i`,
+	"no_key":     `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 40) i`,
+	"equal_rows": `CREATE TABLE c (p_id bigint, x text); INSERT INTO c SELECT i % 10, 'same' FROM generate_series(1, 40) i`,
+	"leaves_of_two_levels": `CREATE TABLE c (id bigserial, p_id bigint, leaf integer, PRIMARY KEY (id, leaf)) PARTITION BY LIST (leaf);
+		CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0);
+		CREATE TABLE c_1 (leaf integer NOT NULL, gone text, p_id bigint, id bigint NOT NULL);
+		ALTER TABLE c_1 DROP COLUMN gone; ALTER TABLE c ATTACH PARTITION c_1 FOR VALUES IN (1);
+		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2) PARTITION BY RANGE (id);
+		CREATE TABLE c_2_a PARTITION OF c_2 FOR VALUES FROM (0) TO (20);
+		CREATE TABLE c_2_b PARTITION OF c_2 DEFAULT;
+		INSERT INTO c (p_id, leaf) SELECT i / 4, i % 4 % 3 FROM generate_series(0, 39) i`,
+	"leaves_by_parent": `CREATE TABLE c (p_id bigint) PARTITION BY HASH (p_id);
+		CREATE TABLE c_0 PARTITION OF c FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+		CREATE TABLE c_1 PARTITION OF c FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+		INSERT INTO c SELECT i % 10 FROM generate_series(1, 40) i`,
+	"inherited": `CREATE TABLE c (p_id bigint); CREATE TABLE c_0 () INHERITS (c);
+		INSERT INTO c SELECT i % 10 FROM generate_series(1, 20) i; INSERT INTO c_0 SELECT i % 10 FROM generate_series(1, 20) i`,
+}
+
+func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
+	for _, action := range []string{"async_delete", "async_nullify"} {
+		for _, limit := range []string{"", ", delete_limit: 3"} {
+			t.Run(action+limit, func(t *testing.T) {
+				t.Parallel()
+				e := newEstate(t, "main", "main")
+				definitions := ""
+				for name, create := range shapes {
+					e.exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
+					definitions += fmt.Sprintf("%s:\n  - {table: p, column: p_id, on_delete: %s%s}\n", name, action, limit)
+				}
+				e.deleted("main", "p", 2, 4)
+				r := run(t, e.service(definitions), "main")
+				wantState(t, r, "succeeded")
+				e.wantQueue("main", "")
+				left := "28"
+				if action == "async_nullify" {
+					wantCounts(t, r, "processed_records=3 updated_rows=72")
+					left = "40"
+				} else {
+					wantCounts(t, r, "processed_records=3 deleted_rows=72")
+				}
+				for name := range shapes {
+					e.want("main", `SELECT count(*) FROM `+name+` WHERE p_id BETWEEN 2 AND 4`, "0")
+					e.want("main", `SELECT count(p_id) FROM `+name, "28")
+					e.want("main", `SELECT count(*) FROM `+name, left)
+				}
+			})
+		}
+	}
+}
+
+func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint, leaf integer, x text) PARTITION BY LIST (leaf);
+		CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0);
+		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+		INSERT INTO c SELECT CASE WHEN leaf = 0 THEN 1 ELSE 2 END, leaf, i FROM generate_series(0, 1) leaf, generate_series(1, 50) i`)
+	e.deleted("main", "p", 1, 1)
+	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
+	wantCounts(t, r, "processed_records=1 deleted_rows=50")
+	e.want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "50 2")
+}
+
+func TestLooseForeignKeysCleanup_AppliesBothDefinitionsOfAChild(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
+	e.exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
+	e.deleted("main", "p", 1, 1)
+	r := run(t, e.service(`
+c:
+  - {table: p, column: editor_id, on_delete: async_nullify}
+  - {table: p, column: tester_id, on_delete: update_column_to, target_column: state, target_value: untested}
+  - {table: p, column: owner_id, on_delete: async_delete}
+`), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=1 deleted_rows=2 updated_rows=4")
+	e.want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
+	if len(r.Tables) != 1 || r.Tables[0].Table != "c" || r.Tables[0].Deleted != 2 || r.Tables[0].Updated != 4 {
+		t.Errorf("tables %+v, want c with 2 deleted, 4 updated", r.Tables)
+	}
+}
+
+func TestLooseForeignKeysCleanup_RecordsWithoutChildrenGo(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.deleted("main", "p", 1, 700)
+	// Beyond 32 bits, negative, and the ends of bigint, while the column is an integer.
+	e.exec("main", `ALTER TABLE c ALTER p_id TYPE integer`)
+	e.exec("main", `INSERT INTO c (p_id) VALUES (0), (2147483647), (-7)`)
+	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		SELECT 'public.p', k FROM unnest('{5000000000,4294967296,-2147483649,9223372036854775807,-9223372036854775808,-7}'::bigint[]) k`)
+	s := e.service(oneChild)
+	r := run(t, s, "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=706 deleted_rows=1")
+	e.want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "0 2147483647")
+
+	r = run(t, s, "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "")
+	if len(r.Tables) != 0 {
+		t.Errorf("tables %+v of a run that did nothing", r.Tables)
+	}
+}
+
+func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
+	for _, test := range []struct{ name, event, entry, counts string }{
+		{"delete", "DELETE", "on_delete: async_delete", "processed_records=%d deleted_rows=100"},
+		{"nullify", "UPDATE", "on_delete: async_nullify", "processed_records=%d updated_rows=100"},
+		{"update", "UPDATE", "on_delete: update_column_to, target_column: x, target_value: 1", "processed_records=%d updated_rows=100"},
+	} {
+		for _, keys := range []int{1, 7, 100} {
+			t.Run(fmt.Sprintf("%s %d keys", test.name, keys), func(t *testing.T) {
+				t.Parallel()
+				e := newEstate(t, "main", "main")
+				e.exec("main", `CREATE TABLE c (id bigserial, p_id bigint, x integer, leaf integer) PARTITION BY LIST (leaf);
+					CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+					CREATE INDEX ON c (p_id); CREATE TABLE sizes (n bigint);
+					CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes SELECT count(*) FROM old_table; RETURN NULL; END $$`)
+				e.exec("main", `CREATE TRIGGER note AFTER `+test.event+` ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
+				e.exec("main", `INSERT INTO c (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
+				e.deleted("main", "p", 1, keys)
+				r := run(t, e.service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
+				wantState(t, r, "succeeded")
+				wantCounts(t, r, fmt.Sprintf(test.counts, keys))
+				e.want("main", `SELECT max(n) <= 20 AND sum(n) = 100 FROM sizes`, "true")
+			})
+		}
+	}
+}
+
+func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci", "sec")
+	for _, database := range []string{"main", "ci"} {
+		e.exec(database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+		e.exec(database, `INSERT INTO c (p_id) SELECT i % 5 FROM generate_series(1, 50) i`)
+	}
+	e.exec("ci", `CREATE TABLE only_ci (p_id bigint); INSERT INTO only_ci VALUES (1), (4)`)
+	e.deleted("main", "p", 1, 3)
+	r := run(t, e.service(oneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=3 deleted_rows=61")
+	for _, database := range []string{"main", "ci"} {
+		e.want(database, `SELECT count(*) FROM c WHERE p_id BETWEEN 1 AND 3`, "0")
+		e.want(database, `SELECT count(*) FROM c`, "20")
+		e.want(database, `SELECT count(*) || name || (max(expires_at) <= now()) FROM maintenance.leases GROUP BY name`, "1loose_foreign_keys_cleanup/maintrue")
+	}
+	e.want("ci", `SELECT p_id FROM only_ci`, "4")
+	e.want("sec", `SELECT count(*) FROM maintenance.leases`, "0")
+}
+
+func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	for _, database := range []string{"main", "ci"} {
+		e.exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1);
+			CREATE TABLE clock (at timestamptz);
+			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO clock VALUES (clock_timestamp()); RETURN NULL; END $$;
+			CREATE TRIGGER note AFTER DELETE ON c FOR EACH ROW EXECUTE FUNCTION note()`)
+	}
+	for _, queue := range []string{"main", "ci"} {
+		e.deleted(queue, "p", 1, 1)
+		other := map[string]string{"main": "ci", "ci": "main"}[queue]
+		wantCounts(t, run(t, e.service(oneChild), queue), "processed_records=1 deleted_rows=2")
+		if first, last := e.value(other, `SELECT max(at) FROM clock`), e.value(queue, `SELECT max(at) FROM clock`); first >= last {
+			t.Errorf("on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
+		}
+		e.exec("main", `INSERT INTO c VALUES (1)`)
+		e.exec("ci", `INSERT INTO c VALUES (1)`)
+	}
+}

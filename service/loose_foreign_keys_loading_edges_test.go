@@ -1,0 +1,205 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// queueStatements runs the worker and counts the statements that name the queue.
+func (e *estate) queueStatements(s *service.Service) string {
+	e.t.Helper()
+	e.exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
+	r := run(e.t, s, "main")
+	wantState(e.t, r, "succeeded")
+	wantCounts(e.t, r, "processed_records=1")
+	return e.value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%loose_foreign_keys_deleted_records%' AND query NOT LIKE '%pg_class%'`)
+}
+
+func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE EXTENSION pg_stat_statements`)
+	definitions := oneChild
+	for i := range 44 {
+		e.exec("main", fmt.Sprintf(`CREATE TABLE child_%02d (p_id bigint)`, i))
+		definitions += fmt.Sprintf("child_%02d:\n  - {table: parent_%d, column: p_id, on_delete: async_delete}\n", i, i)
+	}
+	e.deleted("main", "p", 1, 1)
+	one := e.queueStatements(e.service(oneChild))
+	e.deleted("main", "p", 1, 1)
+	many := e.queueStatements(e.service(definitions))
+	if one != many || one == "NULL" {
+		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
+	}
+}
+
+func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
+		CREATE TABLE gitlab_partitions_dynamic.three PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3)`)
+	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
+		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
+	e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
+	held := e.hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
+	ended := background(e.service(oneChild, batches(1, 5000)))
+	e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	e.exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
+	held()
+	r := ended(t)
+	wantState(t, r, "succeeded")
+	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE primary_key_value > 30`, "0")
+	e.want("main", `SELECT count(*) FROM c WHERE p_id BETWEEN 21 AND 25`, "5")
+}
+
+// hold runs SQL in a transaction of its own, which stays open until the function is called.
+func (e *estate) hold(sql string) (release func()) {
+	e.t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, e.urls["main"])
+	if err == nil {
+		_, err = conn.Exec(ctx, "BEGIN; "+sql)
+	}
+	if err != nil {
+		e.t.Fatalf("%s: %v", sql, err)
+	}
+	release = func() { _ = conn.Close(ctx) }
+	e.t.Cleanup(release)
+	return release
+}
+
+// await waits until a condition holds in a database.
+func (e *estate) await(database, condition string) {
+	e.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); e.value(database, condition) != "true"; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			e.t.Fatalf("%s: still not so after half a minute", condition)
+		}
+	}
+}
+
+// background starts a run on main; the function waits for its end.
+func background(s *service.Service) (ended func(*testing.T) service.Run) {
+	type result struct {
+		run service.Run
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+		results <- result{r, err}
+	}()
+	return func(t *testing.T) service.Run {
+		t.Helper()
+		r := <-results
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.run
+	}
+}
+
+func TestLooseForeignKeysCleanup_ChildrenThatAreParentsFollowAtTheLatestInTheNextRun(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE TABLE d (id bigserial PRIMARY KEY, c_id bigint);
+		CREATE TRIGGER c_loose_fk_trigger AFTER DELETE ON c REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	e.exec("main", `INSERT INTO c (id, p_id) SELECT i, i % 10 FROM generate_series(1, 100) i`)
+	e.exec("main", `INSERT INTO d (c_id) SELECT i % 100 + 1 FROM generate_series(1, 300) i`)
+	e.deleted("main", "p", 1, 4)
+	s := e.service(oneChild + "d:\n  - {table: c, column: c_id, on_delete: async_delete}\n")
+	run(t, s, "main")
+	run(t, s, "main")
+	e.wantQueue("main", "")
+	e.want("main", `SELECT count(*) FROM c`, "60")
+	e.want("main", `SELECT count(*) FROM d`, "180")
+}
+
+func TestLooseForeignKeysCleanup_ATableMayBeItsOwnParent(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint);
+		CREATE TRIGGER tree_loose_fk_trigger AFTER DELETE ON tree REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i / 3 FROM generate_series(1, 300) i`)
+	e.exec("main", `DELETE FROM tree WHERE id = 1`)
+	s := e.service("tree:\n  - {table: tree, column: parent_id, on_delete: async_delete}\n")
+	for range 6 {
+		wantState(t, run(t, s, "main"), "succeeded")
+	}
+	e.wantQueue("main", "")
+	e.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM tree WHERE id < 10`, "2 6 7 8")
+}
+
+func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	// The service connects when it first needs to: after this.
+	e.exec("main", `CREATE SCHEMA "My App"`)
+	e.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
+	if got, err := e.open[0].InstallQueue(context.Background()); err != nil || got != "installed" {
+		t.Fatalf("install: %q, %v", got, err)
+	}
+	e.exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)
+	e.exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
+	e.exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		VALUES ('My App.p', 1), ('public.p', 2)`)
+	r := run(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.want("main", `SELECT p_id FROM "My App".c`, "2")
+	e.want("main", `SELECT count(*) FROM public.c`, "2")
+	e.want("main", `SELECT count(*) FROM public.d`, "1")
+	e.want("main", `SELECT fully_qualified_table_name FROM "My App".loose_foreign_keys_deleted_records`, "public.p")
+}
+
+func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		INSERT INTO p SELECT generate_series(1, 3000);
+		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 3000) i;
+		CREATE TRIGGER p_loose_fk_trigger AFTER DELETE ON p REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	s := e.service(oneChild, batches(50, 0))
+	var total int64
+	for from := 1; from <= 3000; from += 300 {
+		ended := background(s)
+		for i := from; i < from+300; i += 10 {
+			e.exec("main", `DELETE FROM p WHERE id >= $1 AND id < $1 + 10`, i)
+		}
+		r := ended(t)
+		wantState(t, r, "succeeded")
+		total += r.Counts["deleted_rows"]
+	}
+	total += run(t, s, "main").Counts["deleted_rows"]
+	if total != 3000 {
+		t.Errorf("%d rows deleted, want 3000", total)
+	}
+	e.wantQueue("main", "")
+	e.want("main", `SELECT count(*) FROM c`, "0")
+}
+
+func TestLooseForeignKeysCleanup_QueriesOfTheQueueNameTheirPartition(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE EXTENSION pg_stat_statements`)
+	e.deleted("main", "p", 1, 1)
+	e.queueStatements(e.service(oneChild))
+	for line := range strings.Lines(e.value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
+		if !strings.Contains(line, "partition = ") {
+			t.Errorf("does not name the partition: %s", line)
+		}
+	}
+}
