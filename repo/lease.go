@@ -33,10 +33,12 @@ const fenceSQL = `fence AS MATERIALIZED (
   FOR SHARE
 )`
 
-// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held.
+// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held. One that is
+// plainly held is only looked at: locking it would wait for the holder's statement in flight, and make the next wait.
 const acquireLeaseSQL = `
 INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
-VALUES ($1, $2, 1, now(), now(), now() + $3::interval)
+SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval
+WHERE NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
 ON CONFLICT (name) DO UPDATE
 SET holder = EXCLUDED.holder, epoch = l.epoch + 1,
     acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at
