@@ -18,22 +18,22 @@ type dryRun struct {
 	// counts has an entry a definition that was asked; a child in several homes is one.
 	counts []*repo.DefinitionCount
 	byKey  map[string]*repo.DefinitionCount
-	// cut names the definitions whose count is a lower bound.
-	cut []string
+	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the time.
+	capped, unfinished []string
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
 	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
-	finished, err := true, error(nil)
 	for _, p := range c.loader.parents {
-		if finished, err = d.walk(ctx, p); err != nil || !finished {
-			break
+		finished, err := d.walk(ctx, p)
+		if err != nil {
+			return err
+		}
+		if !finished {
+			d.interrupt(p)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	d.report(ctx, finished)
+	d.report(ctx)
 	return c.failures.err()
 }
 
@@ -61,7 +61,20 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 			}
 		}
 		for _, s := range p.steps {
+			if d.x.Left() <= 0 {
+				return false, nil
+			}
 			d.count(ctx, s, keys)
+		}
+	}
+}
+
+// interrupt marks the definitions of a parent whose records have not all been seen.
+func (d *dryRun) interrupt(p *plan) {
+	for _, s := range p.steps {
+		if e := d.entry(s); !e.AtLeast {
+			e.AtLeast = true
+			d.unfinished = append(d.unfinished, s.key.String())
 		}
 	}
 }
@@ -83,7 +96,7 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	entry.Rows += n
 	if entry.Rows > dryRunRows {
 		entry.Rows, entry.AtLeast = dryRunRows, true
-		d.cut = append(d.cut, s.key.String())
+		d.capped = append(d.capped, s.key.String())
 	}
 }
 
@@ -98,7 +111,7 @@ func (d *dryRun) entry(s *step) *repo.DefinitionCount {
 	return e
 }
 
-func (d *dryRun) report(ctx context.Context, finished bool) {
+func (d *dryRun) report(ctx context.Context) {
 	for _, e := range d.counts {
 		if e.Action == repo.AsyncDelete {
 			d.x.Count(ctx, "deleted_rows", e.Rows)
@@ -107,18 +120,17 @@ func (d *dryRun) report(ctx context.Context, finished bool) {
 			d.x.Count(ctx, "updated_rows", e.Rows)
 			d.x.Changed(e.Table, 0, e.Rows)
 		}
-		e.AtLeast = e.AtLeast || !finished
 	}
 	d.x.Report(func(r *Run) {
 		for _, e := range d.counts {
 			r.Definitions = append(r.Definitions, *e)
 		}
 		var why []string
-		if len(d.cut) > 0 {
-			why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.cut, ", ")))
+		if len(d.capped) > 0 {
+			why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
 		}
-		if !finished {
-			why = append(why, "max_runtime reached: all figures are of what was seen until then")
+		if len(d.unfinished) > 0 {
+			why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
 		}
 		r.OverLimit, r.Reason = len(why) > 0, strings.Join(why, "; ")
 	})
