@@ -106,23 +106,31 @@ func (a *attempt) classify(err error) repo.Class {
 // keys. It says whether to try the same keys again.
 func (a *attempt) shrink(ctx context.Context, keys []*openKey, rows int64, err error) (again bool, _ error) {
 	a.timeouts++
-	if a.timeouts > maxTimeouts {
+	a.sizes.halve(a.step, rows)
+	if a.spent() {
 		a.failKeys(a.step, keys, err, false)
 		return false, nil
 	}
-	a.sizes.halve(a.step, rows)
 	if rows > int64(len(keys)) || len(keys) == 1 {
 		return true, nil
 	}
-	return false, a.halves(ctx, keys)
+	return false, a.halves(ctx, keys, err)
 }
 
-func (a *attempt) halves(ctx context.Context, keys []*openKey) error {
+// spent says that no more statements may go into finding out which keys are at fault.
+func (a *attempt) spent() bool { return a.failing >= maxFailing || a.timeouts >= maxTimeouts }
+
+// halves tries the keys half by half after an error.
+func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error {
 	middle := len(keys) / 2
-	if err := a.try(ctx, keys[:middle]); err != nil {
-		return err
+	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
+		if a.spent() {
+			a.failKeys(a.step, half, err, false)
+		} else if err := a.try(ctx, half); err != nil {
+			return err
+		}
 	}
-	return a.try(ctx, keys[middle:])
+	return nil
 }
 
 // refuse deals with a statement that the database refused: a fault in the rows is isolated key by key, everything else
@@ -149,10 +157,10 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 		return nil
 	case class == repo.ClassData && len(keys) == 1:
 		a.failKeys(a.step, keys, err, true)
-	case class != repo.ClassData, a.failing >= maxFailing:
+	case class != repo.ClassData, a.spent():
 		a.failKeys(a.step, keys, err, false)
 	default:
-		return a.halves(ctx, keys)
+		return a.halves(ctx, keys, err)
 	}
 	return nil
 }
