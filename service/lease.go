@@ -52,8 +52,12 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	return h, nil
 }
 
-// errFenceHeld means that another run writes in a database; for this run the database is unreachable.
-var errFenceHeld = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
+// For a run a database is unreachable if another run writes there, or if the fence there has run out because the
+// database did not answer.
+var (
+	errFenceHeld    = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
+	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", repo.ErrUnreachable)
+)
 
 // statementMargin is what a statement's end stays before the lease's.
 const statementMargin = time.Second
@@ -65,9 +69,15 @@ func (l *leaseSet) write(ctx context.Context, d *repo.Database, limits repo.Limi
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	left := min(time.Until(l.held[d].until), time.Until(l.held[l.home].until)) - statementMargin
+	left := time.Until(l.held[l.home].until) - statementMargin
+	fenceLeft := time.Until(l.held[d].until) - statementMargin
 	err := repo.ErrLeaseLost
-	if left > 0 {
+	switch {
+	case left <= 0:
+	case fenceLeft <= 0:
+		err = fmt.Errorf("%s: %w", d.Name, errFenceExpired)
+	default:
+		left = min(left, fenceLeft)
 		limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
 		err = do(l.held[d].Fence, limits)
 	}
@@ -113,18 +123,24 @@ func (l *leaseSet) keep(ctx context.Context) {
 	}
 }
 
-// renew renews the fence rows before the lease: where the lease holds, the fences hold.
+// renew renews the fence rows before the lease, so that whoever takes the lease over finds the fences expired too. A
+// database that does not answer costs the run its children there, which the next write notices, not its lease.
 func (l *leaseSet) renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for d, h := range l.held {
-		if d != l.home {
-			if err := l.renewOne(ctx, d, h); err != nil {
-				return err
-			}
+		if d == l.home {
+			continue
+		}
+		if err := l.renewOne(ctx, d, h); errors.Is(err, repo.ErrLeaseLost) {
+			return err
 		}
 	}
-	return l.renewOne(ctx, l.home, l.held[l.home])
+	err := l.renewOne(ctx, l.home, l.held[l.home])
+	if err != nil && time.Now().After(l.held[l.home].until) {
+		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
+	}
+	return err
 }
 
 func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease) error {
@@ -132,8 +148,6 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 	lease, err := d.RenewLease(ctx, h.Fence, l.ttl)
 	if err == nil {
 		h.Lease, h.until = lease, before.Add(l.ttl)
-	} else if time.Now().After(h.until) {
-		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
 	}
 	return err
 }
