@@ -74,8 +74,8 @@ func (r *Run) scan(row pgx.Row) error {
 
 const insertRunSQL = `
 INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, dry_run, request_id, requested_by, replica,
-  trace_id, heartbeat_ttl, finished_at)
-VALUES ($1::text::uuid, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12::interval,
+  trace_id, heartbeat_ttl, error, finished_at)
+VALUES ($1::text::uuid, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12::interval, $13,
   CASE WHEN $5 <> 'running' THEN clock_timestamp() END)
 ON CONFLICT (request_id) WHERE request_id IS NOT NULL DO NOTHING
 RETURNING ` + runColumns
@@ -84,7 +84,7 @@ RETURNING ` + runColumns
 // request id has been used before, the run of that time is returned, and created is false.
 func (d *Database) InsertRun(ctx context.Context, run Run, heartbeatTTL time.Duration) (stored Run, created bool, err error) {
 	stored, err = d.oneRun(ctx, "record the run", insertRunSQL, run.ID, run.Worker, run.Database, run.Trigger, run.State,
-		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL)
+		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL, run.Error)
 	if !errors.Is(err, ErrNotFound) {
 		return stored, err == nil, err
 	}
@@ -161,13 +161,11 @@ const requestCancelSQL = `
 UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
 WHERE id = $1::text::uuid AND state = 'running'`
 
-// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. It returns the run as it
-// is now, or [ErrNotFound].
-func (d *Database) RequestCancel(ctx context.Context, id string) (Run, error) {
-	if _, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id); err != nil {
-		return Run{}, err
-	}
-	return d.Run(ctx, id)
+// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. A run that has ended, or
+// that there is not, stays as it is.
+func (d *Database) RequestCancel(ctx context.Context, id string) error {
+	_, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id)
+	return err
 }
 
 const listRunsSQL = `

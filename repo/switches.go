@@ -86,17 +86,26 @@ func (d *Database) ClaimFire(ctx context.Context, worker string, fire time.Time,
 	return n == 1, err
 }
 
+// pruneHistorySQL leaves runs at work alone. $2 bounds both tables.
 const pruneHistorySQL = `
 WITH old_fires AS (
-  DELETE FROM maintenance.fires WHERE (worker, fire_time) IN (
-    SELECT worker, fire_time FROM maintenance.fires WHERE fire_time < clock_timestamp() - $1::interval LIMIT 1000)
+  DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM maintenance.fires WHERE fire_time < clock_timestamp() - $1::interval LIMIT $2))
+  RETURNING 1
+),
+old_runs AS (
+  DELETE FROM maintenance.runs WHERE id = ANY (ARRAY(
+    SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
+    ORDER BY id LIMIT $2))
+  RETURNING 1
 )
-DELETE FROM maintenance.runs WHERE id IN (
-  SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
-  ORDER BY id LIMIT 1000)`
+SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2`
 
-// PruneHistory deletes up to 1000 runs and 1000 fires older than keep.
-func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) error {
-	_, err := d.exec(ctx, "prune the history", pruneHistorySQL, keep)
-	return err
+// pruneBatch is how many rows of each table one statement of PruneHistory deletes.
+const pruneBatch = 1000
+
+// PruneHistory deletes up to 1000 runs and 1000 fires older than keep, and says whether there may be more.
+func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
+	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
+	return more, err
 }

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -33,25 +34,29 @@ type backlogEntry struct {
 	known   bool
 	backlog repo.Backlog
 	remark  string
+	// failure is why the newest reading failed.
+	failure error
 }
 
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
 
-// get reads the backlog or returns the last known one with a remark; ok is false if it was never known.
-func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database) (backlog repo.Backlog, remark string, ok bool) {
+// get reads the backlog or returns the last known one with a remark; ok is false if it was never known. A database that
+// is known to be in trouble is not asked.
+func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble error) (backlog repo.Backlog, remark string, ok bool) {
 	e := b.entry(backlogKey{w.name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.readAt.IsZero() || time.Since(e.readAt) > backlogAge {
+	if trouble == nil && (e.readAt.IsZero() || time.Since(e.readAt) > backlogAge) {
 		ctx, cancel := context.WithTimeoutCause(ctx, backlogPatience, repo.ErrUnreachable)
 		defer cancel()
 		fresh, remark, err := w.backlog(ctx, d)
-		e.readAt = time.Now()
+		e.readAt, e.failure = time.Now(), err
 		if err == nil {
 			e.backlog, e.remark, e.known = fresh, remark, true
-		} else {
-			e.remark = "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures"
 		}
+	}
+	if err := cmp.Or(trouble, e.failure); err != nil {
+		return e.backlog, "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures", e.known
 	}
 	return e.backlog, e.remark, e.known
 }

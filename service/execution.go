@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -32,18 +31,25 @@ type execution struct {
 	leases  *leaseSet
 	started time.Time
 	cancel  context.CancelCauseFunc
-	done    chan struct{}
+	// begun closes when the lease is taken, done when the run has ended or was refused.
+	begun, done chan struct{}
 
 	mu   sync.Mutex
 	run  Run
 	stop error
+	// refused is why the run could not start.
+	refused error
 }
 
-// The reasons for which a run stops after the statement in flight.
-var (
-	errCancelled = errors.New("CANCELLED")
-	errShutdown  = errors.New("SHUTDOWN")
-	errPaused    = errors.New("PAUSED")
+// stopReason is why somebody wants a run to stop after the statement in flight. It is then CANCELLED.
+type stopReason string
+
+func (r stopReason) Error() string { return string(r) }
+
+const (
+	errCancelled stopReason = "CANCELLED"
+	errShutdown  stopReason = "SHUTDOWN"
+	errPaused    stopReason = "PAUSED"
 )
 
 // Elapsed is how long the run has been at work.
@@ -66,6 +72,15 @@ func (x *execution) halt(why error) {
 	if x.stop == nil {
 		x.stop = why
 	}
+}
+
+// refuse ends a run that could not start, and tells those who wait for it why.
+func (x *execution) refuse(why error) {
+	x.mu.Lock()
+	x.refused = why
+	x.mu.Unlock()
+	x.cancel(why)
+	close(x.done)
 }
 
 // Write calls do with the fence under which to write in a database and with limits that end before the lease. A run

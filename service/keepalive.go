@@ -24,11 +24,11 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	}
 	wait.Go(func() {
 		for {
+			s.beat(ctx, x)
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(heartbeat):
-				s.beat(ctx, x)
 			}
 		}
 	})
@@ -58,10 +58,9 @@ func (s *Service) beat(ctx context.Context, x *execution) {
 // recordPatience is how long the end of a run is kept for a main that does not answer.
 const recordPatience = 10 * time.Minute
 
-// record writes the end of the run. If main does not answer, that is tried again in the background: the run's lease is
-// free by then, and its caller gets the record as we know it.
-func (s *Service) record(ctx context.Context, x *execution) Run {
-	run := x.snapshot()
+// record writes the end of the run, and only then shows it to those who wait. If main does not answer, that is tried
+// again in the background: the run's lease is free by then, and its caller gets the record as we know it.
+func (s *Service) record(ctx context.Context, x *execution, run Run) Run {
 	stored, err := s.main.FinishRun(ctx, run)
 	if err == nil {
 		return s.remember(x, stored)

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -176,14 +177,23 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 // inFlight is how many batches are worked side by side.
 const inFlight = 2
 
+// errOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
+// has found that the run cannot go on.
+var errOtherBatch = errors.New("another batch has ended the run")
+
 func (c *cleanup) run(ctx context.Context) error {
 	var wait sync.WaitGroup
 	errs := make([]error, inFlight)
 	for i := range inFlight {
-		wait.Go(func() { errs[i] = c.drain(ctx, i > 0) })
+		wait.Go(func() {
+			errs[i] = guarded(func() error { return c.drain(ctx, i > 0) })
+			if errs[i] != nil {
+				c.x.halt(errOtherBatch)
+			}
+		})
 	}
 	wait.Wait()
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, errOtherBatch) }); i >= 0 {
 		return errs[i]
 	}
 	if reason := c.limit.reason(); reason != "" {
@@ -213,7 +223,6 @@ func (c *cleanup) drain(ctx context.Context, joining bool) error {
 			return err
 		}
 		if err := c.workBatch(ctx, b); err != nil {
-			c.limit.set("stopped by an error")
 			return err
 		}
 		c.checkLimits()

@@ -78,14 +78,15 @@ func (m *metrics) observe(s *Service) error {
 	}
 	registration, err := m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		for _, w := range s.workers {
-			for _, d := range w.homes(s) {
+			for i, p := range s.look(ctx, w) {
+				d := w.homes(s)[i]
 				labels := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
-				if b, _, ok := s.backlogs.get(ctx, w, d); ok {
-					o.ObserveInt64(pending, b.Pending, labels)
-					o.ObserveFloat64(age, ageOf(b).Seconds(), labels)
+				if p.err == nil {
+					o.ObserveInt64(held, countHeld(p.leases), metric.WithAttributes(attribute.String("name", w.leaseName(d))))
 				}
-				if leases, err := d.ListLeases(ctx, []string{w.leaseName(d)}); err == nil {
-					o.ObserveInt64(held, countHeld(leases), metric.WithAttributes(attribute.String("name", w.leaseName(d))))
+				if p.known {
+					o.ObserveInt64(pending, p.backlog.Pending, labels)
+					o.ObserveFloat64(age, ageOf(p.backlog).Seconds(), labels)
 				}
 			}
 		}

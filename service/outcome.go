@@ -22,17 +22,18 @@ func (e *failedError) Error() string { return e.text }
 // reasonLeaseLost is a typed reason of runs (spec/README.md section 4).
 const reasonLeaseLost = "LEASE_LOST"
 
-// conclude sets the state, reason and error of a run by what its work returned and why it was stopped.
-func conclude(run *Run, workErr, stopped error) {
+// conclude sets the state, reason and error of a run by what its work returned.
+func conclude(run *Run, workErr error) {
 	var skipped *skippedError
+	var stopped stopReason
 	switch {
 	case errors.Is(workErr, repo.ErrLeaseLost):
 		run.State, run.Reason = repo.RunFailed, reasonLeaseLost
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
 		run.State, run.Reason = repo.RunSkipped, skipped.reason
-	case workErr != nil && stopped != nil && errors.Is(workErr, stopped):
-		run.State, run.Reason = repo.RunCancelled, stopped.Error()
+	case errors.As(workErr, &stopped):
+		run.State, run.Reason = repo.RunCancelled, string(stopped)
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, publicText(workErr)
 	default:
@@ -44,6 +45,7 @@ func conclude(run *Run, workErr, stopped error) {
 func publicText(err error) string {
 	var failed *failedError
 	var refused *repo.Error
+	var stopped stopReason
 	switch {
 	case err == nil:
 		return ""
@@ -53,8 +55,10 @@ func publicText(err error) string {
 		return fmt.Sprintf("%s on %s: %s", refused.Operation, refused.Database, refused.Condition())
 	case errors.Is(err, repo.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
-	case errors.Is(err, repo.ErrLeaseLost), errors.Is(err, errCancelled), errors.Is(err, errShutdown), errors.Is(err, errPaused):
-		return strings.ToLower(err.Error())
+	case errors.Is(err, repo.ErrLeaseLost):
+		return repo.ErrLeaseLost.Error()
+	case errors.As(err, &stopped):
+		return strings.ToLower(string(stopped))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "stopped before its end"
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,9 +32,23 @@ func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
 	if err := validateRequest(r); err != nil {
 		return Run{}, err
 	}
+	for {
+		run, err := s.runOnce(ctx, w, r)
+		// The first run of the request id was refused after we had found it: then this is the first.
+		if !errors.Is(err, errForgotten) {
+			return run, err
+		}
+	}
+}
+
+func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, error) {
 	if r.RequestID != "" {
-		if first, err := s.main.RunByRequest(ctx, r.RequestID); !errors.Is(err, repo.ErrNotFound) {
-			return s.join(ctx, first, r.Async, err)
+		first, err := s.main.RunByRequest(ctx, r.RequestID)
+		if err == nil {
+			return s.join(ctx, first, r.Async)
+		}
+		if !errors.Is(err, repo.ErrNotFound) {
+			return Run{}, err
 		}
 	}
 	if err := s.ready(ctx, w); err != nil {
@@ -47,11 +62,11 @@ func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := s.start(ctx, w, Run{Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerRequest,
-		DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy}, database)
+	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Database: databaseLabel(w, database),
+		Trigger: repo.TriggerRequest, DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy}, database)
 	var known *knownRequestError
 	if errors.As(err, &known) {
-		return s.join(ctx, known.run, r.Async, nil)
+		return s.join(ctx, known.run, r.Async)
 	}
 	if err != nil {
 		return Run{}, err
@@ -70,31 +85,48 @@ func validateRequest(r RunRequest) error {
 }
 
 // RunScheduled runs a worker for a fire of its schedule, if no other replica has done so: false. A run that could not
-// start is recorded as SKIPPED with its reason and returned.
+// start is recorded and returned: as SKIPPED with its reason, or FAILED if a database did not answer.
 func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
 	w, err := s.worker(name)
 	if err != nil {
 		return Run{}, false, err
 	}
+	// A fire that is claimed by a replica about to stop would be lost.
+	if s.isStopping() {
+		return Run{}, false, ErrStopping
+	}
 	if ours, err = s.main.ClaimFire(ctx, name, fire, s.replica); err != nil || !ours {
 		return Run{}, false, err
 	}
-	s.prune(ctx, fire)
+	run, err = s.runFire(ctx, w, fire)
+	return run, true, err
+}
+
+func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time) (Run, error) {
+	now, err := s.main.Now(ctx)
+	if err != nil {
+		return Run{}, err
+	}
 	database, err := s.database(w, "", fire)
 	if err != nil {
-		return Run{}, true, err
+		return Run{}, err
 	}
-	run = Run{Worker: name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica}
-	var x *execution
+	run := Run{ID: newID(now), Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica}
 	if err = s.ready(ctx, w); err == nil {
-		x, err = s.start(ctx, w, run, database)
+		var x *execution
+		if x, err = s.start(ctx, w, run, database); err == nil {
+			return x.join(ctx, false)
+		}
 	}
-	if reason := skipReason(err); reason != "" {
-		run, err = s.recordSkipped(ctx, run, reason)
-	} else if err == nil {
-		run, err = x.join(ctx, false)
+	switch reason := skipReason(err); {
+	case reason != "":
+		run.State, run.Reason = repo.RunSkipped, reason
+	case errors.Is(err, ErrUnreachable):
+		run.State, run.Error = repo.RunFailed, publicText(err)
+	default:
+		return Run{}, err
 	}
-	return run, true, err
+	return s.recordStillborn(ctx, w, run, err)
 }
 
 // ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].
@@ -129,14 +161,24 @@ func skipReason(err error) string {
 	return ""
 }
 
-func (s *Service) recordSkipped(ctx context.Context, run Run, reason string) (Run, error) {
-	run.ID, run.State, run.Reason, run.Replica = newID(), repo.RunSkipped, reason, s.replica
+// recordStillborn records, logs and counts a run that could not start.
+func (s *Service) recordStillborn(ctx context.Context, w *worker, run Run, why error) (Run, error) {
+	run.Replica = s.replica
 	run, _, err := s.main.InsertRun(ctx, run, 0)
-	if err == nil {
-		s.metrics.addRun(ctx, run, 0)
-		s.logger.InfoContext(ctx, "run skipped", "worker", run.Worker, "run_id", run.ID, "database", run.Database, "reason", reason)
+	if err != nil {
+		return run, errors.Join(why, err)
 	}
-	return run, err
+	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", run.Database)
+	if run.State == repo.RunSkipped {
+		log.InfoContext(ctx, "run skipped", "reason", run.Reason)
+	} else {
+		log.ErrorContext(ctx, "run did not start", "error", why)
+	}
+	s.metrics.addRun(ctx, run, 0)
+	if w.finished != nil {
+		w.finished(ctx, run)
+	}
+	return run, nil
 }
 
 // knownRequestError means that the request id has started a run before.
@@ -158,21 +200,27 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.database", run.Database),
 		attribute.String("maintenance.trigger", run.Trigger)))
 	x := &execution{Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer,
-		started: time.Now(), done: make(chan struct{})}
+		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{})}
 	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
 	ctx, x.cancel = context.WithCancelCause(ctx)
-	run.ID, run.State, run.Replica = newID(), repo.RunRunning, s.replica
+	run.State, run.Replica, run.Counts = repo.RunRunning, s.replica, map[string]int64{}
+	for key := range w.actions {
+		run.Counts[key] = 0
+	}
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		run.TraceID = id.String()
 	}
 	x.Log = s.logger.With("worker", w.name, "run_id", run.ID, "database", run.Database)
+	x.run = run
 	if err := s.enlist(ctx, x, run); err != nil {
-		x.cancel(err)
+		x.refuse(err)
+		s.dismiss(x)
 		span.SetStatus(codes.Error, publicText(err))
 		span.End()
 		return nil, err
 	}
-	span.SetAttributes(attribute.String("maintenance.run_id", run.ID), attribute.Int64("maintenance.lease_epoch", x.run.LeaseEpoch))
+	span.SetAttributes(attribute.String("maintenance.run_id", run.ID), attribute.Int64("maintenance.lease_epoch", x.snapshot().LeaseEpoch))
+	close(x.begun)
 	go s.execute(ctx, x, span)
 	return x, nil
 }
@@ -191,19 +239,13 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 		err = &knownRequestError{stored}
 	}
 	if err != nil {
-		s.dismiss(x)
 		return err
 	}
-	x.run = stored
-	x.run.TurboMode, x.run.Counts = run.TurboMode, map[string]int64{}
-	for key := range x.worker.actions {
-		x.run.Counts[key] = 0
-	}
+	x.Report(func(r *Run) { r.StartedAt = stored.StartedAt })
 	if x.DryRun {
 		return nil
 	}
 	if err := s.takeLease(ctx, x, ttl); err != nil {
-		s.dismiss(x)
 		return errors.Join(err, s.main.DeleteRun(ctx, run.ID))
 	}
 	return nil
@@ -214,23 +256,32 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 	defer span.End()
 	x.leases = newLeaseSet(x.Database, x.worker.leaseName(x.Database), s.replica, ttl, x.cancel)
 	lease, err := x.leases.acquire(ctx, x.Database)
+	var held *LeaseHeldError
+	if errors.As(err, &held) && held.Lease.Holder == s.replica && s.alone(x) {
+		// It is our own, of a run whose end the database did not live to see.
+		if err = x.Database.ReleaseLease(ctx, held.Lease.Fence); err == nil {
+			lease, err = x.leases.acquire(ctx, x.Database)
+		}
+	}
 	if err != nil {
 		span.SetStatus(codes.Error, publicText(err))
 		return err
 	}
-	x.run.LeaseEpoch = lease.Epoch
+	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
 	return nil
 }
 
 // execute is the one loop around every worker.
 func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 	defer s.dismiss(x)
+	defer s.prune(context.WithoutCancel(ctx))
 	defer close(x.done)
 	defer span.End()
-	x.Log.InfoContext(ctx, "run started", "trigger", x.run.Trigger, "time", x.run.StartedAt, "dry_run", x.DryRun)
+	run := x.snapshot()
+	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "time", run.StartedAt, "dry_run", x.DryRun)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := s.keepAlive(background, x)
-	err := s.work(ctx, x)
+	err := guarded(func() error { return x.worker.work(ctx, x) })
 	stopBackground()
 	<-ended
 	if cause := context.Cause(ctx); cause != nil {
@@ -243,20 +294,22 @@ func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 		}
 		cancel()
 	}
-	x.Report(func(run *Run) { conclude(run, err, x.stop) })
-	run := s.record(context.WithoutCancel(ctx), x)
+	run = x.snapshot()
+	conclude(&run, err)
+	run = s.record(context.WithoutCancel(ctx), x, run)
+	s.backlogs.forget(x.worker, x.Database)
 	s.report(ctx, x, run, err, span)
 	x.cancel(nil)
 }
 
-// work calls the worker; a panic ends the run, not the server.
-func (s *Service) work(ctx context.Context, x *execution) (err error) {
+// guarded calls do; a panic is an error: it ends the run, not the server.
+func guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return x.worker.work(ctx, x)
+	return do()
 }
 
 // report is the run's one wide log line, its span's end, its metrics.
@@ -282,4 +335,11 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error, 
 	}
 }
 
-func newID() string { return uuid.Must(uuid.NewV7()).String() }
+// newID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
+// The microseconds stand where RFC 9562 (6.2, method 3) wants them.
+func newID(at time.Time) string {
+	id := uuid.New()
+	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000               //nolint:gosec // nanoseconds are not negative
+	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|7<<12|fraction) //nolint:gosec // nor is this century
+	return id.String()
+}

@@ -32,6 +32,24 @@ func (s *Service) dismiss(x *execution) {
 	}
 }
 
+func (s *Service) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}
+
+// alone says that no other run of this process has, or had just now, the lease of x.
+func (s *Service) alone(x *execution) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other := range s.active {
+		if other != x && !other.DryRun && other.worker == x.worker && other.Database == x.Database {
+			return false
+		}
+	}
+	return true
+}
+
 // local is the run with this id if it is at work in this process.
 func (s *Service) local(id string) *execution {
 	s.mu.Lock()
@@ -44,32 +62,57 @@ func (s *Service) local(id string) *execution {
 	return nil
 }
 
-// join is the same for a run of any replica.
-func (s *Service) join(ctx context.Context, run Run, async bool, err error) (Run, error) {
-	if err != nil || async || run.State != repo.RunRunning {
-		return run, err
-	}
+// errForgotten means that the run of a request id could not start and has left no record.
+var errForgotten = errors.New("run forgotten")
+
+// errSeen ends the watching of a run that has begun.
+var errSeen = errors.New("seen")
+
+// join waits for a run of any replica: for its end, or if async, for its beginning.
+func (s *Service) join(ctx context.Context, run Run, async bool) (Run, error) {
 	if x := s.local(run.ID); x != nil {
-		return x.join(ctx, false)
+		return x.join(ctx, async)
 	}
-	err = s.WatchRun(ctx, run.ID, func(r Run) error {
+	err := s.WatchRun(ctx, run.ID, func(r Run) error {
 		run = r
+		if async && (r.DryRun || r.LeaseEpoch > 0) {
+			return errSeen
+		}
 		return nil
 	})
+	switch {
+	case errors.Is(err, errSeen):
+		return run, nil
+	case errors.Is(err, ErrUnknownRun):
+		return Run{}, errForgotten
+	}
 	return run, err
 }
 
-// join returns the run as it is if async, else as it is at its end.
+// join returns the run as it is once it has begun if async, else as it is at its end.
 func (x *execution) join(ctx context.Context, async bool) (Run, error) {
-	if async {
-		return x.snapshot(), nil
+	begun := x.begun
+	if !async {
+		begun = nil
 	}
 	select {
-	case <-x.done:
+	case <-begun:
 		return x.snapshot(), nil
+	case <-x.done:
 	case <-ctx.Done():
 		return Run{}, context.Cause(ctx)
 	}
+	x.mu.Lock()
+	refused := x.refused
+	x.mu.Unlock()
+	var known *knownRequestError
+	switch {
+	case errors.As(refused, &known):
+		return Run{}, errForgotten
+	case refused != nil:
+		return Run{}, refused
+	}
+	return x.snapshot(), nil
 }
 
 // Run returns a run by its id, or [ErrUnknownRun].
@@ -81,6 +124,12 @@ func (s *Service) Run(ctx context.Context, id string) (Run, error) {
 		return x.snapshot(), nil
 	}
 	run, err := s.main.Run(ctx, id)
+	if err == nil && run.State == repo.RunRunning {
+		// Its process may have died.
+		if err = s.main.CloseAbandonedRuns(ctx); err == nil {
+			run, err = s.main.Run(ctx, id)
+		}
+	}
 	return run, unknownRun(id, err)
 }
 
@@ -141,9 +190,6 @@ func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error)
 		if run.State != repo.RunRunning {
 			return nil
 		}
-		if err := s.main.CloseAbandonedRuns(ctx); err != nil {
-			return err
-		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -160,6 +206,8 @@ func (s *Service) CancelRun(ctx context.Context, id string) (Run, error) {
 	if x := s.local(id); x != nil {
 		x.halt(errCancelled)
 	}
-	run, err := s.main.RequestCancel(ctx, id)
-	return run, unknownRun(id, err)
+	if err := s.main.RequestCancel(ctx, id); err != nil {
+		return Run{}, err
+	}
+	return s.Run(ctx, id)
 }

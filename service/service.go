@@ -119,6 +119,8 @@ type Service struct {
 	idle    *sync.Cond
 	active  map[*execution]struct{}
 	stopped bool
+	// prunedAt is when history was last pruned.
+	prunedAt time.Time
 	// stopping closes with stopped; background is what Shutdown waits for besides the runs.
 	stopping   chan struct{}
 	background sync.WaitGroup

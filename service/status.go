@@ -3,7 +3,9 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -22,43 +24,41 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 		}
 		workers = []*worker{w}
 	}
-	out := make([]WorkerStatus, 0, len(workers))
-	for _, w := range workers {
-		out = append(out, s.status(ctx, w))
+	out := make([]WorkerStatus, len(workers))
+	var wait sync.WaitGroup
+	for i, w := range workers {
+		wait.Go(func() { out[i] = s.status(ctx, w) })
 	}
+	wait.Wait()
 	return out, nil
 }
 
 func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	st := WorkerStatus{Worker: w.name, Schedule: w.config.Schedule}
-	var troubles, remarks []string
+	var places []place
+	var wait sync.WaitGroup
+	wait.Go(func() { places = s.look(ctx, w) })
+	troubles, err := s.readMain(ctx, w, &st)
+	var remarks []string
 	trouble := func(err error) {
-		if err != nil {
-			troubles = append(troubles, publicText(err))
+		if text := publicText(err); err != nil && !slices.Contains(troubles, text) {
+			troubles = append(troubles, text)
 		}
 	}
-	trouble(s.main.CloseAbandonedRuns(ctx))
-	failed, err := s.readRuns(ctx, w, &st)
 	trouble(err)
-	st.Paused, err = s.paused(ctx, w)
+	missing, err := w.missing(ctx)
 	trouble(err)
-	for _, d := range w.homes(s) {
-		backlog, remark, _ := s.backlogs.get(ctx, w, d)
-		st.Backlog = addBacklogs(st.Backlog, backlog)
-		if remark != "" {
-			remarks = append(remarks, remark)
+	wait.Wait()
+	for _, p := range places {
+		st.Backlog = addBacklogs(st.Backlog, p.backlog)
+		st.Leases = append(st.Leases, p.leases...)
+		trouble(p.err)
+		if p.remark != "" {
+			remarks = append(remarks, p.remark)
 		}
-		leases, err := d.ListLeases(ctx, []string{w.leaseName(d)})
-		trouble(err)
-		st.Leases = append(st.Leases, leases...)
 	}
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
-	}
-	missing, err := w.missing(ctx)
-	trouble(err)
-	for _, run := range failed {
-		troubles = append(troubles, fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)))
 	}
 	if !s.schedulerOff && !w.config.Disabled {
 		st.NextRunAt = w.next(time.Now())
@@ -68,8 +68,42 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	return st
 }
 
-// readRuns fills in the newest runs, and returns those databases' last runs that failed.
-func (s *Service) readRuns(ctx context.Context, w *worker, st *WorkerStatus) (failed []Run, err error) {
+// place is what a worker's status has from one of its databases.
+type place struct {
+	leases  []Lease
+	backlog repo.Backlog
+	remark  string
+	// known says that the backlog has been read, now or before; err, that the database does not answer now.
+	known bool
+	err   error
+}
+
+// lookPatience is how long a database may take to show its leases.
+const lookPatience = 2 * time.Second
+
+// look asks the worker's databases side by side: those that do not answer must not delay the others.
+func (s *Service) look(ctx context.Context, w *worker) []place {
+	homes := w.homes(s)
+	places := make([]place, len(homes))
+	var wait sync.WaitGroup
+	for i, d := range homes {
+		wait.Go(func() {
+			p := &places[i]
+			bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
+			defer cancel()
+			p.leases, p.err = d.ListLeases(bounded, []string{w.leaseName(d)})
+			p.backlog, p.remark, p.known = s.backlogs.get(ctx, w, d, p.err)
+		})
+	}
+	wait.Wait()
+	return places
+}
+
+// readMain fills in what main knows, and returns the last runs on the worker's databases that failed, in words.
+func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) (failed []string, err error) {
+	if err := s.main.CloseAbandonedRuns(ctx); err != nil {
+		return nil, err
+	}
 	summary, err := s.main.RunSummary(ctx, w.name)
 	if err != nil {
 		return nil, err
@@ -78,11 +112,18 @@ func (s *Service) readRuns(ctx context.Context, w *worker, st *WorkerStatus) (fa
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
+	if st.Paused, err = s.paused(ctx, w); err != nil {
+		return nil, err
+	}
 	var databases []string
 	for _, d := range w.homes(s) {
 		databases = append(databases, databaseLabel(w, d))
 	}
-	return s.main.FailedLast(ctx, w.name, databases)
+	runs, err := s.main.FailedLast(ctx, w.name, databases)
+	for _, run := range runs {
+		failed = append(failed, fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)))
+	}
+	return failed, err
 }
 
 // condition is the first of the contract's conditions that holds.

@@ -85,16 +85,31 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	return set, nil
 }
 
-// historyKeep is how long runs and fires are kept.
-const historyKeep = 30 * 24 * time.Hour
+const (
+	// historyKeep is how long runs and fires are kept.
+	historyKeep = 30 * 24 * time.Hour
+	// pruneInterval is how often a process looks for older ones, pruneRounds how many statements it then sends at most.
+	pruneInterval = time.Hour
+	pruneRounds   = 20
+)
 
-// prune deletes old history at the first fire of an hour.
-func (s *Service) prune(ctx context.Context, fire time.Time) {
-	if fire.Minute() != 0 {
-		return
+// prune deletes old history at the end of a run, whatever started it: nothing grows where the scheduler is off.
+func (s *Service) prune(ctx context.Context) {
+	s.mu.Lock()
+	due := s.prunedAt.IsZero() || time.Since(s.prunedAt) > pruneInterval
+	if due {
+		s.prunedAt = time.Now()
 	}
-	if err := s.main.PruneHistory(ctx, historyKeep); err != nil {
-		s.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+	s.mu.Unlock()
+	for range pruneRounds {
+		if !due || s.isStopping() {
+			return
+		}
+		more, err := s.main.PruneHistory(ctx, historyKeep)
+		if err != nil {
+			s.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+		}
+		due = more
 	}
 }
 
