@@ -1,0 +1,275 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
+	f.t.Helper()
+	answer, err := healthv1.NewHealthClient(f.conn).Check(context.Background(), &healthv1.HealthCheckRequest{Service: name})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer.GetStatus()
+}
+
+func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
+	f := start(t)
+	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
+		if got := f.health(name); got != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("%q: got %s", name, got)
+		}
+	}
+	f.server.Drain()
+	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
+		if got := f.health(name); got != healthv1.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("%q: got %s", name, got)
+		}
+	}
+	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
+		t.Errorf("a draining server answers: %v", err)
+	}
+}
+
+func TestHealth_OfTheServiceFollowsMain(t *testing.T) {
+	f := start(t)
+	f.main.Close()
+	f.server.check(t.Context())
+	if got := f.health("maintenance.v1.MaintenanceService"); got != healthv1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("got %s", got)
+	}
+	if got := f.health(""); got != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("the whole server: got %s", got)
+	}
+}
+
+func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
+	f := start(t)
+	f.main.Close()
+	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
+	f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
+	_, err = f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
+	f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
+	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
+	if err != nil || answer.GetWorkers()[0].GetCondition() != maintenancev1.Condition_CONDITION_FAILING {
+		t.Errorf("got %v, %v", answer, err)
+	}
+}
+
+func TestUnexpectedErrors_AreInternalAndInTheLog(t *testing.T) {
+	f := start(t)
+	f.exec(`ALTER TABLE maintenance.feature_flags RENAME TO moved`)
+	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
+	f.failure(err, codes.Internal, "INTERNAL")
+	if !strings.Contains(f.log.String(), "42P01") {
+		t.Errorf("the log does not say what happened: %s", f.log.String())
+	}
+}
+
+func TestRecovered_APanicEndsOneCall(t *testing.T) {
+	f := start(t)
+	_, err := f.server.unary()[3](t.Context(), nil, nil, func(context.Context, any) (any, error) { panic("broken") })
+	if s := status.Convert(clientError(t.Context(), err)); s.Code() != codes.Internal || strings.Contains(s.Message(), "broken") {
+		t.Errorf("got %v", s)
+	}
+}
+
+func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
+	f := start(t)
+	f.slow(400)
+	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
+	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := healthv1.NewHealthClient(f.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, receive := range []func() error{
+		func() error { _, err := stream.Recv(); return err }, func() error { _, err := watch.Recv(); return err },
+	} {
+		if err := receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.server.Stop(t.Context())
+	for err = nil; err == nil; {
+		_, err = stream.Recv()
+	}
+	f.failure(err, codes.Unavailable, "SERVER_STOPPING")
+}
+
+func TestShutdown_OfTheServiceRefusesRuns(t *testing.T) {
+	f := start(t)
+	if err := f.service.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
+	f.failure(err, codes.Unavailable, "SERVER_STOPPING")
+}
+
+func TestReflection_IsServedInBothVersions(t *testing.T) {
+	f := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	v1, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
+	if err := v1.Send(list); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := v1.Recv()
+	if err != nil || !strings.Contains(answer.String(), "maintenance.v1.MaintenanceService") {
+		t.Errorf("got %v, %v", answer, err)
+	}
+	alpha, err := reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := alpha.Recv(); err != nil || !strings.Contains(answer.String(), "grpc.health.v1.Health") {
+		t.Errorf("got %v, %v", answer, err)
+	}
+}
+
+func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
+	f := start(t)
+	f.health("")
+	f.run(&maintenancev1.RunBatchRequest{RequestId: "mine"})
+	lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
+	if len(lines) != 1 {
+		t.Fatalf("got %d lines: %s", len(lines), f.log.String())
+	}
+	line := map[string]any{}
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
+		if line[key] != want {
+			t.Errorf("%s is %v in %s", key, line[key], lines[0])
+		}
+	}
+}
+
+func TestToken_IsNeededExceptForHealth(t *testing.T) {
+	f := start(t, func(c *Config) { c.Token = "secret" })
+	f.health("")
+	_, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
+	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
+	wrong := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secretx")
+	_, err = f.GetStatus(wrong, &maintenancev1.GetStatusRequest{})
+	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
+	stream, err := f.WatchRun(wrong, &maintenancev1.WatchRunRequest{Id: "x"})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
+	right := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
+	if _, err := f.GetStatus(right, &maintenancev1.GetStatusRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// certificate makes a certificate for localhost that is its own authority, and writes it and its key.
+func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.Certificate, pool *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(key)
+	if err = errors.Join(err, keyErr); err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	certFile, keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	pair, err = tls.X509KeyPair(certPEM, keyPEM)
+	err = errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return certFile, keyFile, pair, pool
+}
+
+// clientOf is a client's side: plain without a pool, else TLS, with a certificate where there is one.
+func clientOf(pool *x509.CertPool, pair *tls.Certificate) credentials.TransportCredentials {
+	if pool == nil {
+		return insecure.NewCredentials()
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: "localhost"}
+	if pair != nil {
+		config.Certificates = []tls.Certificate{*pair}
+	}
+	return credentials.NewTLS(config)
+}
+
+func TestTLS_ClientsShowTheirCertificate(t *testing.T) {
+	serverCert, serverKey, _, serverPool := certificate(t, "server")
+	clientCert, _, client, _ := certificate(t, "alice")
+	protect := func(c *Config) { c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, clientCert }
+	f := startWith(t, definitions, clientOf(serverPool, &client), protect)
+	if run := f.run(&maintenancev1.RunBatchRequest{}); !strings.HasPrefix(run.GetRequestedBy(), "alice at ") {
+		t.Errorf("got %v", run)
+	}
+	f.serve(clientOf(serverPool, nil), []func(*Config){protect})
+	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a certificate: got %v", err)
+	}
+}
+
+func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
+	cert, key, _, _ := certificate(t, "server")
+	for want, config := range map[string]Config{
+		"tls.cert_file":                    {CertFile: "none.pem", KeyFile: key},
+		"tls.client_ca_file":               {CertFile: cert, KeyFile: key, ClientCAFile: "none.pem"},
+		key + " has no PEM certificate":    {CertFile: cert, KeyFile: key, ClientCAFile: key},
+		"tls.cert_file, tls.key_file: tls": {CertFile: key, KeyFile: cert},
+	} {
+		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+var databases devdb.Tests
+
+func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+
+const worker = "loose_foreign_keys_cleanup"
+
+// migrated is a database with a queue and the schema maintenance.
+func migrated() devdb.Template {
+	return devdb.Template{Name: "server", Schema: "ci", Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_, err = d.Migrate(ctx)
+		return err
+	}}
+}
+
+// fixture is a server on a database of its own, and a client.
+type fixture struct {
+	maintenancev1.MaintenanceServiceClient
+	t       *testing.T
+	sql     *pgx.Conn
+	main    *repo.Database
+	service *service.Service
+	server  *Server
+	conn    *grpc.ClientConn
+	log     *log
+}
+
+// log is a log that can be read while it is written.
+type log struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.String()
+}
+
+// definitions has one loose foreign key of table c.
+const definitions = "c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
+
+// start starts a server with one loose foreign key.
+func start(t *testing.T, change ...func(*Config)) *fixture {
+	t.Helper()
+	return startWith(t, definitions, insecure.NewCredentials(), change...)
+}
+
+func startWith(t *testing.T, definitions string, transport credentials.TransportCredentials, change ...func(*Config)) *fixture {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+	ctx := context.Background()
+	url := databases.Clone(t, migrated())
+	f := &fixture{t: t, log: &log{}}
+	var err error
+	if f.sql, err = pgx.Connect(ctx, url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.sql.Close(context.Background()) })
+	f.exec(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	if f.main, err = repo.Open(ctx, "main", url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.main.Close)
+	f.newService(definitions)
+	f.serve(transport, change)
+	return f
+}
+
+func (f *fixture) newService(definitions string) {
+	f.t.Helper()
+	config := service.Config{Databases: []*repo.Database{f.main}, Logger: slog.New(slog.DiscardHandler)}
+	if definitions != "" {
+		file := filepath.Join(f.t.TempDir(), "definitions.yml")
+		err := os.WriteFile(file, []byte(definitions), 0o600)
+		if err == nil {
+			config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(file)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	made, err := service.New(config)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.service = made
+	f.t.Cleanup(func() { _ = made.Shutdown(context.Background()) })
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.sql.Exec(context.Background(), sql, args...); err != nil {
+		f.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// slow gives the worker children of one parent that take 50 ms each.
+func (f *fixture) slow(children int) {
+	f.t.Helper()
+	f.exec(`INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, $1)`, children)
+	f.exec(`CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END';
+		CREATE TRIGGER nap BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION nap()`)
+	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+}
+
+// failure checks the code and the ErrorInfo of an error, and that it tells nothing of SQL or drivers.
+func (f *fixture) failure(err error, code codes.Code, reason string) *status.Status {
+	f.t.Helper()
+	s := status.Convert(err)
+	var info *errdetails.ErrorInfo
+	for _, d := range s.Details() {
+		if i, ok := d.(*errdetails.ErrorInfo); ok {
+			info = i
+		}
+	}
+	if s.Code() != code || info.GetReason() != reason || info.GetDomain() != "caretaker" {
+		f.t.Errorf("got %v with %v, want %s, %s", err, info, code, reason)
+	}
+	for _, forbidden := range []string{"SQLSTATE", "SELECT", "pgx", "pgconn", "127.0.0.1:"} {
+		if strings.Contains(s.Message(), forbidden) {
+			f.t.Errorf("the message has %s: %s", forbidden, s.Message())
+		}
+	}
+	return s
+}
+
+// violates checks that an error names the field.
+func (f *fixture) violates(err error, field string) {
+	f.t.Helper()
+	s := f.failure(err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	bad := detail[*errdetails.BadRequest](s)
+	if len(bad.GetFieldViolations()) != 1 || bad.GetFieldViolations()[0].GetField() != field {
+		f.t.Errorf("got %v, want the field %s", s, field)
+	}
+}
+
+// detail is the detail of its type, or nil.
+func detail[T any](s *status.Status) (found T) {
+	for _, d := range s.Details() {
+		if v, ok := d.(T); ok {
+			found = v
+		}
+	}
+	return found
+}
+
+// eventually waits until a condition holds.
+func (f *fixture) eventually(what string, holds func() bool) {
+	f.t.Helper()
+	for range 200 {
+		if holds() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	f.t.Fatalf("never: %s", what)
+}
+
+func (f *fixture) serve(transport credentials.TransportCredentials, change []func(*Config)) {
+	f.t.Helper()
+	config := Config{Service: f.service, Logger: slog.New(slog.NewJSONHandler(f.log, nil))}
+	for _, c := range change {
+		c(&config)
+	}
+	var err error
+	if f.server, err = New(config); err != nil {
+		f.t.Fatal(err)
+	}
+	listener := bufconn.Listen(1 << 20)
+	served := make(chan error, 1)
+	go func() { served <- f.server.Serve(listener) }()
+	f.conn, err = grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.MaintenanceServiceClient = maintenancev1.NewMaintenanceServiceClient(f.conn)
+	server, conn := f.server, f.conn
+	f.t.Cleanup(func() {
+		_ = conn.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		server.Stop(ctx)
+		if err := <-served; err != nil {
+			f.t.Error(err)
+		}
+	})
+}
