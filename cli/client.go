@@ -125,14 +125,15 @@ func (a *app) explain(err error) error {
 
 // explainTransport is for what the server did not say itself.
 func (a *app) explainTransport(s *status.Status) error {
-	switch s.Code() {
-	case codes.Unavailable:
+	code := s.Code()
+	if code == codes.Unavailable {
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or name the one that "+
 			"runs with --address (%s)", a.client.address, s.Message())
-	case codes.DeadlineExceeded:
+	}
+	if code == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
 	}
-	return fmt.Errorf("%s: %s", s.Code(), s.Message())
+	return fmt.Errorf("%s: %s", code, s.Message())
 }
 
 // show prints an answer: as protobuf JSON, or with text.

@@ -29,7 +29,8 @@ func (a *app) leases() *cobra.Command {
 						return err
 					}
 					all.Leases = append(all.Leases, answer.GetLeases()...)
-					if request.PageToken = answer.GetNextPageToken(); request.PageToken == "" {
+					request.PageToken = answer.GetNextPageToken()
+					if request.GetPageToken() == "" {
 						return a.show(all, func() error { return a.describeLeases(all.GetLeases()) })
 					}
 				}

@@ -83,7 +83,10 @@ func took(run *maintenancev1.Run) string {
 func (a *app) describeRun(run *maintenancev1.Run) error {
 	a.say("%s %s in %s", subject(run), state(run), took(run))
 	for _, line := range []struct{ name, text string }{
-		{"run", run.GetId()}, {"counts", counts(run)}, {"reason", run.GetReason()}, {"error", run.GetError()},
+		{"run", run.GetId()},
+		{"counts", counts(run)},
+		{"reason", run.GetReason()},
+		{"error", run.GetError()},
 		{"trace", run.GetTraceId()},
 	} {
 		if line.text != "" {

@@ -189,7 +189,8 @@ func TestListRuns_Pages(t *testing.T) {
 		for _, r := range answer.GetRuns() {
 			got = append(got, r.GetId())
 		}
-		if request.PageToken = answer.GetNextPageToken(); request.PageToken == "" {
+		request.PageToken = answer.GetNextPageToken()
+		if request.GetPageToken() == "" {
 			break
 		}
 	}
