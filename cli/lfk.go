@@ -102,8 +102,16 @@ func (l *lfk) findings(result service.Lint) error {
 	for _, f := range result.Findings {
 		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, dashed(f.Database), f.Object, f.Advice)
 	}
-	l.say("%d errors, %d warnings", result.Errors, result.Warnings)
+	l.say("%s, %s", counted(result.Errors, "error"), counted(result.Warnings, "warning"))
 	return nil
+}
+
+// counted is a number of things.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
 }
 
 // dashed is a word, or what stands for none.

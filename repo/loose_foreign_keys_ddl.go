@@ -57,21 +57,20 @@ func (d *Database) readOnly(ctx context.Context, operation string, do func(pgx.T
 
 // advise wraps what a transaction ended with, and says what to do about the common causes.
 func (d *Database) advise(ctx context.Context, operation string, err error) error {
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	if _, refused := errors.AsType[*RefusedError](err); refused {
 		return err
 	}
 	err = d.wrap(ctx, operation, err)
-	var refusedByServer *Error
-	if !errors.As(err, &refusedByServer) {
+	failed, ok := errors.AsType[*Error](err)
+	if !ok {
 		return err
 	}
-	switch {
-	case refusedByServer.Class() == ClassLock:
+	switch state := failed.SQLState; {
+	case failed.Class() == ClassLock:
 		return fmt.Errorf("%w: nothing was changed, because another transaction held a lock for more than 2 s: try again when it has ended", err)
-	case refusedByServer.SQLState == "42501":
+	case state == "42501":
 		return fmt.Errorf("%w: nothing was changed: connect as a role that owns the tables and the queue", err)
-	case refusedByServer.SQLState == "42P07", refusedByServer.SQLState == "42710":
+	case state == "42P07", state == "42710":
 		return fmt.Errorf("%w: nothing was changed: move what bears that name out of the way", err)
 	}
 	return err

@@ -64,7 +64,7 @@ func TestInstallQueue_IsShapedLikeGitLabs(t *testing.T) {
 
 func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
 	for sql, reason := range map[string]string{
-		"CREATE TABLE loose_foreign_keys_deleted_records (id bigint)":     "it has no column partition of type bigint, it has no column primary_key_value",
+		"CREATE TABLE loose_foreign_keys_deleted_records (id bigint)":      "it has no column partition of type bigint, it has no column primary_key_value",
 		"CREATE VIEW loose_foreign_keys_deleted_records AS SELECT 1 AS id": "it has no column id of type bigint",
 		`CREATE TABLE loose_foreign_keys_deleted_records (id bigint NOT NULL DEFAULT 1, partition bigint NOT NULL DEFAULT 1, primary_key_value bigint,
 			status smallint DEFAULT 1, created_at timestamptz, fully_qualified_table_name text, consume_after timestamptz, cleanup_attempts smallint,

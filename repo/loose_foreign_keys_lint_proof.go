@@ -158,10 +158,8 @@ func (l childLook) fits(ctx context.Context, v ColumnValue) (fits bool, err erro
 		sql := fill(fitsSQL, "{type}", column.Type, "{exact}", column.Exact)
 		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, v.Value).Scan(&fits)
 	})
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
-		switch (&Error{SQLState: refused.Code}).Class() {
-		case ClassData, ClassSchema:
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		if class := (&Error{SQLState: refused.Code}).Class(); class == ClassData || class == ClassSchema {
 			return false, nil
 		}
 	}

@@ -277,7 +277,7 @@ func TestUntrack_OneLeafOrAll(t *testing.T) {
 	b.wantRecords("public.p:2", "public.p:6")
 	got, err := b.Untrack(context.Background(), "p")
 	if err != nil || got.Table != "public.p" || got.Parent != "p" ||
-		!slices.Equal(got.Triggers, []string{"p_loose_fk_trigger on public.p", "a_loose_fk_trigger on public.a", "b_loose_fk_trigger on leaves.b"}) {
+		!slices.Equal(got.Triggers, []string{"p_loose_fk_trigger on public.p", "b_loose_fk_trigger on leaves.b", "a_loose_fk_trigger on public.a"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	b.wantTriggers()

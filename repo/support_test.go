@@ -128,8 +128,7 @@ func (b *bench) track(table, column string) repo.Tracked {
 // wantRefusal fails the test unless the error is a refusal with these words in it.
 func (b *bench) wantRefusal(err error, words ...string) {
 	b.Helper()
-	var refused *repo.RefusedError
-	if !errors.As(err, &refused) {
+	if _, refused := errors.AsType[*repo.RefusedError](err); !refused {
 		b.Errorf("got %v, want a refusal with %q", err, words)
 		return
 	}

@@ -86,8 +86,7 @@ func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracke
 	var refused []error
 	err := l.each(ctx, func(d *repo.Database) error {
 		untracked, err := d.Untrack(ctx, table)
-		var no *repo.RefusedError
-		if errors.As(err, &no) {
+		if _, no := errors.AsType[*repo.RefusedError](err); no {
 			refused = append(refused, err)
 			return nil
 		}

@@ -62,8 +62,7 @@ func LoadDefinitions(path string) (*Definitions, error) {
 
 // reason is an error without the path, which the message has already.
 func reason(err error) error {
-	var pathError *os.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*os.PathError](err); ok {
 		return pathError.Err
 	}
 	return err

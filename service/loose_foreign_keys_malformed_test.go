@@ -47,11 +47,30 @@ func TestLoadDefinitions_UnreadableFileIsNamed(t *testing.T) {
 	}
 }
 
-func TestLoadDefinitions_EveryMistakeIsFatal(t *testing.T) {
-	const good = "table: p, column: p_id, on_delete: async_delete"
-	const update = "table: p, column: p_id, on_delete: update_column_to"
+// malformed is a file and what has to be said of it.
+type malformed struct{ content, place, reason string }
+
+const (
+	goodEntry   = "table: p, column: p_id, on_delete: async_delete"
+	updateEntry = "table: p, column: p_id, on_delete: update_column_to"
+)
+
+func wantMistakes(t *testing.T, cases []malformed) {
+	t.Helper()
+	for _, c := range cases {
+		got := problemsIn(t, c.content)
+		if want := "d.yml: " + c.place; !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], c.reason) {
+			t.Errorf("%s\ngot  %q\nwant %q and %q", c.content, got, want, c.reason)
+		}
+		if strings.Count(strings.Join(got, "\n"), "d.yml") != len(got) || len(got) > 3 {
+			t.Errorf("%s: every problem is named once: %q", c.content, got)
+		}
+	}
+}
+
+func TestLoadDefinitions_MistakesOfTheFileAreFatal(t *testing.T) {
 	long := strings.Repeat("ä", 32)
-	for _, c := range []struct{ content, place, reason string }{
+	wantMistakes(t, []malformed{
 		{"- a\n- b", "", "line 1 is a list: write a mapping"},
 		{"just words", "", `line 1 is the string "just words": write a mapping`},
 		{"c: [", "", "is not YAML: line 1: did not find expected node content"},
@@ -70,10 +89,16 @@ func TestLoadDefinitions_EveryMistakeIsFatal(t *testing.T) {
 		{"\"a\\0b\": []", "a\x00b: ", "has characters"},
 		{"c: &c []\n<<: {d: []}", "<<: ", "merge keys are not supported"},
 		{"c:", "c: ", "is null: write a list of entries"},
-		{"c: {" + good + "}", "c: ", "is a mapping: write a list of entries"},
+		{"c: {" + goodEntry + "}", "c: ", "is a mapping: write a list of entries"},
 		{"c: p", "c: ", `is the string "p"`},
 		{"c: [p]", "c[0]: ", `is the string "p": write a mapping`},
 		{"c: [~]", "c[0]: ", "is null: write a mapping"},
+	})
+}
+
+func TestLoadDefinitions_MistakesOfAnEntryAreFatal(t *testing.T) {
+	long := strings.Repeat("ä", 32)
+	wantMistakes(t, []malformed{
 		{"c: [{}]", "c[0].table: ", "is required"},
 		{"c: [{table: p, on_delete: async_delete}]", "c[0].column: ", "is required"},
 		{"c: [{table: p, column: p_id}]", "c[0].on_delete: ", "is required"},
@@ -84,43 +109,40 @@ func TestLoadDefinitions_EveryMistakeIsFatal(t *testing.T) {
 		{"c: [{table: p, column: [a], on_delete: async_delete}]", "c[0].column: ", "is a list"},
 		{"c: [{table: p, column: p_id, on_delete: ':async_delete'}]", "c[0].on_delete: ", `is the string ":async_delete"`},
 		{"c: [{table: p, column: p_id, on_delete: ~}]", "c[0].on_delete: ", "is null"},
-		{"c: [{" + good + ", table: q}]", "c[0].table: ", "is there twice"},
-		{"c: [{" + good + ", Table: q}]", "c[0].Table: ", "is no key"},
-		{"c: [{" + good + ", 1: q}]", "c[0].1: ", "is no key"},
-		{"c: [{" + good + ", <<: {delete_limit: 1}}]", "c[0].<<: ", "merge keys are not supported"},
-		{"c: [{" + good + ", target_column: x}]", "c[0].target_column: ", "belongs to on_delete: update_column_to only"},
-		{"c: [{" + good + ", target_value: 1}]", "c[0].target_value: ", "belongs to on_delete: update_column_to only"},
-		{"c: [{" + update + ", target_value: 1}]", "c[0].target_column: ", "is required"},
-		{"c: [{" + update + ", target_column: ''}]", "c[0].target_column: ", "must not be empty"},
-		{"c: [{" + update + ", target_column: x, target_value: ~}]", "c[0].target_value: ", "is null"},
-		{"c: [{" + update + ", target_column: x, target_value: 1.5}]", "c[0].target_value: ", `is the number "1.5"`},
-		{"c: [{" + update + ", target_column: x, target_value: 2020-01-01}]", "c[0].target_value: ", `is "2020-01-01"`},
-		{"c: [{" + update + ", target_column: x, target_value: [1]}]", "c[0].target_value: ", "is a list"},
-		{"c: [{" + update + ", target_column: x, target_value: 99999999999999999999}]", "c[0].target_value: ", "is the number"},
-		{"c: [{" + update + ", target_column: x, target_value: !!int abc}]", "c[0].target_value: ", "is the integer"},
-		{"c: [{" + update + ", target_column: x, target_value: \"\\0\"}]", "c[0].target_value: ", "is the string"},
-		{"c: [{" + good + ", conditions: []}]", "c[0].conditions: ", "is an empty list"},
-		{"c: [{" + good + ", conditions: ~}]", "c[0].conditions: ", "is null"},
-		{"c: [{" + good + ", conditions: {column: a, value: b}}]", "c[0].conditions: ", "is a mapping"},
-		{"c: [{" + good + ", conditions: [a]}]", "c[0].conditions[0]: ", `is the string "a"`},
-		{"c: [{" + good + ", conditions: [{column: a}]}]", "c[0].conditions[0].value: ", "is required"},
-		{"c: [{" + good + ", conditions: [{column: a, value: 1}, {value: b}]}]", "c[0].conditions[1].column: ", "is required"},
-		{"c: [{" + good + ", conditions: [{column: a, value: ~}]}]", "c[0].conditions[0].value: ", "is null"},
-		{"c: [{" + good + ", conditions: [{column: a, value: b, operator: '>'}]}]", "c[0].conditions[0].operator: ", "is no key"},
-		{"c: [{" + good + ", delete_limit: '5'}]", "c[0].delete_limit: ", `is the string "5"`},
-		{"c: [{" + good + ", delete_limit: -1}]", "c[0].delete_limit: ", "at least 1"},
-		{"c: [{" + good + ", delete_limit: 1.5}]", "c[0].delete_limit: ", "at least 1"},
-		{"c: [{" + good + ", delete_limit: ~}]", "c[0].delete_limit: ", "is null"},
-		{"c: [{" + good + ", delete_limit: 9223372036854775808}]", "c[0].delete_limit: ", "at least 1"},
-		{"c: [{" + good + ", worker_class: ~}]", "c[0].worker_class: ", "is null"},
-		{"c: [{" + good + ", worker_class: 5}]", "c[0].worker_class: ", `is the integer "5"`},
-	} {
-		got := problemsIn(t, c.content)
-		if want := "d.yml: " + c.place; !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], c.reason) {
-			t.Errorf("%s\ngot  %q\nwant %q and %q", c.content, got, want, c.reason)
-		}
-		if strings.Count(strings.Join(got, "\n"), "d.yml") != len(got) || len(got) > 3 {
-			t.Errorf("%s: every problem is named once: %q", c.content, got)
-		}
-	}
+		{"c: [{" + goodEntry + ", table: q}]", "c[0].table: ", "is there twice"},
+		{"c: [{" + goodEntry + ", Table: q}]", "c[0].Table: ", "is no key"},
+		{"c: [{" + goodEntry + ", 1: q}]", "c[0].1: ", "is no key"},
+		{"c: [{" + goodEntry + ", <<: {delete_limit: 1}}]", "c[0].<<: ", "merge keys are not supported"},
+		{"c: [{" + goodEntry + ", target_column: x}]", "c[0].target_column: ", "belongs to on_delete: update_column_to only"},
+		{"c: [{" + goodEntry + ", target_value: 1}]", "c[0].target_value: ", "belongs to on_delete: update_column_to only"},
+		{"c: [{" + updateEntry + ", target_value: 1}]", "c[0].target_column: ", "is required"},
+		{"c: [{" + updateEntry + ", target_column: ''}]", "c[0].target_column: ", "must not be empty"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: ~}]", "c[0].target_value: ", "is null"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 1.5}]", "c[0].target_value: ", `is the number "1.5"`},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 2020-01-01}]", "c[0].target_value: ", `is "2020-01-01"`},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: [1]}]", "c[0].target_value: ", "is a list"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 99999999999999999999}]", "c[0].target_value: ", "is the number"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: !!int abc}]", "c[0].target_value: ", "is the integer"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: \"\\0\"}]", "c[0].target_value: ", "is the string"},
+	})
+}
+
+func TestLoadDefinitions_MistakesOfConditionsAndLimitsAreFatal(t *testing.T) {
+	wantMistakes(t, []malformed{
+		{"c: [{" + goodEntry + ", conditions: []}]", "c[0].conditions: ", "is an empty list"},
+		{"c: [{" + goodEntry + ", conditions: ~}]", "c[0].conditions: ", "is null"},
+		{"c: [{" + goodEntry + ", conditions: {column: a, value: b}}]", "c[0].conditions: ", "is a mapping"},
+		{"c: [{" + goodEntry + ", conditions: [a]}]", "c[0].conditions[0]: ", `is the string "a"`},
+		{"c: [{" + goodEntry + ", conditions: [{column: a}]}]", "c[0].conditions[0].value: ", "is required"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: 1}, {value: b}]}]", "c[0].conditions[1].column: ", "is required"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: ~}]}]", "c[0].conditions[0].value: ", "is null"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: b, operator: '>'}]}]", "c[0].conditions[0].operator: ", "is no key"},
+		{"c: [{" + goodEntry + ", delete_limit: '5'}]", "c[0].delete_limit: ", `is the string "5"`},
+		{"c: [{" + goodEntry + ", delete_limit: -1}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", delete_limit: 1.5}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", delete_limit: ~}]", "c[0].delete_limit: ", "is null"},
+		{"c: [{" + goodEntry + ", delete_limit: 9223372036854775808}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", worker_class: ~}]", "c[0].worker_class: ", "is null"},
+		{"c: [{" + goodEntry + ", worker_class: 5}]", "c[0].worker_class: ", `is the integer "5"`},
+	})
 }

@@ -1,0 +1,126 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
+	sql := configured(t, "main")
+	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	want(t, 1, "lfk install", "run `caretaker migrate` first")
+	migrate(t)
+	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)")
+	want(t, 1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: run `caretaker lfk install --database main`")
+	want(t, 0, "lfk install", "main: installed")
+	want(t, 0, "lfk install", "main: managed by caretaker")
+	want(t, 1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
+	want(t, 0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
+	want(t, 0, "lfk track p", "main: public.p: already tracked")
+	execute(t, sql, "CREATE INDEX ON c (p_id)")
+	if out := want(t, 0, "lfk lint"); out != "0 errors, 0 warnings\n" {
+		t.Errorf("got %q", out)
+	}
+	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
+	want(t, 0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
+	want(t, 0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
+	want(t, 1, "lfk untrack p", "caretaker: main: public.p is not tracked")
+}
+
+func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
+	sql := configured(t, "main")
+	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	migrate(t)
+	execute(t, sql, `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint);
+		INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
+		VALUES ('public.p', 7, 'c.p_id -> p', 'P0001', 'no', 10, '2026-01-01 00:00Z', '2026-01-02 00:00Z')`)
+	for _, c := range []struct {
+		command string
+		code    int
+		want    string
+	}{
+		{"install", 0, `{"databases": [{"database": "main", "result": "installed"}]}`},
+		{"lint", 1, `{"findings": [
+			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
+			 "advice": "create an index on c (p_id): without it every statement reads the whole table"},
+			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
+			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + `"}], "errors": 2, "warnings": 0}`},
+		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
+		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
+		{"untrack p", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p"]}]}`},
+		{"dead", 0, `{"dead_records": [{"database": "main", "id": 1, "table": "public.p", "key": 7, "definition": "c.p_id -> p", "sqlstate": "P0001",
+			"message": "no", "failures": 10, "recorded_at": "2026-01-01T00:00:00Z", "dead_at": "2026-01-02T00:00:00Z"}]}`},
+		{"dead --table q", 0, `{"dead_records": []}`},
+		{"retry --id 1", 0, `{"databases": [{"database": "main", "records": 1}]}`},
+		{"retry --all", 1, `{"databases": []}`},
+	} {
+		out := want(t, c.code, "lfk "+c.command+" --output json")
+		var got, expected any
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Errorf("%s: %v: %s", c.command, err, out)
+		}
+		if err := json.Unmarshal([]byte(c.want), &expected); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, expected) {
+			t.Errorf("%s: got %s\nwant %s", c.command, out, c.want)
+		}
+	}
+}
+
+func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
+	sql := configured(t, "main")
+	migrate(t)
+	want(t, 0, "lfk install")
+	want(t, 0, "lfk dead", "no dead records")
+	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
+		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', 'no', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
+	want(t, 0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE\n",
+		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03\n")
+	want(t, 0, "lfk retry --id 2", "main: 1 put back")
+	want(t, 0, "lfk retry --table p", "main: 2 put back")
+	want(t, 1, "lfk retry --all", "no dead record matches: `caretaker lfk dead` lists them")
+}
+
+func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
+	configured(t, "main")
+	migrate(t)
+	for _, command := range []string{
+		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
+		"lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
+	} {
+		want(t, 2, command)
+	}
+	want(t, 2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
+}
+
+func TestLfk_MalformedDefinitionsAreFatal(t *testing.T) {
+	configured(t, "main")
+	migrate(t)
+	file := defined(t, "c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
+	for _, command := range []string{"lint", "install", "track p", "untrack p", "dead", "retry --all"} {
+		want(t, 1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
+			file+": d: is the integer \"1\"")
+	}
+}
+
+func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
+	main, ci := configured(t, "main"), configured(t, "ci")
+	migrate(t)
+	want(t, 0, "lfk install", "main: installed\nci: installed\n")
+	execute(t, main, "CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
+	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int)")
+	want(t, 1, "lfk track nowhere", "there is no table nowhere in main, ci")
+	want(t, 1, "lfk track p", "caretaker: main: the key id of public.p is of type uuid")
+	want(t, 1, "lfk track q", "q is in main, ci: say with --database in which to track it")
+	want(t, 0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
+	want(t, 1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone")
+	want(t, 1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
+	want(t, 1, "lfk lint", "there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
+	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	want(t, 1, "lfk install", "main: managed by caretaker", "ci: unreachable")
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", "")
+	want(t, 1, "lfk install", "databases.main.url is required")
+}
