@@ -40,33 +40,36 @@ type instance struct {
 
 // newInstance opens everything and listens, so that a mistake shows at once; run serves. A database that cannot be
 // reached is no mistake: it may come later.
-func (a *app) newInstance(ctx context.Context, c *config.Config) (i *instance, err error) {
-	i = &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), failed: make(chan error, 2)}
-	defer func() {
-		if err != nil {
-			i.close()
-		}
-	}()
+func (a *app) newInstance(ctx context.Context, c *config.Config) (*instance, error) {
+	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), failed: make(chan error, 2)}
+	if err := a.open(ctx, c, i); err != nil {
+		i.close()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err error) {
 	o := c.OpenTelemetry
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	i.closers = append(i.closers, func() { i.flush(ctx) })
 	var closeDatabases func()
 	if i.databases, closeDatabases, err = a.databases(ctx, c, ""); err != nil {
-		return nil, err
+		return err
 	}
 	i.closers = append(i.closers, closeDatabases)
 	if err := i.checkDatabases(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := i.wire(c); err != nil {
-		return nil, err
+		return err
 	}
-	return i, i.listen(ctx, c)
+	return i.listen(ctx, c)
 }
 
 // wire makes the parts that do not need the network.
