@@ -115,7 +115,7 @@ func migrateURL(ctx context.Context, name, url string) error {
 		return err
 	}
 	defer d.Close()
-	_, err = d.Migrate(ctx)
+	_, err = migrateDatabase(ctx, d)
 	return err
 }
 

@@ -28,9 +28,12 @@ type instance struct {
 	service   *service.Service
 	// scheduler is nil when it is switched off.
 	scheduler *scheduler.Scheduler
-	server    *server.Server
-	api       net.Listener
-	metrics   *http.Server
+	queue     *scheduler.Queue
+	// working says that jobs are worked here.
+	working bool
+	server  *server.Server
+	api     net.Listener
+	metrics *http.Server
 	// failed gets what ends a listener before its time.
 	failed chan error
 	work   sync.WaitGroup
@@ -84,8 +87,13 @@ func (i *instance) wire(c *config.Config) (err error) {
 			return err
 		}
 	}
+	i.working = c.JobsEnabled
+	if i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger}); err != nil {
+		return err
+	}
 	i.service, err = service.New(service.Config{
-		Databases: i.databases, SchedulerOff: !c.SchedulerEnabled, Logger: i.logger, LooseForeignKeysCleanup: cleanup,
+		Databases: i.databases, Queue: i.queue, SchedulerOff: !c.SchedulerEnabled, Logger: i.logger,
+		LooseForeignKeysCleanup: cleanup,
 	})
 	if err != nil {
 		return err
@@ -148,11 +156,19 @@ func (i *instance) listen(ctx context.Context, c *config.Config) (err error) {
 	return nil
 }
 
+// checkMigrated checks the schema maintenance, with the queue of jobs where that is.
+func checkMigrated(ctx context.Context, d *repo.Database) error {
+	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" {
+		return err
+	}
+	return scheduler.CheckQueueMigrated(ctx, d)
+}
+
 // checkDatabases refuses databases that are not migrated, and warns of those that do not answer.
 func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
-		err := d.CheckMigrated(ctx)
+		err := checkMigrated(ctx, d)
 		switch {
 		case errors.Is(err, repo.ErrUnreachable):
 			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())

@@ -12,8 +12,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Bounds of an orderly end. Runs stop after the statement in flight, which takes 10 s at most.
+// Bounds of an orderly end. Jobs snooze and runs stop after the statement in flight, which takes 10 s at most.
 const (
+	jobsPatience  = 20 * time.Second
 	runsPatience  = 20 * time.Second
 	callsPatience = 5 * time.Second
 	flushPatience = 5 * time.Second
@@ -39,12 +40,17 @@ func (i *instance) run(ctx context.Context) error {
 	if i.scheduler != nil {
 		i.scheduler.Start()
 	}
-	i.logger.InfoContext(ctx, "serving", "version", version(), "listen", i.api.Addr().String(), "metrics_listen", i.metricsAddress(),
-		"databases", i.names(), "scheduler", i.scheduler != nil)
 	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-i.failed:
+	if i.working {
+		err = i.queue.Start(i.service)
+	}
+	i.logger.InfoContext(ctx, "serving", "version", version(), "listen", i.api.Addr().String(), "metrics_listen", i.metricsAddress(),
+		"databases", i.names(), "scheduler", i.scheduler != nil, "jobs", i.working)
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-i.failed:
+		}
 	}
 	i.logger.InfoContext(ctx, "stopping")
 	stopWatching()
@@ -53,6 +59,10 @@ func (i *instance) run(ctx context.Context) error {
 	if i.scheduler != nil {
 		i.complain("scheduler not stopped", i.scheduler.Stop())
 	}
+	// Jobs and runs end together: a job may wait for a run.
+	i.work.Go(func() {
+		i.bounded(ctx, jobsPatience, func(ctx context.Context) { i.complain("jobs not ended", i.queue.Stop(ctx)) })
+	})
 	i.bounded(ctx, runsPatience, func(ctx context.Context) { i.complain("runs not ended", i.service.Shutdown(ctx)) })
 	i.bounded(ctx, callsPatience, i.server.Stop)
 	if i.metrics != nil {
@@ -103,7 +113,7 @@ func (i *instance) watchDatabases(ctx context.Context) {
 	}
 	for len(open) > 0 {
 		for d, said := range open {
-			err := d.CheckMigrated(ctx)
+			err := checkMigrated(ctx, d)
 			switch {
 			case err == nil:
 				delete(open, d)

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 // serve runs the server on configured databases.
@@ -56,6 +57,16 @@ func (a *app) migrate() *cobra.Command {
 	}
 }
 
+// migrateDatabase migrates the schema maintenance, with the queue of jobs where that is.
+func migrateDatabase(ctx context.Context, d *repo.Database) ([]string, error) {
+	applied, err := d.Migrate(ctx)
+	if err != nil || d.Name != "main" {
+		return applied, err
+	}
+	queue, err := scheduler.MigrateQueue(ctx, d)
+	return append(applied, queue...), err
+}
+
 // migrated is what migrate reports as JSON.
 type migrated struct {
 	Database string   `json:"database"`
@@ -65,7 +76,7 @@ type migrated struct {
 func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error {
 	report := []migrated{}
 	for _, d := range databases {
-		applied, err := d.Migrate(ctx)
+		applied, err := migrateDatabase(ctx, d)
 		report = append(report, migrated{d.Name, append([]string{}, applied...)})
 		for _, name := range applied {
 			a.text("%s: applied %s", d.Name, name)

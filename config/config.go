@@ -31,8 +31,10 @@ type Config struct {
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec.
-	Databases               []Database
-	SchedulerEnabled        bool
+	Databases        []Database
+	SchedulerEnabled bool
+	// JobsEnabled lets deferred jobs be worked here; they are queued in any case.
+	JobsEnabled             bool
 	LooseForeignKeysCleanup LooseForeignKeysCleanup
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry

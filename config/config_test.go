@@ -27,7 +27,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true,
+		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
 	}
@@ -46,6 +46,8 @@ auth:
   token_file: t
 log: {level: debug}
 scheduler:
+  enabled: false
+jobs:
   enabled: false
 databases:
   sec: {url: "postgres://sec"}
@@ -97,7 +99,8 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"workers:\n  loose_foreign_keys_cleanup:\n    batchsize: 1": `c.yml:3: workers.loose_foreign_keys_cleanup.batchsize: unknown key, did you mean workers.loose_foreign_keys_cleanup.batch_size?`,
 		"worker:\n  x: 1":               `c.yml:1: worker: unknown key, did you mean workers?`,
 		"databases:\n  other: {url: x}": `c.yml:2: databases.other: unknown key`,
-		"jobs: {enabled: true}":         `c.yml:1: jobs: unknown key`,
+		"jobs: {enabled: 1}":            `jobs.enabled: "1" is not true or false`,
+		"job: {enabled: true}":          `c.yml:1: job: unknown key`,
 		"listen: 8080":                  `c.yml:1: listen: must be text: put it in quotes`,
 		"listen: nowhere":               `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
 		"listen: h:99999":               `"h:99999" is not an address`,

@@ -52,6 +52,7 @@ func (c *Config) keys() []key {
 		{"auth.token_file", text, "", verbatim(&c.Auth.TokenFile)},
 		{"log.level", text, "info", oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
 		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
+		{"jobs.enabled", boolean, "true", truth(&c.JobsEnabled)},
 	}
 	for i := range c.Databases {
 		d := &c.Databases[i]

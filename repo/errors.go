@@ -17,6 +17,8 @@ var (
 	ErrUnreachable = errors.New("database unreachable")
 	// ErrLeaseLost means that the lease named by a fence is no longer held; the transaction changed nothing.
 	ErrLeaseLost = errors.New("lease lost")
+	// ErrJobLost means that a job is no longer worked by this attempt; the transaction changed nothing.
+	ErrJobLost = errors.New("job lost")
 	// ErrNotFound means that there is no such row.
 	ErrNotFound = errors.New("not found")
 	// ErrNotMigrated means that the schema maintenance is missing or older than this program.
@@ -100,7 +102,7 @@ func hasPrefix(code string, prefixes ...string) bool {
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
 	var pgErr *pgconn.PgError
 	switch {
-	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable):
+	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrJobLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable):
 		return err
 	case errors.As(err, &pgErr):
 		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}

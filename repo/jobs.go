@@ -2,6 +2,8 @@ package repo
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -70,6 +72,44 @@ type ContinueInactiveTokenDeletion struct {
 
 // Kind of the job.
 func (ContinueInactiveTokenDeletion) Kind() string { return "continue_inactive_token_deletion" }
+
+// UniqueWhileWaiting makes it a [UniqueWhileWaiting].
+func (ContinueInactiveTokenDeletion) UniqueWhileWaiting() {}
+
+// UniqueWhileWaiting marks jobs of which there is one with the same arguments that waits, whatever runs.
+type UniqueWhileWaiting interface{ UniqueWhileWaiting() }
+
+// lockJobSQL: of two transactions that ask, the second waits and sees what the first has inserted.
+const lockJobSQL = `SELECT pg_advisory_xact_lock(hashtextextended($1::text || $2::jsonb::text, 0))`
+
+const waitingJobSQL = `
+SELECT EXISTS (
+  SELECT 1 FROM maintenance.river_job
+  WHERE kind = $1 AND args @> $2::jsonb AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
+
+// JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these arguments (JSON)
+// waits already. Until the transaction ends, others that ask for the same job wait.
+func JobWaits(ctx context.Context, tx Tx, kind string, args []byte) (waits bool, err error) {
+	if _, err = tx.Exec(ctx, lockJobSQL, kind, args); err == nil {
+		err = tx.QueryRow(ctx, waitingJobSQL, kind, args).Scan(&waits)
+	}
+	return waits, err
+}
+
+// holdJobSQL locks the row of a running attempt, which its time identifies.
+const holdJobSQL = `
+SELECT 1 FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempt = $2 AND attempted_at = $3 FOR UPDATE`
+
+// HoldJob makes sure, until the transaction ends, that an attempt of a job is still the one that works it. Else the
+// error is [ErrJobLost]: the attempt was taken for dead, and another one has the job, or had it.
+func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time.Time) error {
+	var held int
+	err := tx.QueryRow(ctx, holdJobSQL, id, attempt, attemptedAt).Scan(&held)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("job %d, attempt %d: %w", id, attempt, ErrJobLost)
+	}
+	return err
+}
 
 // Pool is for River alone, which brings its own SQL.
 func (d *Database) Pool() *pgxpool.Pool { return d.pool }

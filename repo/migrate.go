@@ -21,27 +21,35 @@ const migrationLock = 0x6361726574616b65
 
 // Migrate brings the schema maintenance of the database up to date and returns the names of the migrations applied.
 // Migrations only go forward, each in its transaction, one process at a time; replicas may go on working meanwhile.
-// The lock is held by a transaction, so a pooler in transaction mode may be in between.
 func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
+	err = d.WhileMigrating(ctx, func() error {
+		for _, set := range d.migrationSets() {
+			names, err := d.migrateSet(ctx, set)
+			applied = append(applied, names...)
+			if err != nil {
+				return fmt.Errorf("migrate %s: %w", d.Name, err)
+			}
+		}
+		return nil
+	})
+	return applied, err
+}
+
+// WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the schema is there. The
+// lock is held by a transaction, so a pooler in transaction mode may be in between.
+func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 	lock, err := d.pool.Begin(ctx)
 	if err != nil {
-		return nil, d.wrap(ctx, "migrate", err)
+		return d.wrap(ctx, "migrate", err)
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
 	if _, err := lock.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(migrationLock)); err != nil {
-		return nil, d.wrap(ctx, "lock the migrations", err)
+		return d.wrap(ctx, "lock the migrations", err)
 	}
 	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
-		return nil, d.wrap(ctx, "create the schema maintenance", err)
+		return d.wrap(ctx, "create the schema maintenance", err)
 	}
-	for _, set := range d.migrationSets() {
-		names, err := d.migrateSet(ctx, set)
-		applied = append(applied, names...)
-		if err != nil {
-			return applied, fmt.Errorf("migrate %s: %w", d.Name, err)
-		}
-	}
-	return applied, nil
+	return do()
 }
 
 // CheckMigrated returns [ErrNotMigrated] if the schema maintenance is missing or older than this program.

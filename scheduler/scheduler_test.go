@@ -14,12 +14,9 @@ import (
 
 	"github.com/jonboulle/clockwork"
 	"github.com/robfig/cron/v3"
-	"go.uber.org/goleak"
 
 	"github.com/caretaker-go/caretaker/service"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fires is a runner with a table of claimed fires, as all replicas share it.
 type fires struct {

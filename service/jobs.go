@@ -6,7 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -33,8 +42,10 @@ type JobRequest struct {
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
-	// RunID is the run that queued it, "" if none did.
-	RunID string
+	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
+	RunID, TraceParent string
+	// Stopping, if not nil, closes when attempts at work should snooze, because the process is about to end.
+	Stopping <-chan struct{}
 }
 
 // JobResult is how an attempt ended.
@@ -61,8 +72,41 @@ type jobExecution struct {
 	started time.Time
 }
 
-// Left is the time until the attempt must snooze.
-func (j *jobExecution) Left() time.Duration { return jobSlice - time.Since(j.started) }
+// Left is the time until the attempt must snooze; none when the process is about to end.
+func (j *jobExecution) Left() time.Duration {
+	select {
+	case <-j.Stopping:
+		return 0
+	default:
+		return jobSlice - time.Since(j.started)
+	}
+}
+
+// origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
+func (j *jobExecution) origin(ctx context.Context) repo.Job {
+	return repo.Job{RunID: j.RunID, TraceParent: traceParent(ctx)}
+}
+
+// origin is a job that this run queues, without arguments.
+func (x *execution) origin(ctx context.Context) repo.Job {
+	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(ctx)}
+}
+
+// traceParent is the span of a context in W3C's form, "" if there is none.
+func traceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier.Get("traceparent")
+}
+
+// linkTo is a link to the span of a traceparent, none if that is empty or malformed.
+func linkTo(parent string) trace.SpanStartOption {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		return trace.WithLinks(trace.Link{SpanContext: span})
+	}
+	return trace.WithLinks()
+}
 
 // decode reads the job's arguments.
 func decode[T repo.JobArgs](j *jobExecution) (args T, err error) {
@@ -72,22 +116,59 @@ func decode[T repo.JobArgs](j *jobExecution) (args T, err error) {
 	return args, err
 }
 
-// WorkJob does one attempt of a job. An error is to be retried by the queue with back-off.
+// JobKinds are the kinds of job that this process can work.
+func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) }
+
+// WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
+// retried by the queue with back-off; one whose context was cancelled is no failure.
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	work := s.jobs[r.Kind]
-	if work == nil {
-		return JobResult{}, fmt.Errorf("job %d: this version of caretaker knows no kind %q", r.ID, r.Kind)
-	}
+	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(r.TraceParent), trace.WithAttributes(
+		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
+		attribute.Int("maintenance.job.attempt", r.Attempt), attribute.String("maintenance.run_id", r.RunID)))
+	defer span.End()
 	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), started: time.Now()}
-	result, err := work(ctx, j)
+	result, err := s.attempt(ctx, j)
 	s.reportJob(ctx, j, result, err)
 	return result, err
 }
 
-// reportJob is the job's one log line and its metric.
+// attempt turns a panic into an error.
+func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
+	work := s.jobs[j.Kind]
+	if work == nil {
+		return JobResult{}, &failedError{fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = JobResult{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return work(ctx, j)
+}
+
+// RescueJobs lets jobs be tried again whose attempt began longer ago than any attempt lasts: the process that worked
+// them is gone.
+func (s *Service) RescueJobs(ctx context.Context, lasts time.Duration) error {
+	rescued, err := s.main.RescueJobs(ctx, lasts)
+	for _, r := range rescued {
+		outcome := JobFailed
+		if r.Discarded {
+			outcome = JobDiscarded
+		}
+		s.logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", "kind", r.Kind, "job_id", r.ID,
+			"outcome", outcome, "attempt", r.Attempt, "run_id", r.RunID)
+		s.metrics.addJob(ctx, r.Kind, outcome)
+	}
+	return err
+}
+
+// reportJob is the job's one log line, its metric and its span's end.
 func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
+	interrupted := err != nil && errors.Is(ctx.Err(), context.Canceled)
 	level, outcome := slog.LevelInfo, r.Outcome
 	switch {
+	case interrupted:
+		level = slog.LevelDebug
 	case err != nil && j.Attempt >= j.MaxAttempts:
 		level, outcome = slog.LevelError, JobDiscarded
 	case err != nil:
@@ -99,16 +180,24 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	}
 	attrs := append([]any{"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
 		"duration_seconds", time.Since(j.started).Seconds()}, r.Attributes...)
+	span := trace.SpanFromContext(ctx)
+	span.SetAttributes(attribute.String("maintenance.outcome", outcome), attribute.String("maintenance.reason", r.Reason))
 	if err != nil {
 		attrs = append(attrs, "error", err)
+		span.SetStatus(codes.Error, publicText(err))
 	}
-	if r.Snooze > 0 {
+	switch {
+	case interrupted:
+		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)
+	case r.Snooze > 0:
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
-		return
+	default:
+		j.Log.Log(ctx, level, "job finished", attrs...)
+		s.metrics.addJob(ctx, j.Kind, outcome)
 	}
-	j.Log.Log(ctx, level, "job finished", attrs...)
-	s.metrics.addJob(ctx, j.Kind, outcome)
 }
 
 // PublicJobError is a job's error in words fit for clients and for the queue's table.
-func PublicJobError(err error) error { return errors.New(publicText(err)) }
+func PublicJobError(err error) error {
+	return errors.New(strings.ReplaceAll(publicText(err), "this run", "this job"))
+}

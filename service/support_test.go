@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -35,7 +36,9 @@ func migrated(schema string) devdb.Template {
 			return err
 		}
 		defer d.Close()
-		_, err = d.Migrate(ctx)
+		if _, err = d.Migrate(ctx); err == nil {
+			_, err = scheduler.MigrateQueue(ctx, d)
+		}
 		return err
 	}}
 }

@@ -1,0 +1,62 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// MigrateQueue brings River's tables in the schema maintenance of main up to date and returns the names of the
+// migrations applied. Replicas may go on working meanwhile. It runs in one process at a time.
+func MigrateQueue(ctx context.Context, main *repo.Database) (applied []string, err error) {
+	err = main.WhileMigrating(ctx, func() error {
+		migrator, err := newMigrator(main)
+		if err != nil {
+			return err
+		}
+		result, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+		if err != nil {
+			return fmt.Errorf("migrate the queue of jobs: %w", err)
+		}
+		for _, v := range result.Versions {
+			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, v.Name))
+		}
+		return nil
+	})
+	return applied, err
+}
+
+// CheckQueueMigrated returns [repo.ErrNotMigrated] if River's tables are missing or older than this program, and
+// [repo.ErrUnreachable] if main does not answer.
+func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
+	if err := main.Ping(ctx); err != nil {
+		return err
+	}
+	migrator, err := newMigrator(main)
+	if err != nil {
+		return err
+	}
+	result, err := migrator.Validate(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("check the queue of jobs: %w", err)
+	}
+	if !result.OK {
+		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, repo.ErrNotMigrated)
+	}
+	return nil
+}
+
+func newMigrator(main *repo.Database) (*rivermigrate.Migrator[repo.Tx], error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(main.Pool()), &rivermigrate.Config{
+		Schema: schema, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare the migrations of the queue: %w", err)
+	}
+	return migrator, nil
+}

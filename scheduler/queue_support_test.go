@@ -1,0 +1,195 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+var databases devdb.Tests
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
+
+type onDatabases struct{ tests *testing.M }
+
+func (d onDatabases) Run() int { return databases.Run(d.tests) }
+
+// migrated is an empty database with the schema maintenance and River's tables.
+var migrated = devdb.Template{Name: "scheduler", Prepare: func(ctx context.Context, url string) error {
+	d, err := repo.Open(ctx, "main", url)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err1 := d.Migrate(ctx)
+	_, err2 := MigrateQueue(ctx, d)
+	return errors.Join(err1, err2)
+}}
+
+// lab is a queue on a database of its own, with a plain connection beside it.
+type lab struct {
+	*testing.T
+	*Queue
+	url  string
+	main *repo.Database
+	sql  *pgx.Conn
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	url := databases.Clone(t, migrated)
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	l := &lab{T: t, url: url, sql: conn}
+	l.Queue, l.main = l.another()
+	return l
+}
+
+// another queue on the same database, as a second process has it.
+func (l *lab) another() (*Queue, *repo.Database) {
+	l.Helper()
+	main, err := repo.Open(context.Background(), "main", l.url)
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(main.Close)
+	config := QueueConfig{PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	if testing.Verbose() {
+		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	q, err := NewQueue(main, config)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return q, main
+}
+
+// in runs do in a transaction, and commits it unless do returns an error.
+func (l *lab) in(do func(tx pgx.Tx) error) error {
+	l.Helper()
+	return pgx.BeginFunc(context.Background(), l.main.Pool(), do)
+}
+
+// insert inserts jobs and returns how many were inserted.
+func (l *lab) insert(jobs ...repo.Job) (inserted int) {
+	l.Helper()
+	err := l.in(func(tx pgx.Tx) (err error) {
+		inserted, err = l.InsertJobs(context.Background(), tx, jobs)
+		return err
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+	return inserted
+}
+
+func (l *lab) exec(sql string, args ...any) {
+	l.Helper()
+	if _, err := l.sql.Exec(context.Background(), sql, args...); err != nil {
+		l.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (l *lab) value(sql string, args ...any) string {
+	l.Helper()
+	var v *string
+	if err := l.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v); err != nil {
+		l.Fatalf("%s: %v", sql, err)
+	}
+	if v == nil {
+		return "NULL"
+	}
+	return *v
+}
+
+func (l *lab) want(sql, want string) {
+	l.Helper()
+	if got := l.value(sql); got != want {
+		l.Errorf("%s: %s, want %s", sql, got, want)
+	}
+}
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+// until waits for a query's value.
+func (l *lab) until(sql, want string) {
+	l.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		got := l.value(sql)
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			l.Fatalf("%s: %s, want %s", sql, got, want)
+		}
+	}
+}
+
+// work starts a queue and stops it at the test's end.
+func (l *lab) work(q *Queue, w JobWorker) {
+	l.Helper()
+	if err := q.Start(w); err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { l.stop(q) })
+}
+
+func (l *lab) stop(q *Queue) {
+	l.Helper()
+	if err := q.Stop(context.Background()); err != nil {
+		l.Error(err)
+	}
+}
+
+// jobs is a service whose jobs do what the test says.
+type jobs struct {
+	do func(ctx context.Context, r service.JobRequest) (service.JobResult, error)
+
+	mu     sync.Mutex
+	worked []service.JobRequest
+}
+
+func (j *jobs) JobKinds() []string {
+	return []string{"continue_inactive_token_deletion", "delete_placeholder_user", "delete_user", "destroy_group"}
+}
+
+func (j *jobs) WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	j.mu.Lock()
+	j.worked = append(j.worked, r)
+	j.mu.Unlock()
+	if j.do == nil {
+		return service.JobResult{Outcome: service.JobSucceeded}, nil
+	}
+	return j.do(ctx, r)
+}
+
+func (j *jobs) RescueJobs(context.Context, time.Duration) error { return nil }
+
+func deleteUser(id int64) repo.Job {
+	return repo.Job{Args: repo.DeleteUser{UserID: id, SkipAuthorization: true, Reason: "test"}}
+}
+
+func userOf(t *testing.T, r service.JobRequest) int64 {
+	t.Helper()
+	var args repo.DeleteUser
+	if err := json.Unmarshal(r.Args, &args); err != nil {
+		t.Error(err)
+	}
+	return args.UserID
+}
