@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 var databases devdb.Tests
@@ -26,7 +27,9 @@ func migrated(schema string) devdb.Template {
 			return err
 		}
 		defer d.Close()
-		_, err = d.Migrate(ctx)
+		if _, err = d.Migrate(ctx); err == nil {
+			_, err = scheduler.MigrateQueue(ctx, d)
+		}
 		return err
 	}}
 }
