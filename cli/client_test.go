@@ -1,0 +1,110 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRun_ExitsWithTheOutcome(t *testing.T) {
+	sql := prepared(t)
+	defined(t, oneKey)
+	r := serving(t)
+	execute(t, sql, `INSERT INTO c (p_id) VALUES (1), (1), (2);
+		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+	r.want(t, 0, "run "+worker+" --dry-run --database main", "(dry run) succeeded", "c.p_id  p       async_delete  2")
+	r.want(t, 0, "run "+worker, "on main succeeded", "deleted rows 2", "c      2        0")
+
+	execute(t, sql, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''secret''; END';
+		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no();
+		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 2)`)
+	if out := r.want(t, 1, "run "+worker, "failed", "c.p_id -> p", "P0001"); strings.Contains(out, "secret") {
+		t.Errorf("the trigger's message is in %s", out)
+	}
+	execute(t, sql, `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 min'`)
+	r.want(t, 3, "run "+worker, "skipped", "held by somebody")
+	r.want(t, 1, "run nobody", `unknown worker "nobody"`)
+	r.want(t, 1, "run "+worker+" --database nowhere", `unknown database "nowhere"`)
+}
+
+func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
+	prepared(t)
+	r := serving(t)
+	r.want(t, 3, "run "+worker, "skipped", "not configured")
+	r.want(t, 0, "status", worker, "not configured")
+	r.want(t, 0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs")
+	r.want(t, 3, "run "+worker, "skipped", "repairs")
+	r.want(t, 0, "resume "+worker, "not configured")
+}
+
+func TestClient_ListsAndSwitches(t *testing.T) {
+	prepared(t)
+	defined(t, oneKey)
+	r := serving(t)
+	id := document(t, r.want(t, 0, "run "+worker+" --output json"))["run"].(map[string]any)["id"].(string)
+	r.want(t, 0, "runs", id, "request", "succeeded")
+	r.want(t, 0, "runs --state succeeded --worker "+worker, id)
+	if out := r.want(t, 0, "runs --state failed"); strings.Contains(out, id) {
+		t.Errorf("got %s", out)
+	}
+	r.want(t, 0, "run "+worker)
+	r.want(t, 0, "runs --page-size 1", "--page-token ")
+	r.want(t, 0, "watch "+id, "succeeded")
+	r.want(t, 0, "cancel "+id, "had ended before: succeeded")
+	r.want(t, 1, "watch nope", "there is no run with this id")
+	r.want(t, 0, "leases", worker+"/main", "free")
+	r.want(t, 0, "status", "scheduler off", worker)
+	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  off")
+	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
+	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  on")
+	r.want(t, 2, "flags set Upper on", "name: ")
+}
+
+func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
+	prepared(t)
+	defined(t, oneKey)
+	r := serving(t)
+	id := document(t, r.want(t, 0, "run "+worker+" --output json"))["run"].(map[string]any)["id"].(string)
+	for command, key := range map[string]string{
+		"status": "workers", "leases": "leases", "runs": "runs", "cancel " + id: "run", "flags": "flags",
+		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set a on": "flag",
+	} {
+		if d := document(t, r.want(t, 0, command+" --output json")); d[key] == nil {
+			t.Errorf("%s: got %v", command, d)
+		}
+	}
+	for line := range strings.Lines(r.want(t, 0, "watch "+id+" --output json")) {
+		if d := document(t, line); d["run"] == nil || d["sequence"] != "1" {
+			t.Errorf("watch: got %v", d)
+		}
+	}
+}
+
+func TestClient_UsageIsExit2(t *testing.T) {
+	for _, command := range []string{
+		"bogus", "run", "run a b", "status a b", "pause w", "pause w --reason r --for -1s", "pause w --reason r --for soon",
+		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "watch", "lfk", "serve now",
+	} {
+		want(t, 2, command, "caretaker: ")
+	}
+	want(t, 0, "--help", "Asking a server:")
+	want(t, 0, "--version", "caretaker version ")
+	want(t, 0, "", "Asking a server:")
+}
+
+func TestClient_SaysThatNobodyAnswers(t *testing.T) {
+	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
+}
+
+func TestClient_SendsItsToken(t *testing.T) {
+	prepared(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CARETAKER_AUTH_TOKEN_FILE", token)
+	r := serving(t)
+	r.want(t, 1, "status", "a bearer token is needed")
+	r.want(t, 0, "status --token-file "+token, worker)
+}

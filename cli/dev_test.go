@@ -1,0 +1,45 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDev_NeedsNothingElse(t *testing.T) {
+	dir := folder(t)
+	r := serving(t, "dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
+	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), "caretaker run") })
+	if !strings.Contains(r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus") {
+		t.Errorf("got %s", &r.out)
+	}
+	r.want(t, 0, "status", worker)
+	r.want(t, 0, "run "+worker+" --database ci", "succeeded")
+
+	environment := filepath.Join(dir, "env")
+	content, err := os.ReadFile(environment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("its environment is enough for serve and lfk", func(t *testing.T) {
+		for line := range strings.Lines(string(content)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			t.Setenv(name, value)
+		}
+		for _, name := range []string{"MAIN", "CI", "SEC"} {
+			if os.Getenv("CARETAKER_DATABASES_"+name+"_URL") == "" {
+				t.Errorf("%s is missing in %s", name, content)
+			}
+		}
+		want(t, 0, "migrate", "main: up to date", "sec: up to date")
+		want(t, 0, "lfk lint", "0 errors")
+	})
+	r.stop()
+	if code := <-r.exit; code != 0 {
+		t.Errorf("exit %d: %s", code, &r.log)
+	}
+	if _, err := os.Stat(environment); !os.IsNotExist(err) {
+		t.Errorf("the environment file is left: %v", err)
+	}
+}

@@ -1,0 +1,180 @@
+package cli_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+func TestServe_ServesUntilItIsStopped(t *testing.T) {
+	prepared(t)
+	defined(t, oneKey)
+	r := serving(t)
+	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if err != nil || !strings.Contains(string(content), "maintenance_backlog_pending") {
+		t.Errorf("got %v, %s", err, content)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	r.stop()
+	if code := <-r.exit; code != 0 {
+		t.Errorf("exit %d: %s", code, &r.log)
+	}
+	r.log.field(t, "stopped", "")
+}
+
+func TestServe_StopsRunsInOrder(t *testing.T) {
+	sql := prepared(t)
+	defined(t, oneKey)
+	execute(t, sql, slow)
+	r := serving(t)
+	ran := make(chan int, 1)
+	go func() {
+		code, _, _ := caretaker(t, "run", worker, "--address", r.address)
+		ran <- code
+	}()
+	id := r.log.field(t, "run started", "run_id")
+	r.stop()
+	if code := <-r.exit; code != 0 {
+		t.Errorf("exit %d: %s", code, &r.log)
+	}
+	if code := <-ran; code != 1 {
+		t.Errorf("the client of a stopped run: exit %d", code)
+	}
+	var state, free string
+	row := sql.QueryRow(context.Background(), `SELECT state, (SELECT bool_and(expires_at <= now())::text FROM maintenance.leases)
+		FROM maintenance.runs WHERE id = $1::text::uuid`, id)
+	if err := row.Scan(&state, &free); err != nil || state != "cancelled" || free != "true" {
+		t.Errorf("got %v, the run %s, leases free: %s", err, state, free)
+	}
+}
+
+func TestServe_RefusesWhatCannotWork(t *testing.T) {
+	want(t, 1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "cli"}))
+	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
+	t.Setenv("CARETAKER_METRICS_LISTEN", "")
+	want(t, 1, "serve", "missing or old in main: run caretaker migrate")
+	migrate(t)
+	want(t, 0, "migrate", "main: up to date")
+
+	file := defined(t, "c:\n  - {table: p, column: p_id, on_delete: async_drop}\n")
+	want(t, 1, "serve", file+": c[0].on_delete", "async_nullify")
+	defined(t, oneKey)
+
+	t.Run("a schedule", func(t *testing.T) {
+		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
+		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule")
+	})
+	t.Run("an address in use", func(t *testing.T) {
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = taken.Close() }()
+		t.Setenv("CARETAKER_LISTEN", taken.Addr().String())
+		want(t, 1, "serve", "listen: ", taken.Addr().String())
+		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
+		t.Setenv("CARETAKER_METRICS_LISTEN", taken.Addr().String())
+		want(t, 1, "serve", "metrics_listen: ", taken.Addr().String())
+	})
+	t.Run("an unknown key", func(t *testing.T) {
+		config := filepath.Join(t.TempDir(), "c.yml")
+		if err := os.WriteFile(config, []byte("listem: 127.0.0.1:0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, 1, "serve --config "+config, config+":1: listem: unknown key, did you mean listen?")
+	})
+	t.Run("a certificate", func(t *testing.T) {
+		t.Setenv("CARETAKER_TLS_CERT_FILE", "none.pem")
+		t.Setenv("CARETAKER_TLS_KEY_FILE", "none.pem")
+		want(t, 1, "serve", "tls.cert_file")
+	})
+	t.Run("a URL, without its password", func(t *testing.T) {
+		t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
+		if out := want(t, 1, "serve", "databases.ci.url"); strings.Contains(out, "secret") {
+			t.Errorf("got %s", out)
+		}
+	})
+}
+
+// forward lets an address lead to another one from now on.
+func forward(t *testing.T, from, to string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+		}
+	}()
+}
+
+func TestServe_StartsBeforeItsDatabase(t *testing.T) {
+	prepared(t)
+	defined(t, oneKey)
+	there, err := url.Parse(os.Getenv("CARETAKER_DATABASES_MAIN_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := there.Host
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there.Host = closed.Addr().String()
+	_ = closed.Close()
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
+	r := serving(t)
+	r.log.field(t, "database unreachable, the server starts and goes on trying", "database")
+	r.want(t, 0, "status", "failing")
+	r.want(t, 1, "run "+worker, "cannot be reached")
+	forward(t, there.Host, home)
+	r.log.field(t, "database is in order now", "database")
+	r.want(t, 0, "run "+worker, "succeeded")
+	r.want(t, 0, "status", "scheduler off")
+}
+
+func TestMigrate_ReportsWhatItApplied(t *testing.T) {
+	configured(t, "main")
+	configured(t, "ci")
+	out := document(t, want(t, 0, "migrate --output json"))
+	list, _ := out["databases"].([]any)
+	if len(list) != 2 {
+		t.Fatalf("got %v", out)
+	}
+	for _, entry := range list {
+		if applied, _ := entry.(map[string]any)["applied"].([]any); len(applied) == 0 {
+			t.Errorf("got %v", entry)
+		}
+	}
+	t.Setenv("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
+	if out := want(t, 1, "migrate", "migrate sec"); strings.Contains(out, "secret") {
+		t.Errorf("got %s", out)
+	}
+}

@@ -1,0 +1,157 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+const worker = "loose_foreign_keys_cleanup"
+
+// screen is what a command that runs on has written so far.
+type screen struct {
+	mu      sync.Mutex
+	content bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.content.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.content.String()
+}
+
+// field is the text value of a key of a log line with a message, once there is one.
+func (s *screen) field(t *testing.T, message, key string) string {
+	t.Helper()
+	found := ""
+	eventually(t, "the log has "+message, s, func() bool {
+		for text := range strings.Lines(s.String()) {
+			line := map[string]any{}
+			if json.Unmarshal([]byte(text), &line) == nil && line["msg"] == message {
+				found, _ = line[key].(string)
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, s *screen, holds func() bool) {
+	t.Helper()
+	for range 600 {
+		if holds() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("never: %s\n%s", what, s)
+}
+
+// running is a server in this process.
+type running struct {
+	address  string
+	out, log screen
+	stop     context.CancelFunc
+	exit     chan int
+}
+
+// serving runs serve, or what is given, until the test ends, and waits until it serves.
+func serving(t *testing.T, command ...string) *running {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+	if len(command) == 0 {
+		command = []string{"serve"}
+		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
+	}
+	t.Setenv("CARETAKER_METRICS_LISTEN", "127.0.0.1:0")
+	t.Setenv("CARETAKER_SCHEDULER_ENABLED", "false")
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{stop: stop, exit: make(chan int, 1)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.exit <- cli.Run(ctx, command, cli.Streams{In: strings.NewReader(""), Out: &r.out, Err: &r.log})
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	eventually(t, "the server serves", &r.log, func() bool {
+		return strings.Contains(r.log.String(), `"msg":"serving"`) || len(r.exit) > 0
+	})
+	r.address = r.log.field(t, "serving", "listen")
+	return r
+}
+
+// want runs a client command on the server.
+func (r *running) want(t *testing.T, code int, command string, parts ...string) string {
+	t.Helper()
+	return want(t, code, command+" --address "+r.address, parts...)
+}
+
+// prepared is a migrated database with a queue and a table c of children of p, which the environment names.
+func prepared(t *testing.T) *pgx.Conn {
+	t.Helper()
+	url := databases.Clone(t, devdb.Template{Name: "cli_queue", Schema: "ci"})
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	execute(t, conn, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	migrate(t)
+	return conn
+}
+
+const oneKey = "c: [{table: p, column: p_id, on_delete: async_delete}]"
+
+// slow gives the worker children of one parent that take 50 ms each, 20 s in all.
+const slow = `
+INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 400);
+CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END';
+CREATE TRIGGER nap BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION nap();
+INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`
+
+// document parses the output of a command as one JSON document.
+func document(t *testing.T, out string) map[string]any {
+	t.Helper()
+	d := map[string]any{}
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return d
+}
+
+// folder is a folder that PostgreSQL's user can reach, other than t.TempDir's.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "caretaker-cli-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
