@@ -16,13 +16,13 @@ type Child struct {
 	types    columnTypes
 }
 
-// columnTypes by table and column, as PostgreSQL writes them without their modifiers.
+// columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut values off.
 type columnTypes map[[2]string]string
 
 // childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger
 // refuses every write is a leftover of a split database and is no home.
 const childTablesSQL = `
-SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, NULL), ''), n.nspname
+SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
@@ -119,7 +119,7 @@ SELECT EXISTS (SELECT FROM fence), found, changed, 0::bigint FROM tally`
 // rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
 removed AS (
-  DELETE FROM {queue} q USING tally, unnest({records}) AS r (key, partition, id)
+  DELETE FROM {queue} q USING tally, unnest($6::bigint[], $7::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND (SELECT held FROM fence) = 1
     AND tally.found = tally.changed AND tally.found <= $5::bigint
   RETURNING q.partition, q.id
@@ -176,18 +176,12 @@ type PurgeResult struct {
 // If it changes all rows it finds, it removes the given records from the queue; that is possible in the queue's own
 // database only (loose_foreign_keys_cleanup.md 3.4).
 func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record) (r PurgeResult, err error) {
-	ending := purgeAllResultSQL
+	ending, first, args := purgeAllResultSQL, 6, []any{p.Keys, p.Cap}
 	if len(records) > 0 {
-		ending = purgeAllRemovalSQL
+		ending, first, args = purgeAllRemovalSQL, 8, append(args, recordArrays(records)...)
 	}
-	const first = 6
 	sql, values := c.sql(purgeAllSQL+ending, first, "{queue}", q.sql)
-	args := append([]any{p.Keys, p.Cap}, values...)
-	if len(records) > 0 {
-		n := first + len(values)
-		sql = fill(sql, "{records}", fmt.Sprintf("$%d::bigint[], $%d::bigint[], $%d::bigint[]", n, n+1, n+2))
-		args = append(args, recordArrays(records)...)
-	}
+	args = append(args, values...)
 	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits, []any{&r.Found, &r.Changed, &r.Removed}, sql, args...)
 	return r, err
 }

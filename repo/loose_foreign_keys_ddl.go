@@ -47,12 +47,21 @@ func (d *Database) ddl(ctx context.Context, operation string, do func(pgx.Tx) er
 	return d.advise(ctx, operation, err)
 }
 
+// readOnlySettingsSQL: looking at a table waits for whoever locks it, and others wait behind that.
+const readOnlySettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_config('statement_timeout', '30s', true)`
+
 // readOnly runs queries on one snapshot of the catalogue.
 func (d *Database) readOnly(ctx context.Context, operation string, do func(pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, ddlTimeout, ErrUnreachable)
 	defer cancel()
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return d.advise(ctx, operation, pgx.BeginTxFunc(ctx, d.pool, options, do))
+	err := pgx.BeginTxFunc(ctx, d.pool, options, func(tx pgx.Tx) error {
+		if err := execAll(ctx, tx, statement{readOnlySettingsSQL, nil}); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+	return d.advise(ctx, operation, err)
 }
 
 // advise wraps what a transaction ended with, and says what to do about the common causes.

@@ -110,8 +110,10 @@ func (d *Database) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (
 		return err
 	}
 	if !indexed {
+		// Looking for what is pending would read it all.
 		i.QueueFaults = append(i.QueueFaults,
 			"it has no valid index (partition, fully_qualified_table_name, consume_after, id) WHERE status = 1")
+		return nil
 	}
 	rows, err := tx.Query(ctx, fill(pendingParentsSQL, "{queue}", i.Queue.sql), i.Queue.Partitions)
 	if err != nil {

@@ -51,7 +51,8 @@ func (l *lint) trigger(d inspected, parent string, relation repo.InspectedRelati
 			"its trigger %s calls %s, which notes no deletions: drop or rename it and run %s", t.Name, t.Function, track)
 	case form == repo.FormWrong && t.Routed():
 		l.add(SeverityError, "trigger_form", d.name, relation.Name,
-			"its trigger %s sends records to queues that caretaker does not read: run `caretaker lfk untrack %s` and %s", t.Name, parent, track)
+			"its trigger %s sends records to queues that caretaker does not read: leave this parent to GitLab's own worker, or run `caretaker lfk untrack %s` and %s",
+			t.Name, parent, track)
 	case form == repo.FormWrong:
 		l.add(SeverityError, "trigger_form", d.name, relation.Name,
 			"its trigger %s calls %s(%s), which does not record %s: run `caretaker lfk untrack %s` and %s",
