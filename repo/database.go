@@ -16,6 +16,8 @@ type Database struct {
 	// Name is the configured name: main, ci or sec.
 	Name string
 	pool *pgxpool.Pool
+	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
+	prepares bool
 }
 
 // maxConns of a database's pool; the URL's pool_max_conns wins.
@@ -42,7 +44,7 @@ func Open(ctx context.Context, name, url string) (*Database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("databases.%s.url: %w", name, err)
 	}
-	return &Database{Name: name, pool: pool}, nil
+	return &Database{Name: name, pool: pool, prepares: config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}, nil
 }
 
 // Close waits for the statements in flight and closes the connections.

@@ -7,20 +7,20 @@ import (
 // The fates of records. Each names records by (partition, id) and touches pending ones only: a record with another
 // status belongs to another system. All return how many records they changed.
 
-// recordArrays are the parameters keys, partitions, ids.
+// recordArrays are the parameters partitions, ids.
 func recordArrays(records []Record) []any {
-	keys, partitions, ids := make([]int64, len(records)), make([]int64, len(records)), make([]int64, len(records))
+	partitions, ids := make([]int64, len(records)), make([]int64, len(records))
 	for i, r := range records {
-		keys[i], partitions[i], ids[i] = r.Key, r.Partition, r.ID
+		partitions[i], ids[i] = r.Partition, r.ID
 	}
-	return []any{keys, partitions, ids}
+	return []any{partitions, ids}
 }
 
 const removeRecordsSQL = `
 WITH ` + fenceSQL + `,
 removed AS (
-  DELETE FROM {queue} q USING fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  DELETE FROM {queue} q USING fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
   RETURNING q.partition, q.id
 ),
 forgotten AS (
@@ -37,8 +37,8 @@ const postponeRecordsSQL = `
 WITH ` + fenceSQL + `,
 changed AS (
   UPDATE {queue} q SET consume_after = now() + interval '1 minute'
-  FROM fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
   RETURNING 1
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed)`
@@ -59,8 +59,8 @@ changed AS (
   UPDATE {queue} q
   SET cleanup_attempts = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN coalesce(q.cleanup_attempts, 0) + 1 ELSE 0 END,
       consume_after = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN q.consume_after ELSE now() + interval '5 minutes' END
-  FROM fence, unnest($5::bigint[], $6::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND cardinality($4::bigint[]) > 0
+  FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
   RETURNING q.cleanup_attempts
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),

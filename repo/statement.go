@@ -2,11 +2,14 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Limits bound one statement of a run. Zero is the server's own setting.
@@ -46,18 +49,78 @@ func boundedRows[T any](ctx context.Context, d *Database, operation string, l Li
 func (d *Database) underLimits(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
 	defer cancel()
-	batch := &pgx.Batch{}
-	batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
-	batch.Queue(sql, args...)
-	results := d.pool.SendBatch(ctx, batch)
-	_, err := results.Exec()
-	if err == nil {
-		err = read(results)
-	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
+	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
+		conn := pooled.Conn()
+		if err := d.prepare(ctx, conn, l, sql); err != nil {
+			return err
+		}
+		batch := &pgx.Batch{}
+		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
+		batch.Queue(sql, args...)
+		results := conn.SendBatch(ctx, batch)
+		_, err := results.Exec()
+		if err == nil {
+			err = read(results)
+		}
+		if closeErr := results.Close(); err == nil {
+			err = closeErr
+		}
+		return errors.Join(err, forget(ctx, conn, err))
+	})
 	return d.wrap(ctx, operation, err)
+}
+
+// prepareSettingsSQL bounds the preparation of a statement, and ends its transaction if this process is stopped in it.
+const prepareSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+  set_config('idle_in_transaction_session_timeout', '2s', true)`
+
+// preparedStatements is the key of a connection's set of statements that it knows, maxPrepared how many they may be.
+const (
+	preparedStatements = "github.com/caretaker-go/caretaker/repo"
+	maxPrepared        = 256
+)
+
+// prepare makes a statement known to a connection under the limits, the first time. Parsing waits for whoever has
+// locked a table of the statement; left to pgx, which prepares before it sends the settings, it would wait without end.
+func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql string) error {
+	if !d.prepares {
+		return nil
+	}
+	known, _ := conn.PgConn().CustomData()[preparedStatements].(map[string]struct{})
+	if _, is := known[sql]; is {
+		return nil
+	}
+	if len(known) >= maxPrepared {
+		if err := conn.DeallocateAll(ctx); err != nil {
+			return err
+		}
+		known = nil
+	}
+	if known == nil {
+		known = map[string]struct{}{}
+		conn.PgConn().CustomData()[preparedStatements] = known
+	}
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, prepareSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock)); err != nil {
+			return err
+		}
+		_, err := conn.Prepare(ctx, sql, sql)
+		return err
+	})
+	if err == nil {
+		known[sql] = struct{}{}
+	}
+	return err
+}
+
+// forget lets a connection prepare its statements anew after an error that says that one is of no use any more.
+func forget(ctx context.Context, conn *pgx.Conn, err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || (pgErr.Code != "0A000" && pgErr.Code != "26000") {
+		return nil
+	}
+	delete(conn.PgConn().CustomData(), preparedStatements)
+	return conn.DeallocateAll(ctx)
 }
 
 // fenced runs one statement under a fence: its arguments are the fence's ($1 to $3) and args, its row begins with

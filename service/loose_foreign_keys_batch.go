@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -45,7 +46,9 @@ func (l *loader) next(ctx context.Context) (*batch, error) {
 type batch struct {
 	*plan
 	size int
-	keys []*openKey
+	// keys in the order in which they get their share of a statement.
+	keys     []*openKey
+	attempts map[*step]*attempt
 }
 
 // openKey is one deleted parent row on its way through the definitions.
@@ -63,7 +66,7 @@ type openKey struct {
 }
 
 func newBatch(p *plan, records []repo.Record) *batch {
-	b := &batch{plan: p, size: len(records)}
+	b := &batch{plan: p, size: len(records), attempts: map[*step]*attempt{}}
 	byKey := map[int64]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
@@ -132,6 +135,19 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 			return nil
 		}
 	}
+}
+
+// putBehind moves keys behind the others.
+func (b *batch) putBehind(these func(*openKey) bool) {
+	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
+		switch {
+		case these(x) == these(y):
+			return 0
+		case these(x):
+			return 1
+		}
+		return -1
+	})
 }
 
 func (b *batch) countThrough() (n int) {

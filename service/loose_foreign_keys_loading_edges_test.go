@@ -60,8 +60,13 @@ func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testin
 	e.want("main", `SELECT count(*) FROM c WHERE p_id BETWEEN 21 AND 25`, "5")
 }
 
-// hold runs SQL in a transaction of its own, which stays open until the function is called.
-func (e *estate) hold(sql string) (release func()) {
+// hold runs SQL on main in a transaction of its own, which is rolled back when the function is called.
+func (e *estate) hold(sql string) (release func()) { return e.transaction(sql, "ROLLBACK") }
+
+// holdThenCommit is hold, but the function commits.
+func (e *estate) holdThenCommit(sql string) (release func()) { return e.transaction(sql, "COMMIT") }
+
+func (e *estate) transaction(sql, end string) (release func()) {
 	e.t.Helper()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, e.urls["main"])
@@ -71,9 +76,13 @@ func (e *estate) hold(sql string) (release func()) {
 	if err != nil {
 		e.t.Fatalf("%s: %v", sql, err)
 	}
-	release = func() { _ = conn.Close(ctx) }
-	e.t.Cleanup(release)
-	return release
+	e.t.Cleanup(func() { _ = conn.Close(ctx) })
+	return func() {
+		e.t.Helper()
+		if _, err := conn.Exec(ctx, end); err != nil {
+			e.t.Errorf("%s: %v", end, err)
+		}
+	}
 }
 
 // await waits until a condition holds in a database.

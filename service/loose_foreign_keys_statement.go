@@ -22,7 +22,7 @@ const (
 	maxTimeouts = 16
 )
 
-// attempt is the work of one definition on the keys of one batch.
+// attempt is the work of one definition on one home on the keys of one batch, over all passes.
 type attempt struct {
 	*cleanup
 	batch             *batch
@@ -37,7 +37,11 @@ func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey)
 		c.failKeys(s, keys, err, false)
 		return nil
 	}
-	a := &attempt{cleanup: c, batch: b, step: s}
+	a := b.attempts[s]
+	if a == nil {
+		a = &attempt{cleanup: c, batch: b, step: s}
+		b.attempts[s] = a
+	}
 	return a.try(ctx, keys)
 }
 
@@ -54,6 +58,8 @@ func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 			for _, k := range keys {
 				k.large = true
 			}
+		case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
+			return a.takeTurns(ctx, keys, r)
 		case err == nil && r.Found == r.Changed:
 			a.pass(keys, r)
 			return nil
@@ -95,13 +101,12 @@ type purged struct {
 	removal bool
 }
 
-// has says whether a key may have rows left, of a statement that changed all rows it found.
-func (r purged) has(k *openKey, keys int) bool {
-	if r.perKey == 0 {
-		return false
-	}
-	reachedCap := r.Found >= r.cap && r.perKey*int64(keys) > r.cap
-	return reachedCap || r.Shares[k.key] >= r.perKey
+// full says whether a key got its share, and may have more rows.
+func (r purged) full(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
+
+// cutOff says that the cap was reached before all keys had got their share: the last ones were not looked at.
+func (r purged) cutOff(keys int) bool {
+	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
 
 // purge sends one statement within what is left of the limits and accounts for it.
@@ -137,7 +142,7 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		r.PurgeResult = repo.PurgeResult{}
 		return r, err
 	}
-	a.account(ctx, r, time.Since(began))
+	a.account(ctx, r, m, time.Since(began))
 	return r, nil
 }
 
@@ -170,12 +175,14 @@ func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 	return records
 }
 
-func (a *attempt) account(ctx context.Context, r purged, took time.Duration) {
+func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Duration) {
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
 	}
-	a.sizes.observe(a.step, took, r.cap, r.Found, capped)
+	if m != waiting {
+		a.sizes.observe(a.step, took, r.cap, r.Found, capped)
+	}
 	a.x.Count(ctx, "processed_records", r.Removed)
 	if actionOf(a.step.key) == deletes {
 		a.x.Count(ctx, "deleted_rows", r.Changed)
@@ -190,17 +197,32 @@ func (a *attempt) account(ctx context.Context, r purged, took time.Duration) {
 // for the next pass.
 func (a *attempt) pass(keys []*openKey, r purged) {
 	for _, k := range keys {
-		if !r.has(k, len(keys)) {
+		if !r.full(k) {
 			k.removed = r.removal && !k.flagged()
 			k.next()
 		}
 	}
 }
 
+// takeTurns lets the keys go on that have no more rows, and those that got none be the first of the next pass.
+func (a *attempt) takeTurns(ctx context.Context, keys []*openKey, r purged) error {
+	a.batch.putBehind(func(k *openKey) bool { return r.Shares[k.key] > 0 })
+	remaining, err := a.remaining(ctx, a.step, keys)
+	if err = a.tolerate(err); err != nil {
+		return a.otherwise(ctx, keys, err)
+	}
+	if remaining != nil {
+		advance(keys, remaining)
+	}
+	return nil
+}
+
 // contend is for keys some rows of which somebody else holds, or has changed under us: rows that are free now, then
-// waiting for the others, then those that have become free. Keys that still have rows are locked.
+// waiting for the others, then those that have become free. Keys that still have rows are locked, unless that is only
+// because the cap was reached.
 func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err error) error {
 	for i, m := range []mode{skipping, waiting, skipping} {
+		asked := len(keys)
 		if i > 0 || err != nil {
 			r, err = a.purge(ctx, keys, m)
 			if err = a.tolerate(err); err != nil {
@@ -215,9 +237,13 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 			advance(keys, remaining)
 			keys = still(keys, remaining)
 		}
-		if m == skipping {
+		if m == skipping && r.Changed > 0 {
+			if r.cutOff(asked) {
+				a.batch.putBehind(func(k *openKey) bool { return r.Shares[k.key] > 0 })
+				return nil
+			}
 			// A key that had its full share is not locked but large: its turn comes in the next pass.
-			keys = withoutFullShare(keys, r)
+			keys = slices.DeleteFunc(slices.Clone(keys), r.full)
 		}
 		if len(keys) == 0 || a.checkLimits() {
 			return nil
@@ -264,15 +290,6 @@ func (c *cleanup) remaining(ctx context.Context, s *step, keys []*openKey) (map[
 func still(keys []*openKey, remaining map[int64]bool) (out []*openKey) {
 	for _, k := range keys {
 		if remaining[k.key] {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
-func withoutFullShare(keys []*openKey, r purged) (out []*openKey) {
-	for _, k := range keys {
-		if r.perKey == 0 || r.Shares[k.key] < r.perKey {
 			out = append(out, k)
 		}
 	}
