@@ -1,0 +1,74 @@
+package cli_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/cli"
+)
+
+// asProcess holds the command when this test program plays caretaker.
+const asProcess = "TEST_AS_CARETAKER"
+
+func TestProcess(t *testing.T) {
+	if command := os.Getenv(asProcess); command != "" {
+		os.Exit(cli.Run(context.Background(), strings.Fields(command), cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	}
+}
+
+// process starts a command as a process of its own, which signals can reach.
+func process(t *testing.T, command string) (*exec.Cmd, *screen) {
+	t.Helper()
+	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
+	c.Env = append(os.Environ(), asProcess+"="+command)
+	out := &screen{}
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
+	return c, out
+}
+
+// signal sends a signal.
+func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
+	t.Helper()
+	if err := c.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignals_TermStopsTheServerInOrder(t *testing.T) {
+	prepared(t)
+	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
+	t.Setenv("CARETAKER_METRICS_LISTEN", "")
+	server, log := process(t, "serve")
+	log.field(t, "serving", "listen")
+	signal(t, server, syscall.SIGTERM)
+	if err := server.Wait(); err != nil {
+		t.Errorf("%v: %s", err, log)
+	}
+	log.field(t, "stopped", "")
+}
+
+func TestSignals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
+	sql := prepared(t)
+	defined(t, oneKey)
+	execute(t, sql, slow)
+	r := serving(t)
+	run, out := process(t, "run "+worker+" --address "+r.address)
+	eventually(t, "the run starts", out, func() bool { return strings.Contains(out.String(), " started") })
+	signal(t, run, os.Interrupt)
+	if err := run.Wait(); err == nil || run.ProcessState.ExitCode() != 1 {
+		t.Errorf("got %v, exit %d", err, run.ProcessState.ExitCode())
+	}
+	for _, want := range []string{"cancelling run", "on main cancelled"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in %s", want, out)
+		}
+	}
+}
