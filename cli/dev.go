@@ -56,6 +56,12 @@ func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
 	if err != nil {
 		return err
 	}
+	if listen != "" {
+		c.Listen = listen
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
 	p := &playground{urls: map[string]string{}}
 	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.Err}); err != nil {
 		return fmt.Errorf("start the database: %w", err)
@@ -64,7 +70,7 @@ func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
 	if err := p.fill(ctx, a.note); err != nil {
 		return err
 	}
-	p.configure(ctx, c, listen)
+	p.configure(ctx, c)
 	i, err := a.newInstance(ctx, c)
 	if err != nil {
 		return err
@@ -121,16 +127,13 @@ func migrateURL(ctx context.Context, name, url string) error {
 
 // configure puts the playground into the configuration. Metrics move aside when their port is taken: a second dev, or
 // a server that runs already, is no reason not to start.
-func (p *playground) configure(ctx context.Context, c *config.Config, listen string) {
+func (p *playground) configure(ctx context.Context, c *config.Config) {
 	c.Databases = nil
 	for _, name := range config.DatabaseNames() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
 	}
 	if c.LooseForeignKeysCleanup.Definitions == "" {
 		c.LooseForeignKeysCleanup.Definitions = p.definitions
-	}
-	if listen != "" {
-		c.Listen = listen
 	}
 	if c.MetricsListen == "" {
 		return

@@ -43,3 +43,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		t.Errorf("the environment file is left: %v", err)
 	}
 }
+
+func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
+	want(t, 1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
+}

@@ -125,6 +125,9 @@ func read(file string, environ []string) (*Config, error) {
 	return c, nil
 }
 
+// Validate reports what does not fit together, after a command has changed keys.
+func (c *Config) Validate() error { return errors.Join(c.contradictions()...) }
+
 // contradictions are mistakes that no single key shows.
 func (c *Config) contradictions() (found []error) {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
