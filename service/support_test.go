@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,7 +22,13 @@ import (
 var databases devdb.Tests
 
 // TestMain looks for goroutines left behind once all tests have ended: those that run in parallel see each other's.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
+func TestMain(m *testing.M) {
+	obey()
+	flag.Parse()
+	// Tests wait for the database most of the time.
+	_ = flag.Set("test.parallel", "6")
+	goleak.VerifyTestMain(onDatabases{m})
+}
 
 type onDatabases struct{ tests *testing.M }
 
@@ -56,23 +63,34 @@ type estate struct {
 func newEstate(t *testing.T, schema string, names ...string) *estate {
 	t.Helper()
 	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
-	ctx := context.Background()
 	for _, name := range names {
-		e.urls[name] = databases.Clone(t, migrated(schema))
-		d, err := repo.Open(ctx, name, e.urls[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(d.Close)
-		e.open = append(e.open, d)
-		conn, err := pgx.Connect(ctx, e.urls[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close(context.Background()) })
-		e.sql[name] = conn
+		e.add(name, databases.Clone(t, migrated(schema)))
 	}
 	return e
+}
+
+// add opens a database of the estate.
+func (e *estate) add(name, url string) {
+	e.t.Helper()
+	d, err := repo.Open(context.Background(), name, url)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(d.Close)
+	e.open = append(e.open, d)
+	e.urls[name] = url
+	e.sql[name] = e.connect(name)
+}
+
+// connect opens a plain connection to a database.
+func (e *estate) connect(name string) *pgx.Conn {
+	e.t.Helper()
+	conn, err := pgx.Connect(context.Background(), e.urls[name])
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
 }
 
 // exec runs SQL on a database.
@@ -131,15 +149,21 @@ func (e *estate) service(definitions string, change ...func(*service.Config)) *s
 
 func load(t *testing.T, definitions string) *service.Definitions {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "definitions.yml")
-	if err := os.WriteFile(path, []byte(definitions), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d, err := service.LoadDefinitions(path)
+	d, err := service.LoadDefinitions(save(t, definitions))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// save writes definitions into a file and returns its path.
+func save(t *testing.T, definitions string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "definitions.yml")
+	if err := os.WriteFile(path, []byte(definitions), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // deleted records the keys first to last as deleted rows of a parent in the application schema.

@@ -1,0 +1,148 @@
+package service_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// Crashes and pauses need real processes: the test binary starts itself again, and instead of testing does one run.
+
+// processVariable holds the order for such a process.
+const processVariable = "CARETAKER_TEST_PROCESS"
+
+// processOrder is one run in a process of its own.
+type processOrder struct {
+	// App is its application_name and the name of the replica.
+	App string
+	// Names and URLs of the databases, in the order of the rotation.
+	Names, URLs []string
+	// Definitions is the path of a file.
+	Definitions string
+	BatchSize   int
+	MaxRuntime  time.Duration
+	// Database to run on.
+	Database string
+}
+
+// processResult is what it says at its end.
+type processResult struct {
+	Run   service.Run
+	Error string
+}
+
+// obey does what an order says, if this process has got one, and ends it.
+func obey() {
+	order := os.Getenv(processVariable)
+	if order == "" {
+		return
+	}
+	var o processOrder
+	if err := json.Unmarshal([]byte(order), &o); err != nil {
+		panic(err)
+	}
+	result := processResult{}
+	var err error
+	if result.Run, err = o.run(context.Background()); err != nil {
+		result.Error = err.Error()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
+		panic(err)
+	}
+	os.Exit(0)
+}
+
+func (o processOrder) run(ctx context.Context) (service.Run, error) {
+	config := service.Config{Replica: o.App, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	for i, name := range o.Names {
+		d, err := repo.Open(ctx, name, o.URLs[i])
+		if err != nil {
+			return service.Run{}, err
+		}
+		defer d.Close()
+		config.Databases = append(config.Databases, d)
+	}
+	definitions, err := service.LoadDefinitions(o.Definitions)
+	if err != nil {
+		return service.Run{}, err
+	}
+	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{Definitions: definitions, BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	s, err := service.New(config)
+	if err != nil {
+		return service.Run{}, err
+	}
+	run, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: o.Database})
+	return run, errors.Join(err, s.Shutdown(ctx))
+}
+
+// process is a run in a process of its own.
+type process struct {
+	t       *testing.T
+	command *exec.Cmd
+	output  io.ReadCloser
+}
+
+// start begins a run on main under an application_name.
+func (e *estate) start(app, definitions string, change ...func(*processOrder)) *process {
+	e.t.Helper()
+	o := processOrder{App: app, Definitions: save(e.t, definitions), Database: "main"}
+	for _, d := range e.open {
+		o.Names, o.URLs = append(o.Names, d.Name), append(o.URLs, e.urls[d.Name]+"&application_name="+app)
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	order, err := json.Marshal(o)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	p := &process{t: e.t, command: exec.Command(os.Args[0])} //nolint:noctx // it is killed at the test's end
+	p.command.Env = append(os.Environ(), processVariable+"="+string(order))
+	if testing.Verbose() {
+		p.command.Stderr = os.Stderr
+	}
+	if p.output, err = p.command.StdoutPipe(); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := p.command.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(p.kill)
+	return p
+}
+
+// signal stops, continues or kills the process.
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.command.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// kill ends it without a chance to clean up.
+func (p *process) kill() {
+	_ = p.command.Process.Kill()
+	_ = p.command.Wait()
+}
+
+// result waits for the end of the process.
+func (p *process) result() (r processResult) {
+	p.t.Helper()
+	late := time.AfterFunc(patience, func() { _ = p.command.Process.Kill() })
+	defer late.Stop()
+	if err := json.NewDecoder(p.output).Decode(&r); err != nil {
+		p.t.Fatal(fmt.Errorf("the process has said nothing: %w", err))
+	}
+	return r
+}
