@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // Partitions of a queue that caretaker made (loose_foreign_keys_cleanup.md 3.9). Every step is one transaction that
 // waits at most 100 ms for each lock, so that no deletion of the application waits longer for us than that.
+
+func partitionLimits() Limits {
+	return Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
+}
 
 // leafSchema holds the partitions of the queue.
 const leafSchema = "gitlab_partitions_dynamic"
@@ -35,7 +40,7 @@ func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repai
 	if q.Active == 0 || slices.Contains(q.Partitions, q.Active) {
 		return false, nil
 	}
-	err = d.fencedTx(ctx, "repair the queue's active partition", f, func(tx pgx.Tx) error {
+	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(tx pgx.Tx) error {
 		return execAll(ctx, tx, statement{createLeaf(q, q.Active), nil}, statement{markPartitionSQL, []any{q.Active}})
 	})
 	return err == nil, err
@@ -62,7 +67,7 @@ func (d *Database) RollPartition(ctx context.Context, f Fence, q Queue) (next in
 		return 0, err
 	}
 	next = slices.Max(q.Partitions) + 1
-	err = d.fencedTx(ctx, "roll the queue's partition", f, func(tx pgx.Tx) error {
+	err = d.fencedTx(ctx, "roll the queue's partition", f, partitionLimits(), func(tx pgx.Tx) error {
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
@@ -106,7 +111,7 @@ func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (droppe
 	empty, err := collect(ctx, d, "look for empty partitions", pgx.RowToStructByPos[leaf],
 		fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql)
 	for _, l := range empty {
-		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, func(tx pgx.Tx) error {
+		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, partitionLimits(), func(tx pgx.Tx) error {
 			gone, err := dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			if gone {
 				dropped = append(dropped, l.Number)
@@ -146,31 +151,4 @@ func execAll(ctx context.Context, tx pgx.Tx, statements ...statement) error {
 		}
 	}
 	return nil
-}
-
-const fencedTxSettingsSQL = `SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '2s', true),
-  set_config('idle_in_transaction_session_timeout', '2s', true)`
-
-const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
-
-// fencedTx runs DDL, which cannot be part of one statement, in a transaction that begins with the fence. If this
-// process is stopped in the middle, the server ends the transaction after two seconds.
-func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, do func(pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fencedTxSettingsSQL); err != nil {
-			return err
-		}
-		var held int
-		err := tx.QueryRow(ctx, fenceRowSQL, f.Name, f.Holder, f.Epoch).Scan(&held)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrLeaseLost
-		}
-		if err != nil {
-			return err
-		}
-		return do(tx)
-	})
-	return d.wrap(ctx, operation, err)
 }

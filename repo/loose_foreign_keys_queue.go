@@ -148,20 +148,6 @@ func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID 
 	return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, 0, p.id
 }
 
-// Backlog is what waits for a worker in one database.
-type Backlog struct {
-	Pending, Due, Deferred, Dead int64
-	// OldestAt is zero when nothing waits.
-	OldestAt time.Time
-	// AtLeast: counting stopped, the figures are lower bounds.
-	AtLeast bool
-	// ReadAt is when, by the clock of the database.
-	ReadAt time.Time
-}
-
-// backlogCap is up to where a backlog is counted exactly (spec/README.md section 4).
-const backlogCap = 1_000_000
-
 const queueBacklogSQL = `
 SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()), min(created_at),
   (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d), clock_timestamp()
@@ -176,8 +162,5 @@ func (d *Database) QueueBacklog(ctx context.Context, q Queue, l Limits) (Backlog
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}
-	b.AtLeast = b.Pending > backlogCap
-	b.Pending, b.Due = min(b.Pending, backlogCap), min(b.Due, backlogCap)
-	b.Deferred = b.Pending - b.Due
-	return b, err
+	return b.capped(), err
 }

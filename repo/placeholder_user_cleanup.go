@@ -1,0 +1,148 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PlaceholderRules say which details of placeholder users are eligible (placeholder_user_cleanup.md section 3).
+type PlaceholderRules struct {
+	// MaxAttempts is the number of attempts from which a row is never selected again.
+	MaxAttempts int
+	// RetryPeriod must have passed since the last attempt, strictly.
+	RetryPeriod time.Duration
+	// Now is T, the start of the run by main's clock.
+	Now time.Time
+}
+
+func (r PlaceholderRules) args(more ...any) []any {
+	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod}, more...)
+}
+
+// eligibleForDeletionSQL is the query eligible_for_deletion: details without a namespace, with attempts left, that were
+// never attempted or long enough ago. $1 to $3 are the rules, $4 the id to go on behind, $5 the size of the page.
+const eligibleForDeletionSQL = `
+  (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
+   FROM import_placeholder_user_details
+   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at IS NULL AND id > $4
+   ORDER BY id LIMIT $5)
+  UNION
+  (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
+   FROM import_placeholder_user_details
+   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4
+   ORDER BY id LIMIT $5)
+  ORDER BY id LIMIT $5`
+
+// claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked are left for the
+// next run; the condition is repeated under the lock, so that no row is ever counted twice. The first column is the
+// last id looked at, claimed or not.
+const claimPlaceholdersSQL = `
+WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
+),
+free AS MATERIALIZED (
+  SELECT d.id FROM import_placeholder_user_details d
+  WHERE d.id = ANY (ARRAY(SELECT id FROM eligible_for_deletion))
+  ORDER BY d.id FOR UPDATE SKIP LOCKED
+),
+claimed AS (
+  UPDATE import_placeholder_user_details d
+  SET deletion_attempts = d.deletion_attempts + 1, last_deletion_attempt_at = $2, updated_at = $2
+  FROM free
+  WHERE d.id = free.id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
+    AND (d.last_deletion_attempt_at IS NULL OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
+  RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
+)
+SELECT page.last, coalesce(c.id, 0), coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
+FROM (SELECT coalesce(max(id), 0) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
+ORDER BY c.id`
+
+// PlaceholderClaim is a page of claimed details.
+type PlaceholderClaim struct {
+	// Last is the id to go on behind; 0: there is no candidate left.
+	Last int64
+	// Claimed rows, and Scheduled jobs of them really inserted.
+	Claimed, Scheduled int
+	// Exhausted are the users whose last attempt this is.
+	Exhausted []int64
+}
+
+// ClaimPlaceholders counts an attempt for up to limit eligible details behind an id and queues their jobs, in one fenced
+// transaction. The job of the row with index i in the run, of which this page's first has the index first, starts at
+// T + i × interval.
+func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules PlaceholderRules, after int64, limit int,
+	queue JobQueue, origin Job, first int, interval time.Duration, l Limits,
+) (claim PlaceholderClaim, err error) {
+	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(tx pgx.Tx) error {
+		claim = PlaceholderClaim{}
+		rows, err := tx.Query(ctx, claimPlaceholdersSQL, rules.args(after, limit)...)
+		if err != nil {
+			return err
+		}
+		var jobs []Job
+		var detail, user int64
+		var attempts int
+		_, err = pgx.ForEachRow(rows, []any{&claim.Last, &detail, &user, &attempts}, func() error {
+			if detail == 0 {
+				return nil
+			}
+			job := origin
+			job.Args = DeletePlaceholderUser{PlaceholderUserID: user}
+			job.ScheduledAt = rules.Now.Add(time.Duration(first+len(jobs)) * interval)
+			jobs = append(jobs, job)
+			if attempts >= rules.MaxAttempts {
+				claim.Exhausted = append(claim.Exhausted, user)
+			}
+			return nil
+		})
+		if err != nil || len(jobs) == 0 {
+			return err
+		}
+		claim.Claimed = len(jobs)
+		claim.Scheduled, err = queue.InsertJobs(ctx, tx, jobs)
+		return err
+	})
+	return claim, err
+}
+
+// A dry run asks which jobs a claim would really insert: one a user, none where one waits already.
+const previewPlaceholdersSQL = `
+WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
+)
+SELECT coalesce(max(e.id), 0), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
+  coalesce(array_agg(DISTINCT e.placeholder_user_id) FILTER (WHERE NOT EXISTS (
+    SELECT FROM maintenance.river_job j
+    WHERE j.kind = 'delete_placeholder_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
+      AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))), '{}')
+FROM eligible_for_deletion e`
+
+// PreviewPlaceholders says what ClaimPlaceholders would do with the next page: the id to go on behind (0: nothing is
+// left), the users that would get a job, and how many rows would reach their last attempt.
+func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (last int64, users []int64, exhausted int64, err error) {
+	err = d.bounded(ctx, "preview placeholder users", l, []any{&last, &exhausted, &users}, previewPlaceholdersSQL, rules.args(after, limit)...)
+	return last, users, exhausted, err
+}
+
+// placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.
+const placeholderBacklogSQL = `
+WITH pending AS MATERIALIZED (
+  SELECT created_at FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts < $1 LIMIT $5
+),
+eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
+)
+SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deletion), (SELECT min(created_at) FROM pending),
+  (SELECT count(*) FROM (
+    SELECT FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts >= $1 LIMIT $5) dead),
+  clock_timestamp()`
+
+// PlaceholderBacklog counts the details without a namespace (placeholder_user_cleanup.md section 7).
+func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
+	var oldest *time.Time
+	err = d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
+		placeholderBacklogSQL, rules.args(int64(-1<<63), backlogCap+1)...)
+	if oldest != nil {
+		b.OldestAt = *oldest
+	}
+	return b.capped(), err
+}

@@ -1,0 +1,52 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// idleTime is after how long the server ends a transaction of ours whose process has been stopped.
+const idleTime = 2 * time.Second
+
+const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+  set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+
+const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
+
+// fencedTx runs what cannot be one statement, each statement under the limits, in a transaction that begins with the
+// fence. If this process is stopped in the middle, the server ends the transaction after two seconds.
+func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Limits, do func(pgx.Tx) error) error {
+	return d.limitedTx(ctx, operation, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdFence(ctx, tx, f); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// limitedTx runs a transaction of several statements, each under the limits, all of them within patience.
+func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime))
+		if err != nil {
+			return err
+		}
+		return do(ctx, tx)
+	})
+	return d.wrap(ctx, operation, err)
+}
+
+// holdFence makes sure that a fence holds until the transaction ends; it must come first in it.
+func holdFence(ctx context.Context, tx pgx.Tx, f Fence) error {
+	var held int
+	err := tx.QueryRow(ctx, fenceRowSQL, f.Name, f.Holder, f.Epoch).Scan(&held)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLeaseLost
+	}
+	return err
+}
