@@ -89,7 +89,7 @@ SELECT EXISTS (
 
 // JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these arguments (JSON)
 // waits already. Until the transaction ends, others that ask for the same job wait.
-func JobWaits(ctx context.Context, tx Tx, kind string, args []byte) (waits bool, err error) {
+func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err error) {
 	if _, err = tx.Exec(ctx, lockJobSQL, kind, args); err == nil {
 		err = tx.QueryRow(ctx, waitingJobSQL, kind, args).Scan(&waits)
 	}
@@ -109,6 +109,13 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 		return fmt.Errorf("job %d, attempt %d: %w", id, attempt, ErrJobLost)
 	}
 	return err
+}
+
+// JobKinds are all kinds.
+func JobKinds() []string {
+	return []string{
+		ContinueInactiveTokenDeletion{}.Kind(), DeletePlaceholderUser{}.Kind(), DeleteUser{}.Kind(), DestroyGroup{}.Kind(),
+	}
 }
 
 // Pool is for River alone, which brings its own SQL.

@@ -66,7 +66,7 @@ func waits(ctx context.Context, tx repo.Tx, args repo.JobArgs) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("arguments of %s: %w", args.Kind(), err)
 	}
-	return repo.JobWaits(ctx, tx, args.Kind(), encoded)
+	return repo.JobWaits(ctx, tx, args.Kind(), string(encoded))
 }
 
 // uniqueBy are the kind and the values of the fields that River takes for its unique key: the tagged ones, else all.

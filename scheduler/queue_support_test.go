@@ -40,14 +40,14 @@ var migrated = devdb.Template{Name: "scheduler", Prepare: func(ctx context.Conte
 
 // lab is a queue on a database of its own, with a plain connection beside it.
 type lab struct {
-	*testing.T
+	testing.TB
 	*Queue
 	url  string
 	main *repo.Database
 	sql  *pgx.Conn
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	url := databases.Clone(t, migrated)
 	conn, err := pgx.Connect(context.Background(), url)
@@ -55,7 +55,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	l := &lab{T: t, url: url, sql: conn}
+	l := &lab{TB: t, url: url, sql: conn}
 	l.Queue, l.main = l.another()
 	return l
 }
@@ -83,6 +83,17 @@ func (l *lab) another() (*Queue, *repo.Database) {
 func (l *lab) in(do func(tx pgx.Tx) error) error {
 	l.Helper()
 	return pgx.BeginFunc(context.Background(), l.main.Pool(), do)
+}
+
+// begin begins a transaction, which is rolled back at the test's end unless it has ended before.
+func (l *lab) begin() pgx.Tx {
+	l.Helper()
+	tx, err := l.main.Pool().Begin(context.Background())
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
 }
 
 // insert inserts jobs and returns how many were inserted.

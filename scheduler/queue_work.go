@@ -74,10 +74,8 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWor
 	for {
 		err := q.clock.sync(ctx, q.database)
 		if err == nil && !started {
-			// Stop ends River, not this context.
-			if err = client.Start(context.WithoutCancel(ctx)); err == nil {
-				started = true
-			}
+			err = q.begin(ctx, client)
+			started = err == nil
 		}
 		if err == nil {
 			err = w.RescueJobs(ctx, rescueAfter)
@@ -92,6 +90,17 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWor
 		case <-tick.C:
 		}
 	}
+}
+
+func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error {
+	if err := CheckQueueMigrated(ctx, q.database); err != nil {
+		return err
+	}
+	// Stop ends River, not this context.
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("start to work jobs: %w", err)
+	}
+	return nil
 }
 
 // Stop takes no more jobs. Attempts at work snooze after the statement in flight; after StopPatience, or when ctx ends,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -49,10 +50,11 @@ func clientError(ctx context.Context, err error) error {
 
 func find(ctx context.Context, err error) failure {
 	var (
-		invalid *service.InvalidArgumentError
-		held    *service.LeaseHeldError
-		paused  *service.WorkerPausedError
-		missing *service.NotConfiguredError
+		invalid   *service.InvalidArgumentError
+		held      *service.LeaseHeldError
+		paused    *service.WorkerPausedError
+		missing   *service.NotConfiguredError
+		duplicate *service.DuplicateJobError
 	)
 	switch {
 	case errors.As(err, &invalid):
@@ -72,6 +74,13 @@ func find(ctx context.Context, err error) failure {
 		return failure{code: codes.NotFound, reason: "UNKNOWN_DATABASE", message: err.Error()}
 	case errors.Is(err, service.ErrUnknownRun):
 		return failure{code: codes.NotFound, reason: "UNKNOWN_RUN", message: "there is no run with this id; ListRuns has them"}
+	case errors.Is(err, service.ErrUnknownJob):
+		return failure{code: codes.NotFound, reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them"}
+	case errors.As(err, &duplicate):
+		return failure{
+			code: codes.FailedPrecondition, reason: "DUPLICATE_JOB", message: duplicate.Error(),
+			metadata: map[string]string{"job_id": strconv.FormatInt(duplicate.ID, 10)},
+		}
 	case errors.Is(err, errUnauthenticated):
 		return failure{code: codes.Unauthenticated, reason: "UNAUTHENTICATED", message: err.Error()}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -100,12 +101,28 @@ func newPage(kind string, size int32, token string, filters ...string) (page, er
 	content, err := base64.RawURLEncoding.DecodeString(token)
 	list, after, found := strings.Cut(string(content), "\n")
 	if err != nil || !found || list != p.list || after == "" || plain("", after) != nil {
-		return p, &service.InvalidArgumentError{
-			Field: "page_token", Description: "is not the next_page_token of a list with the same filters",
-		}
+		return p, errForeignToken()
 	}
 	p.after = after
 	return p, nil
+}
+
+func errForeignToken() error {
+	return &service.InvalidArgumentError{
+		Field: "page_token", Description: "is not the next_page_token of a list with the same filters",
+	}
+}
+
+// afterNumber is the key of a list by number, 0 for the first page.
+func (p page) afterNumber() (int64, error) {
+	if p.after == "" {
+		return 0, nil
+	}
+	after, err := strconv.ParseInt(p.after, 10, 64)
+	if err != nil {
+		return 0, errForeignToken()
+	}
+	return after, nil
 }
 
 // next is the token of the page behind a key.

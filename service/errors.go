@@ -11,10 +11,11 @@ import (
 // Errors of the methods of [Service], besides [InvalidArgumentError], [WorkerPausedError], [NotConfiguredError] and
 // [LeaseHeldError].
 var (
-	// ErrUnknownWorker, ErrUnknownDatabase and ErrUnknownRun: there is nothing of that name or id.
+	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun and ErrUnknownJob: there is nothing of that name or id.
 	ErrUnknownWorker   = errors.New("unknown worker")
 	ErrUnknownDatabase = errors.New("unknown database")
 	ErrUnknownRun      = errors.New("unknown run")
+	ErrUnknownJob      = errors.New("unknown job")
 	// ErrStopping means that the server takes no new runs because it is shutting down.
 	ErrStopping = errors.New("the server is stopping")
 	// ErrUnreachable means that a database that is needed for the answer does not answer.

@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -985,6 +986,235 @@ func (x *WorkerStatus) GetConditionDetail() string {
 	return ""
 }
 
+// Job is deferred work that a worker, or another job, has queued.
+type Job struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id: grows with time.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// delete_placeholder_user, delete_user, destroy_group or continue_inactive_token_deletion.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// State, as in maintenance.river_job: available (due, or due in a moment), scheduled (starts later, or goes on later),
+	// retryable (failed, will be tried again), running, completed, cancelled (refused), discarded (failed in its last
+	// attempt), pending (not used).
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// What it is to be done to; the names belong to the kind.
+	Args *structpb.Struct `protobuf:"bytes,4,opt,name=args,proto3" json:"args,omitempty"`
+	// Number of the attempt at work, or of the last one; 0 before the first.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// After so many failed attempts it is discarded.
+	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	// When it may start, or may be tried again.
+	ScheduledAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=scheduled_at,json=scheduledAt,proto3" json:"scheduled_at,omitempty"`
+	// Attempts that failed, the oldest first.
+	Errors []*JobError `protobuf:"bytes,8,rep,name=errors,proto3" json:"errors,omitempty"`
+	// Typed reason of the outcome, for instance TARGET_GONE or STILL_REFERENCED.
+	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Id of the run that queued it, directly or through another job; empty when none did.
+	RunId string `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Outcome of the last attempt: succeeded, skipped, refused, restored, failed or discarded; empty before there is one.
+	Outcome string `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// When it was queued.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// Begin of the last attempt; absent before the first.
+	AttemptedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=attempted_at,json=attemptedAt,proto3" json:"attempted_at,omitempty"`
+	// When it ended; absent while it waits or runs.
+	FinalizedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job) Reset() {
+	*x = Job{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job) ProtoMessage() {}
+
+func (x *Job) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job.ProtoReflect.Descriptor instead.
+func (*Job) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Job) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Job) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Job) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Job) GetArgs() *structpb.Struct {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *Job) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Job) GetMaxAttempts() int32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
+}
+
+func (x *Job) GetScheduledAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ScheduledAt
+	}
+	return nil
+}
+
+func (x *Job) GetErrors() []*JobError {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *Job) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Job) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Job) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Job) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Job) GetAttemptedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AttemptedAt
+	}
+	return nil
+}
+
+func (x *Job) GetFinalizedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinalizedAt
+	}
+	return nil
+}
+
+// JobError is why an attempt of a job failed.
+type JobError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the attempt began.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Number of the attempt.
+	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// What went wrong. Never driver text, values or SQL.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobError) Reset() {
+	*x = JobError{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobError) ProtoMessage() {}
+
+func (x *JobError) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobError.ProtoReflect.Descriptor instead.
+func (*JobError) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *JobError) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *JobError) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *JobError) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // FeatureFlag is a switch that runs read at their start.
 type FeatureFlag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -998,7 +1228,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1240,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1253,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1059,7 +1289,7 @@ type RunBatchRequest struct {
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1301,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1314,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -1133,7 +1363,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1375,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1388,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -1179,7 +1409,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1421,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1434,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -1225,7 +1455,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1467,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1480,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -1275,7 +1505,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1517,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1530,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -1337,7 +1567,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1579,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1592,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -1390,7 +1620,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1632,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1645,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -1436,7 +1666,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1678,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1691,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1488,7 +1718,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1730,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1743,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -1557,7 +1787,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1799,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1812,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1610,7 +1840,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1852,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1865,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -1658,7 +1888,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1900,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1913,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -1711,7 +1941,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1953,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1966,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1757,7 +1987,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1999,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +2012,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1807,7 +2037,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2049,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2062,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -1867,7 +2097,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +2109,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2122,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -1913,7 +2143,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2155,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2168,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -1959,7 +2189,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2201,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,12 +2214,232 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
 	if x != nil {
 		return x.Worker
+	}
+	return nil
+}
+
+// ListJobsRequest selects jobs.
+type ListJobsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind; empty: all.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// State; empty: any.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// At most so many; 0: 50, at most 1000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJobsRequest) Reset() {
+	*x = ListJobsRequest{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJobsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJobsRequest) ProtoMessage() {}
+
+func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
+func (*ListJobsRequest) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListJobsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListJobsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListJobsResponse is one page of jobs.
+type ListJobsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Jobs, the newest first.
+	Jobs []*Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// Token of the next page; empty: this was the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJobsResponse) Reset() {
+	*x = ListJobsResponse{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJobsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJobsResponse) ProtoMessage() {}
+
+func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
+func (*ListJobsResponse) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListJobsResponse) GetJobs() []*Job {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *ListJobsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// RetryJobRequest names a job.
+type RetryJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the job. Required.
+	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryJobRequest) Reset() {
+	*x = RetryJobRequest{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryJobRequest) ProtoMessage() {}
+
+func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
+func (*RetryJobRequest) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RetryJobRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// RetryJobResponse is the answer of RetryJob.
+type RetryJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job as it is now.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryJobResponse) Reset() {
+	*x = RetryJobResponse{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryJobResponse) ProtoMessage() {}
+
+func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
+func (*RetryJobResponse) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RetryJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
 	}
 	return nil
 }
@@ -2007,7 +2457,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2469,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2482,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -2060,7 +2510,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2522,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2535,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -2104,7 +2554,7 @@ type ListFeatureFlagsRequest struct {
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2566,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2579,7 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 // ListFeatureFlagsResponse is the answer of ListFeatureFlags.
@@ -2143,7 +2593,7 @@ type ListFeatureFlagsResponse struct {
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2605,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2618,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -2182,7 +2632,7 @@ var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n" +
 	"\n" +
 	"TableCount\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x18\n" +
@@ -2260,7 +2710,28 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\abacklog\x18\t \x01(\v2\x17.maintenance.v1.BacklogR\abacklog\x127\n" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
-	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\";\n" +
+	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\"\x9c\x04\n" +
+	"\x03Job\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12+\n" +
+	"\x04args\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x04args\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12!\n" +
+	"\fmax_attempts\x18\x06 \x01(\x05R\vmaxAttempts\x12=\n" +
+	"\fscheduled_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\vscheduledAt\x120\n" +
+	"\x06errors\x18\b \x03(\v2\x18.maintenance.v1.JobErrorR\x06errors\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x15\n" +
+	"\x06run_id\x18\n" +
+	" \x01(\tR\x05runId\x12\x18\n" +
+	"\aoutcome\x18\v \x01(\tR\aoutcome\x129\n" +
+	"\n" +
+	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12=\n" +
+	"\fattempted_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vattemptedAt\x12=\n" +
+	"\ffinalized_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vfinalizedAt\"f\n" +
+	"\bJobError\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\";\n" +
 	"\vFeatureFlag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\"\x93\x01\n" +
@@ -2316,7 +2787,20 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x13ResumeWorkerRequest\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\"L\n" +
 	"\x14ResumeWorkerResponse\x124\n" +
-	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"E\n" +
+	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"w\n" +
+	"\x0fListJobsRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"c\n" +
+	"\x10ListJobsResponse\x12'\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x13.maintenance.v1.JobR\x04jobs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
+	"\x0fRetryJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"9\n" +
+	"\x10RetryJobResponse\x12%\n" +
+	"\x03job\x18\x01 \x01(\v2\x13.maintenance.v1.JobR\x03job\"E\n" +
 	"\x15SetFeatureFlagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\"I\n" +
@@ -2345,7 +2829,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x17CONDITION_SCHEDULER_OFF\x10\x05\x12\x1c\n" +
 	"\x18CONDITION_NOT_CONFIGURED\x10\x06\x12\x17\n" +
 	"\x13CONDITION_THROTTLED\x10\a\x12\x15\n" +
-	"\x11CONDITION_FAILING\x10\b2\xb8\a\n" +
+	"\x11CONDITION_FAILING\x10\b2\xd6\b\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -2356,7 +2840,9 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\bWatchRun\x12\x1f.maintenance.v1.WatchRunRequest\x1a\x18.maintenance.v1.RunEvent0\x01\x12P\n" +
 	"\tCancelRun\x12 .maintenance.v1.CancelRunRequest\x1a!.maintenance.v1.CancelRunResponse\x12V\n" +
 	"\vPauseWorker\x12\".maintenance.v1.PauseWorkerRequest\x1a#.maintenance.v1.PauseWorkerResponse\x12Y\n" +
-	"\fResumeWorker\x12#.maintenance.v1.ResumeWorkerRequest\x1a$.maintenance.v1.ResumeWorkerResponse\x12_\n" +
+	"\fResumeWorker\x12#.maintenance.v1.ResumeWorkerRequest\x1a$.maintenance.v1.ResumeWorkerResponse\x12M\n" +
+	"\bListJobs\x12\x1f.maintenance.v1.ListJobsRequest\x1a .maintenance.v1.ListJobsResponse\x12M\n" +
+	"\bRetryJob\x12\x1f.maintenance.v1.RetryJobRequest\x1a .maintenance.v1.RetryJobResponse\x12_\n" +
 	"\x0eSetFeatureFlag\x12%.maintenance.v1.SetFeatureFlagRequest\x1a&.maintenance.v1.SetFeatureFlagResponse\x12e\n" +
 	"\x10ListFeatureFlags\x12'.maintenance.v1.ListFeatureFlagsRequest\x1a(.maintenance.v1.ListFeatureFlagsResponseBDZBgithub.com/caretaker-go/caretaker/gen/maintenance/v1;maintenancev1b\x06proto3"
 
@@ -2373,7 +2859,7 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
@@ -2385,95 +2871,115 @@ var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(*Pause)(nil),                    // 7: maintenance.v1.Pause
 	(*Backlog)(nil),                  // 8: maintenance.v1.Backlog
 	(*WorkerStatus)(nil),             // 9: maintenance.v1.WorkerStatus
-	(*FeatureFlag)(nil),              // 10: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 11: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 12: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 13: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 14: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 15: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 16: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 17: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 18: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 19: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 20: maintenance.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),          // 21: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 22: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 23: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 24: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 25: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 26: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 27: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 28: maintenance.v1.ResumeWorkerResponse
-	(*SetFeatureFlagRequest)(nil),    // 29: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 30: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 31: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 32: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 33: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 35: google.protobuf.Duration
+	(*Job)(nil),                      // 10: maintenance.v1.Job
+	(*JobError)(nil),                 // 11: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 12: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 13: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 14: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 15: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 16: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 17: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 18: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 19: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 20: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 21: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 22: maintenance.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),          // 23: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 24: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 25: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 26: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 27: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 28: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 29: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 30: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 31: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 32: maintenance.v1.ListJobsResponse
+	(*RetryJobRequest)(nil),          // 33: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 34: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 35: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 36: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 37: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 38: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 39: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 40: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),          // 41: google.protobuf.Struct
+	(*durationpb.Duration)(nil),      // 42: google.protobuf.Duration
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
 	1,  // 0: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
 	0,  // 1: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	34, // 2: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	34, // 3: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	33, // 4: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	40, // 2: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	40, // 3: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	39, // 4: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
 	3,  // 5: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
 	4,  // 6: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	34, // 7: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	34, // 8: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	34, // 9: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	34, // 10: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	34, // 11: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	34, // 12: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	34, // 13: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	40, // 7: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	40, // 8: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	40, // 9: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	40, // 10: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	40, // 11: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	40, // 12: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	40, // 13: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
 	7,  // 14: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
 	6,  // 15: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
 	5,  // 16: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
 	5,  // 17: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	34, // 18: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	40, // 18: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
 	8,  // 19: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
 	2,  // 20: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
-	5,  // 21: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	9,  // 22: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	6,  // 23: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	5,  // 24: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 25: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	5,  // 26: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	5,  // 27: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	5,  // 28: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	35, // 29: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	9,  // 30: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	9,  // 31: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	10, // 32: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	10, // 33: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	11, // 34: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	13, // 35: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	15, // 36: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	17, // 37: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	19, // 38: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	21, // 39: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	23, // 40: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	25, // 41: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	27, // 42: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	29, // 43: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	31, // 44: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	12, // 45: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	14, // 46: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	16, // 47: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	18, // 48: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	20, // 49: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	22, // 50: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	24, // 51: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	26, // 52: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	28, // 53: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	30, // 54: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	32, // 55: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	45, // [45:56] is the sub-list for method output_type
-	34, // [34:45] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	41, // 21: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	40, // 22: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	11, // 23: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	40, // 24: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	40, // 25: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	40, // 26: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	40, // 27: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	5,  // 28: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	9,  // 29: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	6,  // 30: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	5,  // 31: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 32: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	5,  // 33: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	5,  // 34: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	5,  // 35: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	42, // 36: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	9,  // 37: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	9,  // 38: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	10, // 39: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	10, // 40: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	12, // 41: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	12, // 42: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	13, // 43: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	15, // 44: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	17, // 45: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	19, // 46: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	21, // 47: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	23, // 48: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	25, // 49: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	27, // 50: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	29, // 51: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	31, // 52: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	33, // 53: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	35, // 54: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	37, // 55: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	14, // 56: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	16, // 57: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	18, // 58: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	20, // 59: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	22, // 60: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	24, // 61: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	26, // 62: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	28, // 63: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	30, // 64: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	32, // 65: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	34, // 66: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	36, // 67: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	38, // 68: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	56, // [56:69] is the sub-list for method output_type
+	43, // [43:56] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -2487,7 +2993,7 @@ func file_maintenance_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

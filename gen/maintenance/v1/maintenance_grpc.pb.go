@@ -30,6 +30,8 @@ const (
 	MaintenanceService_CancelRun_FullMethodName        = "/maintenance.v1.MaintenanceService/CancelRun"
 	MaintenanceService_PauseWorker_FullMethodName      = "/maintenance.v1.MaintenanceService/PauseWorker"
 	MaintenanceService_ResumeWorker_FullMethodName     = "/maintenance.v1.MaintenanceService/ResumeWorker"
+	MaintenanceService_ListJobs_FullMethodName         = "/maintenance.v1.MaintenanceService/ListJobs"
+	MaintenanceService_RetryJob_FullMethodName         = "/maintenance.v1.MaintenanceService/RetryJob"
 	MaintenanceService_SetFeatureFlag_FullMethodName   = "/maintenance.v1.MaintenanceService/SetFeatureFlag"
 	MaintenanceService_ListFeatureFlags_FullMethodName = "/maintenance.v1.MaintenanceService/ListFeatureFlags"
 )
@@ -70,6 +72,14 @@ type MaintenanceServiceClient interface {
 	PauseWorker(ctx context.Context, in *PauseWorkerRequest, opts ...grpc.CallOption) (*PauseWorkerResponse, error)
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.
 	ResumeWorker(ctx context.Context, in *ResumeWorkerRequest, opts ...grpc.CallOption) (*ResumeWorkerResponse, error)
+	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
+	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
+	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
+	// RetryJob lets a job be worked now, whatever has become of it, with one more attempt if it has used up its own. Every
+	// job checks everything again before it does something, so one that was refused, skipped or completed may be retried
+	// too. A job at work, or one that is due, stays as it is. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION
+	// DUPLICATE_JOB when another job for the same waits or runs already.
+	RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error)
 	// SetFeatureFlag switches a feature flag; runs read it at their start.
 	SetFeatureFlag(ctx context.Context, in *SetFeatureFlagRequest, opts ...grpc.CallOption) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
@@ -183,6 +193,26 @@ func (c *maintenanceServiceClient) ResumeWorker(ctx context.Context, in *ResumeW
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListJobsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListJobs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryJobResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_RetryJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) SetFeatureFlag(ctx context.Context, in *SetFeatureFlagRequest, opts ...grpc.CallOption) (*SetFeatureFlagResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetFeatureFlagResponse)
@@ -239,6 +269,14 @@ type MaintenanceServiceServer interface {
 	PauseWorker(context.Context, *PauseWorkerRequest) (*PauseWorkerResponse, error)
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.
 	ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error)
+	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
+	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
+	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
+	// RetryJob lets a job be worked now, whatever has become of it, with one more attempt if it has used up its own. Every
+	// job checks everything again before it does something, so one that was refused, skipped or completed may be retried
+	// too. A job at work, or one that is due, stays as it is. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION
+	// DUPLICATE_JOB when another job for the same waits or runs already.
+	RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error)
 	// SetFeatureFlag switches a feature flag; runs read it at their start.
 	SetFeatureFlag(context.Context, *SetFeatureFlagRequest) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
@@ -279,6 +317,12 @@ func (UnimplementedMaintenanceServiceServer) PauseWorker(context.Context, *Pause
 }
 func (UnimplementedMaintenanceServiceServer) ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeWorker not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListJobs not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryJob not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) SetFeatureFlag(context.Context, *SetFeatureFlagRequest) (*SetFeatureFlagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetFeatureFlag not implemented")
@@ -462,6 +506,42 @@ func _MaintenanceService_ResumeWorker_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_ListJobs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListJobsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListJobs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListJobs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListJobs(ctx, req.(*ListJobsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_RetryJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).RetryJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_RetryJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).RetryJob(ctx, req.(*RetryJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_SetFeatureFlag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetFeatureFlagRequest)
 	if err := dec(in); err != nil {
@@ -536,6 +616,14 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeWorker",
 			Handler:    _MaintenanceService_ResumeWorker_Handler,
+		},
+		{
+			MethodName: "ListJobs",
+			Handler:    _MaintenanceService_ListJobs_Handler,
+		},
+		{
+			MethodName: "RetryJob",
+			Handler:    _MaintenanceService_RetryJob_Handler,
 		},
 		{
 			MethodName: "SetFeatureFlag",

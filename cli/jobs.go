@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// jobs lists the newest deferred jobs, or a page of older ones.
+func (a *app) jobs() *cobra.Command {
+	request := &maintenancev1.ListJobsRequest{PageSize: 20}
+	command := &cobra.Command{
+		Use:   "jobs",
+		Short: "List deferred jobs, the newest first, or let one be tried again",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.ListJobs(ctx, request)
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeJobs(answer) })
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; else all")
+	flags.StringVar(&request.State, "state", "", "available, scheduled, retryable, running, completed, cancelled or discarded; else all")
+	flags.Int32Var(&request.PageSize, "page-size", request.GetPageSize(), "how many, up to 1000")
+	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")
+	command.AddCommand(a.retryJob())
+	return command
+}
+
+func (a *app) describeJobs(answer *maintenancev1.ListJobsResponse) error {
+	var rows [][]string
+	for _, j := range answer.GetJobs() {
+		rows = append(rows, []string{
+			number(j.GetId()), j.GetKind(), arguments(j), j.GetState(), fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()),
+			at(j.GetScheduledAt()), fate(j),
+		})
+	}
+	if err := a.table([]string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "OUTCOME"}, rows); err != nil {
+		return err
+	}
+	if token := answer.GetNextPageToken(); token != "" {
+		a.note("older jobs: --page-token %s", token)
+	}
+	return nil
+}
+
+// arguments of a job in one line, those that are not set left out.
+func arguments(job *maintenancev1.Job) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(job.GetArgs().GetFields())) {
+		value := job.GetArgs().GetFields()[name]
+		if text, err := (protojson.MarshalOptions{}).Marshal(value); err == nil && string(text) != "null" {
+			parts = append(parts, name+"="+string(text))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// fate is what became of a job so far.
+func fate(job *maintenancev1.Job) string {
+	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
+	if failures := job.GetErrors(); len(failures) > 0 && job.GetReason() == "" && text != "succeeded" {
+		text = strings.TrimSpace(text + " " + failures[len(failures)-1].GetError())
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// retryJob lets a job be tried again.
+func (a *app) retryJob() *cobra.Command {
+	return &cobra.Command{
+		Use:   "retry JOB",
+		Short: "Let a job be worked now, whatever has become of it",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return &exitError{exitUsage, fmt.Errorf("%q is not the id of a job: caretaker jobs lists them", args[0])}
+			}
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.RetryJob(ctx, &maintenancev1.RetryJobRequest{Id: id})
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error {
+					job := answer.GetJob()
+					a.say("job %d %s is %s, due %s", job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()))
+					return nil
+				})
+			})
+		},
+	}
+}

@@ -1,0 +1,151 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// States of a job: River's.
+const (
+	JobAvailable = "available"
+	JobPending   = "pending"
+	JobScheduled = "scheduled"
+	JobRetryable = "retryable"
+	JobRunning   = "running"
+	JobCompleted = "completed"
+	JobCancelled = "cancelled"
+	JobDiscarded = "discarded"
+)
+
+// QueuedJob is a job as it stands in the queue, or stood when it ended. Times that are not set are zero.
+type QueuedJob struct {
+	ID          int64
+	Kind, State string
+	// Args is a JSON object.
+	Args                   json.RawMessage
+	Attempt, MaxAttempts   int
+	CreatedAt, ScheduledAt time.Time
+	// AttemptedAt is when the last attempt began, FinalizedAt when the job ended.
+	AttemptedAt, FinalizedAt time.Time
+	// Errors of the attempts that failed.
+	Errors []AttemptError
+	// Outcome and Reason of the last attempt that did not snooze; RunID is the run that queued it.
+	Outcome, Reason, RunID string
+}
+
+// AttemptError is why an attempt of a job failed, in words fit for clients.
+type AttemptError struct {
+	At      time.Time `json:"at"`
+	Attempt int       `json:"attempt"`
+	Error   string    `json:"error"`
+}
+
+const jobColumns = `id, kind, state::text, args, attempt, max_attempts, created_at, scheduled_at, attempted_at, finalized_at,
+  coalesce(to_jsonb(errors), '[]'), coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
+  coalesce(metadata ->> 'run_id', '')`
+
+func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
+	var attempted, finalized *time.Time
+	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts, &j.CreatedAt, &j.ScheduledAt, &attempted,
+		&finalized, &j.Errors, &j.Outcome, &j.Reason, &j.RunID)
+	if attempted != nil {
+		j.AttemptedAt = *attempted
+	}
+	if finalized != nil {
+		j.FinalizedAt = *finalized
+	}
+	return j, err
+}
+
+// listJobsSQL has a condition for each filter that is set, so that PostgreSQL can plan for it.
+const listJobsSQL = `
+SELECT ` + jobColumns + `
+FROM maintenance.river_job
+WHERE ($1::bigint = 0 OR id < $1) AND {kind} AND {state}
+ORDER BY id DESC LIMIT $2`
+
+// ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the first page), of one
+// kind and state, each "" for all. An unknown state is an error of ours.
+func (d *Database) ListJobs(ctx context.Context, kind, state string, after int64, limit int) ([]QueuedJob, error) {
+	args := []any{after, limit}
+	condition := func(value, sql string) string {
+		if value == "" {
+			return "true"
+		}
+		args = append(args, value)
+		return fmt.Sprintf(sql, len(args))
+	}
+	sql := fill(listJobsSQL, "{kind}", condition(kind, "kind = $%d"), "{state}", condition(state, "state = $%d::text::maintenance.river_job_state"))
+	return collect(ctx, d, "list jobs", scanJob, sql, args...)
+}
+
+const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
+
+// retryJobSQL: a running job is left alone, as is one that is due already.
+const retryJobSQL = `
+UPDATE maintenance.river_job
+SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = greatest(max_attempts, attempt + 1),
+    metadata = metadata - '{outcome,reason,cancel_attempted_at}'::text[]
+WHERE id = $1 AND state <> 'running' AND NOT (state = 'available' AND scheduled_at <= now())
+RETURNING ` + jobColumns
+
+// RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job that is at work or due
+// stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another job for the same waits or runs.
+func (d *Database) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
+	retried, err := collect(ctx, d, "retry a job", scanJob, retryJobSQL, id)
+	var refused *Error
+	if errors.As(err, &refused) && refused.SQLState == "23505" {
+		return QueuedJob{}, d.duplicateOf(ctx, id)
+	}
+	if err == nil && len(retried) == 0 {
+		retried, err = collect(ctx, d, "read a job", scanJob, readJobSQL, id)
+	}
+	if err == nil && len(retried) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return QueuedJob{}, err
+	}
+	return retried[0], nil
+}
+
+// DuplicateJobError names the job that waits or runs for the same as a job that was to be retried.
+type DuplicateJobError struct{ ID int64 }
+
+// Error says what to do.
+func (e *DuplicateJobError) Error() string {
+	if e.ID == 0 {
+		return "another job for the same was waiting until just now: try again"
+	}
+	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
+}
+
+const duplicateJobSQL = `
+SELECT other.id FROM maintenance.river_job j JOIN maintenance.river_job other USING (unique_key)
+WHERE j.id = $1 AND other.id <> j.id AND other.unique_states IS NOT NULL
+  AND maintenance.river_job_state_in_bitmask(other.unique_states, other.state)`
+
+func (d *Database) duplicateOf(ctx context.Context, id int64) error {
+	found := &DuplicateJobError{}
+	err := d.queryRow(ctx, "find the job that waits already", []any{&found.ID}, duplicateJobSQL, id)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return found
+}
+
+const countDiscardedJobsSQL = `
+SELECT count(*) FROM maintenance.river_job
+WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @> $2::jsonb`
+
+// CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any), that used up their
+// attempts. They are kept for 30 days.
+func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
+	err = d.queryRow(ctx, "count discarded jobs", []any{&n}, countDiscardedJobsSQL, kind, args)
+	return n, err
+}

@@ -1,0 +1,65 @@
+package server
+
+import (
+	"context"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// ListJobs pages through the deferred jobs, the newest first.
+func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsRequest) (*maintenancev1.ListJobsResponse, error) {
+	p, err := newPage("jobs", r.GetPageSize(), r.GetPageToken(), r.GetKind(), r.GetState())
+	if err != nil {
+		return nil, err
+	}
+	after, err := p.afterNumber()
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := m.service.Jobs(ctx, service.JobFilter{Kind: r.GetKind(), State: r.GetState(), After: after, Limit: p.size + 1})
+	if err != nil {
+		return nil, err
+	}
+	response := &maintenancev1.ListJobsResponse{}
+	if len(jobs) > p.size {
+		jobs = jobs[:p.size]
+		response.NextPageToken = p.next(strconv.FormatInt(jobs[p.size-1].ID, 10))
+	}
+	for i := range jobs {
+		job, err := toJob(&jobs[i])
+		if err != nil {
+			return nil, err
+		}
+		response.Jobs = append(response.Jobs, job)
+	}
+	return response, nil
+}
+
+// RetryJob lets a job be worked now.
+func (m *maintenance) RetryJob(ctx context.Context, r *maintenancev1.RetryJobRequest) (*maintenancev1.RetryJobResponse, error) {
+	retried, err := m.service.RetryJob(ctx, r.GetId())
+	if err != nil {
+		return nil, err
+	}
+	job, err := toJob(&retried)
+	return &maintenancev1.RetryJobResponse{Job: job}, err
+}
+
+func toJob(j *service.Job) (*maintenancev1.Job, error) {
+	job := &maintenancev1.Job{
+		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
+		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // PostgreSQL's smallint
+		ScheduledAt: toTime(j.ScheduledAt), Reason: j.Reason, RunId: j.RunID, Outcome: j.Outcome,
+		CreatedAt: toTime(j.CreatedAt), AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
+	}
+	for _, e := range j.Errors {
+		job.Errors = append(job.Errors, &maintenancev1.JobError{
+			At: toTime(e.At), Attempt: int32(e.Attempt), Error: e.Error, //nolint:gosec // PostgreSQL's smallint
+		})
+	}
+	return job, job.GetArgs().UnmarshalJSON(j.Args)
+}

@@ -1,0 +1,68 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Job is a deferred job as it stands in the queue.
+type Job = repo.QueuedJob
+
+// DuplicateJobError says that another job for the same waits or runs already.
+type DuplicateJobError = repo.DuplicateJobError
+
+// JobFilter selects jobs.
+type JobFilter struct {
+	// Kind and State are names; "": all.
+	Kind, State string
+	// After is the id of the last job of the page before; 0: the first page.
+	After int64
+	// Limit is the most jobs to return.
+	Limit int
+}
+
+// jobStates are the states that a job can be in.
+func jobStates() []string {
+	return []string{
+		repo.JobAvailable, repo.JobPending, repo.JobScheduled, repo.JobRetryable, repo.JobRunning, repo.JobCompleted,
+		repo.JobCancelled, repo.JobDiscarded,
+	}
+}
+
+// Jobs lists deferred jobs, the newest first. Errors: [*InvalidArgumentError], [ErrUnreachable].
+func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
+	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
+		return nil, err
+	}
+	if err := oneOf("state", f.State, jobStates()); err != nil {
+		return nil, err
+	}
+	return s.main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
+}
+
+func oneOf(field, value string, allowed []string) error {
+	if value == "" || slices.Contains(allowed, value) {
+		return nil
+	}
+	return &InvalidArgumentError{field, fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
+}
+
+// RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
+// everything again. A job at work, or due, stays as it is.
+//
+// Errors: [ErrUnknownJob], [*InvalidArgumentError], [*DuplicateJobError], [ErrUnreachable].
+func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
+	if id <= 0 {
+		return Job{}, &InvalidArgumentError{"id", "is required, a positive number; ListJobs has the ids"}
+	}
+	job, err := s.main.RetryJob(ctx, id)
+	if errors.Is(err, repo.ErrNotFound) {
+		err = fmt.Errorf("%w %d", ErrUnknownJob, id)
+	}
+	return job, err
+}
