@@ -14,7 +14,7 @@ import (
 // asProcess holds the command when this test program plays caretaker.
 const asProcess = "TEST_AS_CARETAKER"
 
-func TestProcess(t *testing.T) {
+func TestProcess(*testing.T) {
 	if command := os.Getenv(asProcess); command != "" {
 		os.Exit(cli.Run(context.Background(), strings.Fields(command), cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 	}

@@ -151,12 +151,11 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	if err != nil || !strings.Contains(answer.String(), "maintenance.v1.MaintenanceService") {
 		t.Errorf("got %v, %v", answer, err)
 	}
-	//nolint:staticcheck // deprecated, and still what many clients speak
 	alpha, err := reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	//nolint:staticcheck // as above
+	//nolint:staticcheck // deprecated, and still what many clients speak
 	err = alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}})
 	if err != nil {
 		t.Fatal(err)
