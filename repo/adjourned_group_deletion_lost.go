@@ -1,0 +1,125 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// What is wrong with marks, and how many there are.
+
+// groupPage is how many rows one statement looks at that has to look at all of them.
+const groupPage = 5000
+
+// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The page's last row always comes back, as
+// where the next page goes on. Only the group's own id makes a suffix.
+const lostMarksSQL = `
+WITH page AS MATERIALIZED (
+  SELECT n.id, n.path, {state} AS state FROM namespaces n WHERE n.type = 'Group' AND n.id > $1 ORDER BY n.id LIMIT $2
+),
+judged AS (
+  SELECT p.id, (coalesce(p.state = 2, false) OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id)
+    AND NOT EXISTS (SELECT FROM {legacy} l WHERE l.group_id = p.id)
+    AND NOT EXISTS (SELECT FROM {modern} d WHERE d.group_id = p.id)
+    AND NOT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = p.id) AS lost
+  FROM page p
+)
+SELECT id, lost FROM judged WHERE lost OR id = (SELECT max(id) FROM page) ORDER BY id`
+
+// LostMarks reads the next page of groups behind after, in order of their ids, and returns those that look marked but
+// are in no store (adjourned_group_deletion.md section 3.6), and the id with which to go on, 0 at the end.
+func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l Limits) (lost []int64, next int64, err error) {
+	type group struct {
+		ID   int64
+		Lost bool
+	}
+	groups, err := boundedRows(ctx, d, "look for lost marks", l, pgx.RowToStructByPos[group], s.fill(lostMarksSQL), after, groupPage)
+	for _, g := range groups {
+		if next = g.ID; g.Lost {
+			lost = append(lost, g.ID)
+		}
+	}
+	return lost, next, err
+}
+
+// OddSchedule is a row of group_deletion_schedules of a namespace that is no group, or one that disagrees with the new
+// store. Values are as the stores have them, as text.
+type OddSchedule struct {
+	GroupID                  int64
+	NoGroup                  bool
+	LegacyDate, LegacyUser   string
+	DetailsDate, DetailsUser string
+	differs                  bool
+}
+
+// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on.
+const oddSchedulesSQL = `
+WITH page AS MATERIALIZED (
+  SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1 ORDER BY l.group_id LIMIT $2
+),
+judged AS (
+  SELECT p.group_id, n.id IS NULL AS no_group, p.marked_on::text AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
+    coalesce(d.marked_on::text, '') AS details_date, coalesce(d.named, '') AS details_user,
+    d.group_id IS NOT NULL AND (d.marked_on IS DISTINCT FROM p.marked_on OR d.user_id IS DISTINCT FROM p.user_id) AS differs
+  FROM page p LEFT JOIN namespaces n ON n.id = p.group_id AND n.type = 'Group' LEFT JOIN {modern} d ON d.group_id = p.group_id
+)
+SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user, differs
+FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page) ORDER BY group_id`
+
+// OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and the id with which to
+// go on, 0 at the end.
+func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64, l Limits) (odd []OddSchedule, next int64, err error) {
+	rows, err := boundedRows(ctx, d, "compare the stores of marks", l, func(row pgx.CollectableRow) (o OddSchedule, err error) {
+		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser, &o.DetailsDate, &o.DetailsUser, &o.differs)
+		return o, err
+	}, s.fill(oddSchedulesSQL), after, groupPage)
+	for _, o := range rows {
+		if next = o.GroupID; o.NoGroup || o.differs {
+			odd = append(odd, o)
+		}
+	}
+	return odd, next, err
+}
+
+// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until somebody looks at it.
+const groupBacklogSQL = `
+WITH marked AS MATERIALIZED (
+  SELECT group_id FROM (
+    SELECT l.group_id FROM {legacy} l UNION SELECT d.group_id FROM {modern} d UNION SELECT r.group_id FROM maintenance.group_removals r
+  ) ids LIMIT $3 + 1
+),
+judged AS (
+  SELECT mark.ripe OR mark.begun AS due, (mark.ripe OR mark.begun) AND NOT mark.begun AND mark.user_id IS NULL AS held,
+    greatest(l.marked_on::timestamp AT TIME ZONE 'UTC', d.marked_at) AS marked_at
+  FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
+)
+SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held), count(*) FILTER (WHERE NOT due),
+  count(*) FILTER (WHERE held), min(marked_at) FILTER (WHERE NOT held AND isfinite(marked_at)),
+  (SELECT count(*) FROM marked) > $3, clock_timestamp()
+FROM judged`
+
+// GroupBacklog counts marked groups, and the lost marks among all groups as far as patience lasts. Those that are held
+// are dead: a due group whose user is missing, a lost mark.
+func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, patience time.Duration) (b Backlog, err error) {
+	until, l := time.Now().Add(patience), Limits{Statement: patience, Lock: patience}
+	var oldest *time.Time
+	err = d.bounded(ctx, "count marked groups", l, []any{&b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt},
+		s.fill(groupBacklogSQL), a.args(backlogCap)...)
+	if oldest != nil {
+		b.OldestAt = *oldest
+	}
+	for after := int64(0); err == nil; {
+		var lost []int64
+		lost, after, err = d.LostMarks(ctx, s, after, l)
+		b.Dead += int64(len(lost))
+		if after == 0 {
+			break
+		}
+		if time.Now().After(until) {
+			b.AtLeast = true
+			break
+		}
+	}
+	return b, err
+}
