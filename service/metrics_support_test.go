@@ -1,0 +1,59 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+)
+
+// meter reads the metrics of services that are made after it. Its test must not run in parallel with others: the
+// provider is the process's.
+type meter struct {
+	t      *testing.T
+	reader *metric.ManualReader
+}
+
+func newMeter(t *testing.T) *meter {
+	t.Helper()
+	m := &meter{t: t, reader: metric.NewManualReader()}
+	before := otel.GetMeterProvider()
+	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(m.reader)))
+	t.Cleanup(func() { otel.SetMeterProvider(before) })
+	return m
+}
+
+// counter is the value of a counter with these attributes ("key=value key=value") and any others.
+func (m *meter) counter(name, attributes string) (sum int64) {
+	m.t.Helper()
+	var collected metricdata.ResourceMetrics
+	if err := m.reader.Collect(context.Background(), &collected); err != nil {
+		m.t.Fatal(err)
+	}
+	for _, scope := range collected.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			if counter, is := metric.Data.(metricdata.Sum[int64]); is && metric.Name == name {
+				for _, point := range counter.DataPoints {
+					if has(point.Attributes, attributes) {
+						sum += point.Value
+					}
+				}
+			}
+		}
+	}
+	return sum
+}
+
+func has(set attribute.Set, attributes string) bool {
+	for pair := range strings.FieldsSeq(attributes) {
+		key, want, _ := strings.Cut(pair, "=")
+		if got, ok := set.Value(attribute.Key(key)); !ok || got.Emit() != want {
+			return false
+		}
+	}
+	return true
+}
