@@ -81,7 +81,8 @@ ON CONFLICT (request_id) WHERE request_id IS NOT NULL DO NOTHING
 RETURNING ` + runColumns
 
 // InsertRun records a new run. A run whose process gives no sign of life for heartbeatTTL is taken for dead. If the
-// request id has been used before, the run of that time is returned, and created is false.
+// request id has been used before, the run of that time is returned, and created is false; [ErrNotFound]: that run has
+// been forgotten meanwhile.
 func (d *Database) InsertRun(ctx context.Context, run Run, heartbeatTTL time.Duration) (stored Run, created bool, err error) {
 	stored, err = d.oneRun(ctx, "record the run", insertRunSQL, run.ID, run.Worker, run.Database, run.Trigger, run.State,
 		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL, run.Error)

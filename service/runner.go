@@ -235,7 +235,10 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 		ttl = x.MaxRuntime + leaseMargin
 	}
 	stored, created, err := s.main.InsertRun(ctx, run, ttl)
-	if err == nil && !created {
+	switch {
+	case errors.Is(err, repo.ErrNotFound):
+		err = errForgotten
+	case err == nil && !created:
 		err = &knownRequestError{stored}
 	}
 	if err != nil {

@@ -1,0 +1,249 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// request asks for a run on main under a request id.
+func request(s *service.Service, id string, async bool) (service.Run, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: id, Async: async})
+}
+
+func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	s := e.service(oneChild)
+	first, err := request(s, "once", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCounts(t, first, "processed_records=3 deleted_rows=9")
+	e.deleted("main", "p", 1, 1)
+	for _, replica := range []*service.Service{s, e.service(oneChild)} {
+		for _, async := range []bool{false, true} {
+			again, err := request(replica, "once", async)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.ID != first.ID || again.State != repo.RunSucceeded || !again.FinishedAt.Equal(first.FinishedAt) {
+				t.Errorf("%+v, want the first run", again)
+			}
+		}
+	}
+	e.wantQueue("main", "1")
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+}
+
+func TestRunBatch_SameRequestIDJoinsTheRunAtWork(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	s, other := e.service(oneChild), e.service(oneChild)
+	first, err := request(s, "once", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, first, repo.RunRunning)
+	for _, replica := range []*service.Service{s, other} {
+		again, err := request(replica, "once", true)
+		if err != nil || again.ID != first.ID || again.State != repo.RunRunning {
+			t.Errorf("%+v, %v, want the run at work", again, err)
+		}
+	}
+	var wait sync.WaitGroup
+	for _, replica := range []*service.Service{s, other} {
+		wait.Go(func() {
+			again, err := request(replica, "once", false)
+			if err != nil || again.ID != first.ID || again.State != repo.RunSucceeded || again.FinishedAt.IsZero() {
+				t.Errorf("%+v, %v, want the end of the run", again, err)
+			}
+		})
+	}
+	e.atGate("main", caretakerApp)
+	e.lift("main", caretakerApp)
+	wait.Wait()
+}
+
+func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 30)
+	replicas := []*service.Service{e.service(oneChild), e.service(oneChild)}
+	var mu sync.Mutex
+	var ids []string
+	var wait sync.WaitGroup
+	for i := range 12 {
+		wait.Go(func() {
+			r, err := request(replicas[i%2], "once", i%3 == 0)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ids = append(ids, r.ID)
+		})
+	}
+	wait.Wait()
+	if slices.Sort(ids); len(slices.Compact(ids)) != 1 {
+		t.Errorf("runs %v, want one", ids)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.want("main", `SELECT epoch FROM maintenance.leases`, "1")
+}
+
+func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	e.foreignLease("main", mainLease, "1 hour")
+	s, other := e.service(oneChild), e.service(oneChild)
+	// All of them are refused, also those that find the record of another that has not been refused yet.
+	var wait sync.WaitGroup
+	for i := range 24 {
+		wait.Go(func() {
+			_, err := request([]*service.Service{s, other}[i%2], "once", i%3 == 0)
+			wantHeldBy(t, err, "somebody")
+		})
+	}
+	wait.Wait()
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	r, err := request(s, "once", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCounts(t, r, "processed_records=3 deleted_rows=9")
+	if r.RequestID != "once" {
+		t.Errorf("request id %q", r.RequestID)
+	}
+}
+
+func wantHeldBy(t *testing.T, err error, holder string) {
+	t.Helper()
+	var held *service.LeaseHeldError
+	if !errors.As(err, &held) || held.Lease.Holder != holder {
+		t.Errorf("error %v, want that %s has the lease", err, holder)
+	}
+}
+
+func TestRunBatch_RequestIDOfADeadProcessIsItsRun(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	const id = "0197c000-0000-7000-8000-000000000001"
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
+		VALUES ('`+id+`', $1, 'main', 'request', 'running', 'once', '40 s', now() - interval '41 s')`, cleanupWorker)
+	for _, async := range []bool{false, true} {
+		r, err := request(e.service(oneChild), "once", async)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.ID != id {
+			t.Errorf("run %s, want %s", r.ID, id)
+		}
+		wantLost(t, r)
+	}
+}
+
+func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	s := e.service(oneChild)
+	ctx, hangUp := context.WithCancel(context.Background())
+	answered := make(chan error, 1)
+	go func() {
+		_, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestedBy: "tester"})
+		answered <- err
+	}()
+	e.atGate("main", caretakerApp)
+	hangUp()
+	if err := <-answered; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
+	if err != nil || len(runs) != 1 || runs[0].RequestedBy != "tester" {
+		t.Fatalf("%+v, %v, want one at work", runs, err)
+	}
+	e.lift("main", caretakerApp)
+	r := ended(t, s, runs[0].ID)
+	wantState(t, r, repo.RunSucceeded)
+	wantCounts(t, r, "processed_records=3 deleted_rows=9")
+}
+
+func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild)
+	for _, c := range []struct {
+		name    string
+		request service.RunRequest
+		field   string
+		is      error
+	}{
+		{"no worker", service.RunRequest{}, "worker", nil},
+		{"unknown worker", service.RunRequest{Worker: "nobody"}, "", service.ErrUnknownWorker},
+		{"unknown database", service.RunRequest{Worker: cleanupWorker, Database: "nowhere"}, "", service.ErrUnknownDatabase},
+		{"database that is not configured", service.RunRequest{Worker: cleanupWorker, Database: "ci"}, "", service.ErrUnknownDatabase},
+		{"request id of 129 characters", service.RunRequest{Worker: cleanupWorker, RequestID: strings.Repeat("ä", 129)}, "request_id", nil},
+	} {
+		_, err := s.RunBatch(context.Background(), c.request)
+		var invalid *service.InvalidArgumentError
+		if c.field != "" && (!errors.As(err, &invalid) || invalid.Field != c.field) || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	if _, err := request(s, strings.Repeat("ä", 128), false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service("")
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, RequestID: "once"})
+	var unconfigured *service.NotConfiguredError
+	if !errors.As(err, &unconfigured) || !strings.Contains(unconfigured.Missing, "definitions") {
+		t.Errorf("error %v", err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	if st := status(t, s); st.Condition != service.ConditionNotConfigured || !strings.Contains(st.ConditionDetail, "definitions") {
+		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
+	}
+}
+
+func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci", "sec")
+	s := e.service(oneChild)
+	var now time.Time
+	for {
+		before := time.Now().Unix() / 60
+		r := run(t, s, "")
+		if now = time.Now(); now.Unix()/60 != before {
+			continue // The minute has changed in between.
+		}
+		if want := []string{"main", "ci", "sec"}[before%3]; r.Database != want {
+			t.Errorf("database %q, want %q", r.Database, want)
+		}
+		break
+	}
+	for _, name := range []string{"main", "ci", "sec"} {
+		if r := run(t, s, name); r.Database != name {
+			t.Errorf("database %q, want %q", r.Database, name)
+		}
+	}
+}
