@@ -58,9 +58,20 @@ func readyStatement(sql string) func(context.Context, *database) (work, error) {
 	}
 }
 
-// family is a pair of tables. One parent in eleven lives on. Neighbouring rows belong to different parents, and the
-// rows of one parent lie far apart, as they do where children come one at a time.
-func (l *lab) family(prefix, constraint string) []string {
+// layout is the order in which the children came into their table.
+type layout struct{ template, name, order string }
+
+func layouts() []layout {
+	return []layout{
+		// One child of each parent after the other: parents deleted together have their children on the same pages.
+		{"in_turn", "in turn", "n, p.id"},
+		// In no order: each child is on a page of its own.
+		{"shuffled", "shuffled", "hashint8(p.id * 1000 + n)"},
+	}
+}
+
+// family is a pair of tables. One parent in eleven lives on.
+func (l *lab) family(prefix, constraint, order string) []string {
 	parents := l.parents + max(l.parents/10, 1)
 	return []string{
 		fmt.Sprintf(`CREATE TABLE %sparents (id bigint PRIMARY KEY, name text NOT NULL)`, prefix),
@@ -68,7 +79,7 @@ func (l *lab) family(prefix, constraint string) []string {
 			title text NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`, prefix, constraint),
 		fmt.Sprintf(`INSERT INTO %sparents SELECT i, 'parent ' || i FROM generate_series(1, %d) i`, prefix, parents),
 		fmt.Sprintf(`INSERT INTO %schildren (parent_id, title) SELECT p.id, 'child ' || n || ' of ' || p.name
-			FROM generate_series(1, %d) n, %[1]sparents p ORDER BY n, hashint8(p.id)`, prefix, l.children),
+			FROM generate_series(1, %d) n, %[1]sparents p ORDER BY %[3]s`, prefix, l.children, order),
 		fmt.Sprintf(`CREATE INDEX ON %schildren (parent_id)`, prefix),
 	}
 }
@@ -78,10 +89,20 @@ const trackParents = `CREATE TRIGGER parents_loose_fk_trigger AFTER DELETE ON pa
 
 // compareWays is (a): the same rows in every way, each on a fresh copy of the same database.
 func compareWays(ctx context.Context, l *lab) (*report, error) {
-	statements := append(l.family("", ""), l.family("cascade_", "REFERENCES cascade_parents ON DELETE CASCADE")...)
-	if err := l.build(ctx, "families", append(statements, trackParents)...); err != nil {
-		return nil, err
+	r := &report{header: []string{"children came", "way", "median", "range", "rows/s", "× cascade", "× reference"}}
+	for _, y := range layouts() {
+		statements := append(l.family("", "", y.order), l.family("cascade_", "REFERENCES cascade_parents ON DELETE CASCADE", y.order)...)
+		if err := l.build(ctx, y.template, append(statements, trackParents)...); err != nil {
+			return nil, err
+		}
+		if err := l.compareLayout(ctx, r, y); err != nil {
+			return nil, err
+		}
 	}
+	return r, nil
+}
+
+func (l *lab) compareLayout(ctx context.Context, r *report, y layout) error {
 	all := sides()
 	took := make([][]time.Duration, len(all))
 	var deleting []time.Duration
@@ -90,23 +111,24 @@ func compareWays(ctx context.Context, l *lab) (*report, error) {
 			if round%2 == 1 {
 				i = len(all) - 1 - i
 			}
-			deleted, cleaned, err := l.measure(ctx, all[i])
+			deleted, cleaned, err := l.measure(ctx, y.template, all[i])
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", all[i].name, err)
+				return fmt.Errorf("%s: %w", all[i].name, err)
 			}
-			l.say("  round %d, %s: %s", round+1, all[i].name, seconds(cleaned))
+			l.say("  %s, round %d, %s: %s", y.name, round+1, all[i].name, seconds(cleaned))
 			took[i] = append(took[i], cleaned)
 			if !all[i].cascade {
 				deleting = append(deleting, deleted)
 			}
 		}
 	}
-	return l.ways(all, took, deleting), nil
+	l.ways(r, y, took, deleting)
+	return nil
 }
 
 // measure returns how long the application's DELETE took, and how long removing the children.
-func (l *lab) measure(ctx context.Context, s side) (deleting, cleaning time.Duration, err error) {
-	d, err := l.fresh(ctx, "families")
+func (l *lab) measure(ctx context.Context, template string, s side) (deleting, cleaning time.Duration, err error) {
+	d, err := l.fresh(ctx, template)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -148,17 +170,15 @@ func (d *database) verify(ctx context.Context, s side) error {
 	return nil
 }
 
-func (l *lab) ways(all []side, took [][]time.Duration, deleting []time.Duration) *report {
-	r := &report{header: []string{"way", "median", "range", "rows/s", "× cascade", "× reference"}}
+func (l *lab) ways(r *report, y layout, took [][]time.Duration, deleting []time.Duration) {
 	cascade, referenced := took[1], took[2]
-	for i, s := range all {
-		r.row(s.name, seconds(median(took[i])), spread(took[i]), perSecond(int64(l.parents*l.children), median(took[i])),
+	for i, s := range sides() {
+		r.row(y.name, s.name, seconds(median(took[i])), spread(took[i]), perSecond(int64(l.parents*l.children), median(took[i])),
 			times(median(ratios(took[i], cascade))), times(median(ratios(took[i], referenced))))
 	}
 	ours, faster := median(ratios(took[0], cascade)), median(ratios(referenced, took[0]))
-	l.target(r, "caretaker's time", "at most 1.00 × that of ON DELETE CASCADE", times(ours), ours <= 1)
-	l.target(r, "caretaker", "at least 5 times as fast as the reference algorithm", times(faster), faster >= 5)
+	l.target(r, "caretaker's time, "+y.name+",", "at most 1.00 × that of ON DELETE CASCADE", times(ours), ours <= 1)
+	l.target(r, "the reference algorithm's time, "+y.name+",", "at least 5 × caretaker's", times(faster), faster >= 5)
 	r.note("The application's own DELETE of the parents, which notes their keys, took %s; with ON DELETE CASCADE it waits for all of it.",
 		seconds(median(deleting)))
-	return r
 }

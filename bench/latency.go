@@ -50,7 +50,7 @@ func measureStatements(ctx context.Context, l *lab) (*report, error) {
 		template := fmt.Sprintf("load_%d", i+1)
 		sized := *l
 		sized.parents = load.parents
-		statements := append(sized.family("", ""), trackParents)
+		statements := append(sized.family("", "", layouts()[1].order), trackParents)
 		if err := l.build(ctx, template, append(statements, load.statements...)...); err != nil {
 			return nil, err
 		}

@@ -33,9 +33,19 @@ func (l *lab) machine(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, %d cores, %s/%s, %s, PostgreSQL %s (%s).\n%d parents, %d children each, %d rounds.",
-		processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version, strings.Join(settings, ", "),
+	return fmt.Sprintf("%s, %d cores, load %s, %s/%s, %s, PostgreSQL %s (%s).\n%d parents, %d children each, %d rounds.",
+		processor(), runtime.NumCPU(), busy(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version, strings.Join(settings, ", "),
 		l.parents, l.children, l.repeat), nil
+}
+
+// busy is how many processes wanted a core in the last minute, where Linux tells it.
+func busy() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	return load
 }
 
 // processor is the model of the first processor, where Linux tells it.

@@ -42,6 +42,7 @@ func scenarios() []scenario {
 		{"a", "Deleted parents with children", compareWays},
 		{"b", "A long queue", compareBacklogs},
 		{"c", "A parent with many definitions and no children", countStatements},
+		{"d", "An application at work beside it", compareForeground},
 		{"e", "How long one statement takes", measureStatements},
 	}
 }
