@@ -1,0 +1,233 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
+	t.Parallel()
+	e, s, r, _ := newHalfway(t)
+	other := e.service(oneChild)
+	waitFor(t, "the other replica to see the progress", func() bool {
+		seen, err := other.Run(context.Background(), r.ID)
+		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
+			t.Fatalf("%+v, %v, want it at work", seen, err)
+		}
+		return seen.Counts["processed_records"] == 4
+	})
+	if own, err := s.Run(context.Background(), r.ID); err != nil || own.Counts["processed_records"] != 4 {
+		t.Errorf("%+v, %v, want what has been done so far", own, err)
+	}
+	e.lift("main", caretakerApp)
+	end := ended(t, s, r.ID)
+	for _, replica := range []*service.Service{s, other} {
+		seen, err := replica.Run(context.Background(), r.ID)
+		if err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
+			t.Errorf("%+v, %v\nwant %+v", seen, err, end)
+		}
+	}
+	wantCounts(t, end, "processed_records=10 deleted_rows=30")
+	if want := []repo.TableCount{{Table: "c", Deleted: 30}}; !slices.Equal(end.Tables, want) {
+		t.Errorf("tables %v, want %v", end.Tables, want)
+	}
+	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != cleanupWorker {
+		t.Errorf("%+v", end)
+	}
+}
+
+func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild)
+	last := ""
+	for range 20 {
+		r := run(t, s, "main")
+		id, err := uuid.Parse(r.ID)
+		if err != nil || id.Version() != 7 || id.Variant() != uuid.RFC4122 {
+			t.Fatalf("%s is no UUID version 7: %v", r.ID, err)
+		}
+		sec, nsec := id.Time().UnixTime()
+		if d := r.StartedAt.Sub(time.Unix(sec, nsec)); d < -time.Millisecond || d > time.Minute {
+			t.Errorf("id of %s, run of %s", time.Unix(sec, nsec), r.StartedAt)
+		}
+		if r.ID <= last {
+			t.Errorf("%s after %s", r.ID, last)
+		}
+		last = r.ID
+	}
+}
+
+func TestRun_UnknownIsSaid(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "main", "main").service(oneChild)
+	calls := map[string]func(id string) error{
+		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
+		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id); return err },
+		"WatchRun": func(id string) error {
+			return s.WatchRun(context.Background(), id, func(service.Run) error { return errors.New("sent") })
+		},
+	}
+	for name, call := range calls {
+		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
+			if err := call(id); !errors.Is(err, service.ErrUnknownRun) {
+				t.Errorf("%s(%q): %v", name, id, err)
+			}
+		}
+		var invalid *service.InvalidArgumentError
+		if err := call(""); !errors.As(err, &invalid) || invalid.Field != "id" {
+			t.Errorf("%s without an id: %v", name, err)
+		}
+	}
+}
+
+func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 1)
+	s := e.service(oneChild)
+	end := run(t, s, "main")
+	got, err := s.CancelRun(context.Background(), end.ID)
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(end) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, end)
+	}
+}
+
+func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
+	t.Parallel()
+	e, s, r, _ := newHalfway(t)
+	replicas := []*service.Service{s, e.service(oneChild)}
+	sent := make([][]service.Run, len(replicas))
+	var begun, over sync.WaitGroup
+	begun.Add(len(replicas))
+	for i, replica := range replicas {
+		over.Go(func() {
+			err := replica.WatchRun(context.Background(), r.ID, func(run service.Run) error {
+				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
+					begun.Done()
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	begun.Wait()
+	e.lift("main", caretakerApp)
+	over.Wait()
+	for _, runs := range sent {
+		wantState(t, runs[0], repo.RunRunning)
+		last := runs[len(runs)-1]
+		wantState(t, last, repo.RunSucceeded)
+		wantCounts(t, last, "processed_records=10 deleted_rows=30")
+		if last.FinishedAt.IsZero() {
+			t.Error("no end")
+		}
+		for i := range runs[1:] {
+			if fmt.Sprint(runs[i]) == fmt.Sprint(runs[i+1]) {
+				t.Errorf("sent twice: %+v", runs[i])
+			}
+		}
+	}
+}
+
+func TestWatchRun_EndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	_, s, r, _ := newHalfway(t)
+	gone := errors.New("the stream is broken")
+	if err := s.WatchRun(context.Background(), r.ID, func(service.Run) error { return gone }); !errors.Is(err, gone) {
+		t.Errorf("error %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	err := s.WatchRun(ctx, r.ID, func(service.Run) error { cancel(gone); return nil })
+	if !errors.Is(err, gone) {
+		t.Errorf("error %v", err)
+	}
+	if seen, err := s.Run(context.Background(), r.ID); err != nil || seen.State != repo.RunRunning {
+		t.Errorf("%+v, %v, want that the run goes on", seen, err)
+	}
+}
+
+func TestRuns_ArePagedNewestFirst(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	s := e.service(oneChild)
+	var want []string
+	for i := range 7 {
+		want = append([]string{run(t, s, []string{"main", "ci"}[i%2]).ID}, want...)
+	}
+	e.exec("main", `UPDATE maintenance.runs SET state = 'failed' WHERE database = 'ci'`)
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES (gen_random_uuid(), 'another', 'request', 'failed', '0')`)
+	var got []string
+	after := ""
+	for {
+		page, err := s.Runs(context.Background(), service.RunFilter{Worker: cleanupWorker, After: after, Limit: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page {
+			got = append(got, r.ID)
+		}
+		if len(page) < 3 {
+			break
+		}
+		after = page[2].ID
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("runs %v, want %v", got, want)
+	}
+	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
+		if all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100}); err != nil || len(all) != n {
+			t.Errorf("%d in state %q, %v, want %d", len(all), state, err, n)
+		}
+	}
+	if _, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1}); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(err)
+	}
+}
+
+func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild)
+	for i, silence := range []string{"39 s", "41 s"} {
+		e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
+			VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '40 s', now() - $3::text::interval)`,
+			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), cleanupWorker, silence)
+	}
+	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
+	if err != nil || len(running) != 1 {
+		t.Fatalf("%+v, %v, want one at work", running, err)
+	}
+	failed, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunFailed, Limit: 10})
+	if err != nil || len(failed) != 1 || failed[0].FinishedAt.IsZero() {
+		t.Fatalf("%+v, %v, want one failed", failed, err)
+	}
+	wantLost(t, failed[0])
+}
+
+func TestRuns_OldHistoryIsPruned(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+		VALUES (gen_random_uuid(), 'x', 'request', 'failed', '0', now() - interval '29 days')`)
+	e.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
+		SELECT 'x', now() - interval '29 days 12 hours' - i * interval '1 minute', 'x' FROM generate_series(1, 3000) i`)
+	s := e.service(oneChild)
+	run(t, s, "main")
+	e.eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
+		"1 failed, 1 running, 1 succeeded")
+	e.eventually("main", `SELECT min(fire_time) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
+}
