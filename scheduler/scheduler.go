@@ -70,7 +70,7 @@ var errStopped = errors.New("the scheduler has stopped")
 
 // add registers a worker. Its job wakes every minute; expressions of five fields fire at full minutes only.
 func (s *Scheduler) add(schedule service.Schedule) error {
-	fires, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + schedule.Cron)
+	fires, err := service.ParseSchedule(schedule.Cron)
 	if err != nil {
 		return fmt.Errorf("workers.%s.schedule: %q is not a cron expression of five fields: %w", schedule.Worker, schedule.Cron, err)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strconv"
 	"time"
@@ -104,12 +105,21 @@ func findEnd(ctx context.Context, err error) failure {
 		}
 		return f
 	case errors.Is(err, service.ErrUnreachable):
-		return failure{
-			code: codes.Unavailable, reason: "DATABASE_UNREACHABLE",
-			message: "a database that is needed cannot be reached; GetStatus and the server's log say which",
-		}
+		return unreachable(service.UnreachableDatabase(err))
 	}
 	return unexpected(ctx)
+}
+
+func unreachable(database string) failure {
+	f := failure{
+		code: codes.Unavailable, reason: "DATABASE_UNREACHABLE",
+		message: "a database that is needed cannot be reached; GetStatus and the server's log say which",
+	}
+	if database != "" {
+		f.message = fmt.Sprintf("database %s cannot be reached: see databases.%s.url and the server's log", database, database)
+		f.metadata = map[string]string{"database": database}
+	}
+	return f
 }
 
 func invalidArgument(err *service.InvalidArgumentError) failure {

@@ -22,6 +22,14 @@ var (
 	ErrUnreachable = repo.ErrUnreachable
 )
 
+// UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, "" if it does not say.
+func UnreachableDatabase(err error) string {
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
+		return refused.Database
+	}
+	return ""
+}
+
 // LeaseHeldError says who is doing this work already.
 type LeaseHeldError = repo.LeaseHeldError
 

@@ -2,8 +2,6 @@ package service
 
 import (
 	"time"
-
-	"github.com/robfig/cron/v3"
 )
 
 // rotation is whose turn it is in a minute, out of n databases (loose_foreign_keys_cleanup.md 3.1).
@@ -15,7 +13,7 @@ func rotation(at time.Time, n int) int {
 // fields, UTC. The day from the first fire shows every minute of the day in which it fires, and 24 hours are a multiple
 // of n minutes. An invalid schedule starves none here: [New] refuses it.
 func starvedDatabases(expression string, n int) []int {
-	schedule, err := cron.ParseStandard(expression)
+	schedule, err := ParseSchedule(expression)
 	if err != nil {
 		return nil
 	}

@@ -164,6 +164,9 @@ func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 			return nil, err
 		}
 	}
+	if f.After != "" && uuid.Validate(f.After) != nil {
+		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
+	}
 	if err := s.main.CloseAbandonedRuns(ctx); err != nil {
 		return nil, err
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/robfig/cron/v3"
-
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -187,7 +185,7 @@ func (w *worker) homes(s *Service) []*repo.Database {
 
 // next is the next fire of the worker's schedule.
 func (w *worker) next(after time.Time) time.Time {
-	schedule, err := cron.ParseStandard(w.config.Schedule)
+	schedule, err := ParseSchedule(w.config.Schedule)
 	if err != nil {
 		return time.Time{}
 	}
@@ -196,7 +194,7 @@ func (w *worker) next(after time.Time) time.Time {
 
 // validate checks what every worker's configuration has.
 func (w *worker) validate() error {
-	if _, err := cron.ParseStandard(w.config.Schedule); err != nil {
+	if _, err := ParseSchedule(w.config.Schedule); err != nil {
 		return fmt.Errorf("workers.%s.schedule: %q is no cron expression of five fields: %w", w.name, w.config.Schedule, err)
 	}
 	return nil

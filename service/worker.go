@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/robfig/cron/v3"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -35,6 +37,11 @@ func (w *worker) leaseName(database *repo.Database) string {
 		return w.name
 	}
 	return w.name + "/" + database.Name
+}
+
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of month, month, day of week. It fires in UTC.
+func ParseSchedule(expression string) (cron.Schedule, error) {
+	return cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 }
 
 // leaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
