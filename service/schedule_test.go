@@ -1,0 +1,204 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// minute is a fire of the schedule: minutes 25772282 and 25772283 are the specification's.
+func minute(n int64) time.Time { return time.Unix(n*60, 0) }
+
+func TestRunScheduled_OneReplicaRunsAFireOnce(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	replicas := []*service.Service{e.service(oneChild), e.service(oneChild), e.service(oneChild)}
+	fire := minute(25772282)
+	var mu sync.Mutex
+	var runs []service.Run
+	var wait sync.WaitGroup
+	for i := range 9 {
+		wait.Go(func() {
+			// The same moment in another time zone is the same fire.
+			at := fire.In(time.FixedZone("", i*3600))
+			r, ours, err := replicas[i%3].RunScheduled(context.Background(), cleanupWorker, at)
+			if err != nil {
+				t.Error(err)
+			}
+			if mu.Lock(); ours {
+				runs = append(runs, r)
+			}
+			mu.Unlock()
+		})
+	}
+	wait.Wait()
+	if len(runs) != 1 {
+		t.Fatalf("%d runs, want 1", len(runs))
+	}
+	wantState(t, runs[0], repo.RunSucceeded)
+	wantCounts(t, runs[0], "processed_records=3 deleted_rows=9")
+	if runs[0].Trigger != repo.TriggerSchedule {
+		t.Errorf("trigger %s", runs[0].Trigger)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.want("main", `SELECT epoch FROM maintenance.leases`, "1")
+	// Hours later it is still done; the next fire is another.
+	if _, ours, err := replicas[0].RunScheduled(context.Background(), cleanupWorker, fire); ours || err != nil {
+		t.Error(ours, err)
+	}
+	if _, ours, err := replicas[0].RunScheduled(context.Background(), cleanupWorker, fire.Add(time.Minute)); !ours || err != nil {
+		t.Error(ours, err)
+	}
+}
+
+func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
+	for _, c := range []struct {
+		databases     string
+		first, second string
+	}{{"main", "main", "main"}, {"main ci", "main", "ci"}, {"main ci sec", "sec", "main"}} {
+		t.Run(c.databases, func(t *testing.T) {
+			t.Parallel()
+			s := newEstate(t, "main", strings.Fields(c.databases)...).service(oneChild)
+			for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
+				r, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(n))
+				if err != nil || !ours {
+					t.Fatal(ours, err)
+				}
+				if wantState(t, r, repo.RunSucceeded); r.Database != want {
+					t.Errorf("minute %d: %s, want %s", n, r.Database, want)
+				}
+			}
+		})
+	}
+}
+
+func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	for _, database := range []string{"main", "ci"} {
+		e.exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+	}
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	e.deleted("main", "p", 1, 1)
+	s := e.service(oneChild)
+	first := make(chan service.Run, 1)
+	go func() {
+		r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+		if err != nil {
+			t.Error(err)
+		}
+		first <- r
+	}()
+	e.atGate("main", caretakerApp)
+	e.deleted("ci", "x", 1, 1)
+	r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wantState(t, r, repo.RunSucceeded); r.Database != "ci" {
+		t.Errorf("database %s", r.Database)
+	}
+	// Two minutes later main is still at work: this turn is skipped, not put off.
+	r, _, err = s.RunScheduled(context.Background(), cleanupWorker, minute(25772284))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wantState(t, r, repo.RunSkipped); !strings.HasPrefix(r.Reason, "LEASE_HELD") {
+		t.Errorf("reason %q", r.Reason)
+	}
+	e.lift("main", caretakerApp)
+	wantCounts(t, <-first, "processed_records=1 deleted_rows=2")
+}
+
+func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	r, ours, err := e.service("").RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+	if err != nil || !ours {
+		t.Fatal(ours, err)
+	}
+	wantState(t, r, repo.RunSkipped)
+	if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, "definitions") {
+		t.Errorf("reason %q", r.Reason)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+}
+
+func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	if _, ours, err := e.service("").RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(ours, err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.fires`, "0")
+}
+
+func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "", "main").service(oneChild)
+	r := run(t, s, "main")
+	wantState(t, r, repo.RunSkipped)
+	if !strings.Contains(r.Reason, "lfk install") || !strings.Contains(r.Reason, "main") {
+		t.Errorf("reason %q", r.Reason)
+	}
+	r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, repo.RunSkipped)
+}
+
+func TestSchedules_AreThoseOfTheEnabledWorkers(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	cron := func(s *service.Service) string {
+		for _, schedule := range s.Schedules() {
+			if schedule.Worker == cleanupWorker {
+				return schedule.Cron
+			}
+		}
+		return ""
+	}
+	if got := cron(e.service(oneChild)); got != "* * * * *" {
+		t.Errorf("schedule %q", got)
+	}
+	other := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Schedule = "*/5 * * * *" })
+	if got := cron(other); got != "*/5 * * * *" {
+		t.Errorf("schedule %q", got)
+	}
+	disabled := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Disabled = true })
+	if got := cron(disabled); got != "" {
+		t.Errorf("schedule %q", got)
+	}
+	wantState(t, run(t, disabled, "main"), repo.RunSucceeded)
+	_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
+		WorkerConfig: service.WorkerConfig{Schedule: "* * * *"},
+	}})
+	if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.schedule") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	for schedule, warned := range map[string]bool{"*/2 * * * *": true, "* * * * *": false} {
+		var said bytes.Buffer
+		e.service(oneChild, func(c *service.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+			c.LooseForeignKeysCleanup.Schedule = schedule
+		})
+		if got := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "database ci"); got != warned {
+			t.Errorf("%s: %q", schedule, said.String())
+		}
+	}
+}
