@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -24,7 +25,7 @@ func MigrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			return fmt.Errorf("migrate the queue of jobs: %w", err)
 		}
 		for _, v := range result.Versions {
-			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, v.Name))
+			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, strings.ReplaceAll(v.Name, " ", "_")))
 		}
 		return nil
 	})

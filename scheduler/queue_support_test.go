@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,12 @@ import (
 
 var databases devdb.Tests
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(childVariable); url != "" {
+		child(url)
+	}
+	goleak.VerifyTestMain(onDatabases{m})
+}
 
 type onDatabases struct{ tests *testing.M }
 
@@ -188,6 +194,13 @@ func (j *jobs) WorkJob(ctx context.Context, r service.JobRequest) (service.JobRe
 		return service.JobResult{Outcome: service.JobSucceeded}, nil
 	}
 	return j.do(ctx, r)
+}
+
+// seen are the attempts so far.
+func (j *jobs) seen() []service.JobRequest {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.worked)
 }
 
 func (j *jobs) RescueJobs(context.Context, time.Duration) error { return nil }

@@ -1,0 +1,74 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestMigrateQueue_MakesRiversTablesOnceInTheSchemaMaintenance(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	d, err := repo.Open(ctx, "main", databases.Clone(t, devdb.Template{Name: "empty"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	if err := CheckQueueMigrated(ctx, d); !errors.Is(err, repo.ErrNotMigrated) {
+		t.Errorf("got %v, want ErrNotMigrated", err)
+	}
+	// Several processes at once, as when replicas are deployed.
+	type outcome struct {
+		applied []string
+		err     error
+	}
+	outcomes := make(chan outcome)
+	for range 3 {
+		go func() {
+			applied, err := MigrateQueue(ctx, d)
+			outcomes <- outcome{applied, err}
+		}()
+	}
+	var applied []string
+	for range 3 {
+		o := <-outcomes
+		applied = append(applied, o.applied...)
+		if o.err != nil {
+			t.Error(o.err)
+		}
+	}
+	if len(applied) == 0 || applied[0] != "queue/001_create_river_migration" || strings.Contains(strings.Join(applied[1:], " "), "001") {
+		t.Errorf("applied %v", applied)
+	}
+	if err := CheckQueueMigrated(ctx, d); err != nil {
+		t.Error(err)
+	}
+	var elsewhere int
+	err = d.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+		WHERE relname LIKE 'river%' AND nspname <> 'maintenance'`).Scan(&elsewhere)
+	if err != nil || elsewhere != 0 {
+		t.Errorf("%d tables elsewhere, %v", elsewhere, err)
+	}
+}
+
+func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l := newLab(t)
+	l.exec(`DELETE FROM maintenance.river_migration WHERE version = (SELECT max(version) FROM maintenance.river_migration)`)
+	if err := CheckQueueMigrated(ctx, l.main); !errors.Is(err, repo.ErrNotMigrated) {
+		t.Errorf("older: got %v, want ErrNotMigrated", err)
+	}
+	gone, err := repo.Open(ctx, "main", "postgres://127.0.0.1:1/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(gone.Close)
+	if err := CheckQueueMigrated(ctx, gone); !errors.Is(err, repo.ErrUnreachable) {
+		t.Errorf("down: got %v, want ErrUnreachable", err)
+	}
+}

@@ -1,0 +1,278 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// fate is a job's state, attempt, outcome and reason in one text.
+const fate = `SELECT concat_ws(' ', state, attempt, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job`
+
+func TestQueue_JobEndsAsItsResultSays(t *testing.T) {
+	t.Parallel()
+	for want, result := range map[string]service.JobResult{
+		"completed 1 succeeded":                {Outcome: service.JobSucceeded},
+		"completed 1 skipped TARGET_GONE":      {Outcome: service.JobSkipped, Reason: "TARGET_GONE"},
+		"completed 1 restored RIGHTS_MISSING":  {Outcome: service.JobRestored, Reason: "RIGHTS_MISSING"},
+		"cancelled 1 refused STILL_REFERENCED": {Outcome: service.JobRefused, Reason: "STILL_REFERENCED"},
+		"scheduled 0":                          {Snooze: time.Hour},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.insert(deleteUser(1))
+			l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) { return result, nil }})
+			l.until(fate, want)
+		})
+	}
+}
+
+func TestQueue_RefusedJobKeepsItsReasonAndIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	w := &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
+		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER"}, nil
+	}}
+	l.work(l.Queue, w)
+	l.until(fate, "cancelled 1 refused INTERNAL_USER")
+	l.want(`SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "refused: INTERNAL_USER")
+	l.stop(l.Queue)
+	if n := len(w.seen()); n != 1 {
+		t.Errorf("worked %d times", n)
+	}
+}
+
+func TestQueue_FailureIsKeptInPublicWords(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
+		err := l.main.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
+		return service.JobResult{}, fmt.Errorf("delete the user: %w", err)
+	}})
+	l.until(`SELECT (errors[1] ->> 'error') FROM maintenance.river_job WHERE state <> 'running'`,
+		"internal error; the log of this job has it")
+}
+
+func TestQueue_LastAttemptThatFailsDiscardsTheJob(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.exec(`UPDATE maintenance.river_job SET attempt = 24`)
+	l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
+		return service.JobResult{}, errors.New("no")
+	}})
+	l.until(fate, "discarded 25 discarded")
+}
+
+func TestQueue_FailedJobWaitsTheFourthPowerOfItsAttempt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.exec(`UPDATE maintenance.river_job SET attempt = 9`)
+	l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
+		return service.JobResult{}, errors.New("no")
+	}})
+	l.until(fate, "retryable 10 failed")
+	l.want(`SELECT scheduled_at - attempted_at BETWEEN interval '9000 s' AND interval '11060 s' FROM maintenance.river_job`, "true")
+}
+
+func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
+	t.Parallel()
+	clock := &databaseClock{}
+	for n := 1; n <= maxAttempts; n++ {
+		want := math.Pow(float64(n), 4)
+		smallest, largest := math.Inf(1), 0.0
+		for range 1000 {
+			now := clock.Now()
+			delay := retries{clock}.NextRetry(&rivertype.JobRow{Attempt: n, Errors: make([]rivertype.AttemptError, 3)}).Sub(now).Seconds()
+			smallest, largest = min(smallest, delay), max(largest, delay)
+		}
+		if smallest < 0.9*want || largest > 1.1*want+1 || largest-smallest < 0.1*want {
+			t.Errorf("attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
+		}
+	}
+}
+
+func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	w := &jobs{}
+	w.do = func(context.Context, service.JobRequest) (service.JobResult, error) {
+		if len(w.seen()) < 5 {
+			return service.JobResult{Snooze: time.Millisecond}, nil
+		}
+		return service.JobResult{Outcome: service.JobSucceeded}, nil
+	}
+	l.work(l.Queue, w)
+	l.until(fate, "completed 1 succeeded")
+	for _, r := range w.seen() {
+		if r.Attempt != 1 || r.MaxAttempts != 25 {
+			t.Errorf("attempt %d of %d", r.Attempt, r.MaxAttempts)
+		}
+	}
+}
+
+func TestQueue_WorkerGetsWhatWasInserted(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	job := deleteUser(42)
+	job.RunID, job.TraceParent = "run", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	l.insert(job)
+	w := &jobs{}
+	l.work(l.Queue, w)
+	l.until(fate, "completed 1 succeeded")
+	r := w.seen()[0]
+	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestQueue_KindThatTheServiceDoesNotKnowWaits(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(repo.Job{Args: laterArgs{}}, deleteUser(1))
+	l.work(l.Queue, &jobs{})
+	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
+}
+
+// laterArgs are of a kind that a newer version has.
+type laterArgs struct{}
+
+func (laterArgs) Kind() string { return "later" }
+
+// A job can complete in the transaction of its last change: both are there or neither.
+func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.exec(`CREATE TABLE changes (id bigint)`)
+	l.insert(deleteUser(1))
+	failed := errors.New("no")
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		err := l.in(func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO changes VALUES ($1)`, r.Attempt)
+			if err := errors.Join(err, l.CompleteJob(ctx, tx, r.ID)); err != nil {
+				return err
+			}
+			var state string
+			if err := tx.QueryRow(ctx, `SELECT state FROM maintenance.river_job`).Scan(&state); err != nil || state != "completed" {
+				t.Errorf("%s in the transaction, %v", state, err)
+			}
+			if r.Attempt == 1 {
+				return failed
+			}
+			return nil
+		})
+		return service.JobResult{Outcome: service.JobSucceeded}, err
+	}})
+	l.until(fate, "completed 2 succeeded")
+	l.want(`SELECT string_agg(id::text, ',') FROM changes`, "2")
+}
+
+func TestQueue_CompleteJobWorksInTheJobsOwnAttemptOnly(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	if err := l.in(func(tx pgx.Tx) error { return l.CompleteJob(context.Background(), tx, 1) }); err == nil {
+		t.Error("completed outside an attempt")
+	}
+	lost := make(chan error, 1)
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		// Another process has taken this attempt for dead and begun a new one.
+		l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp()`)
+		err := l.in(func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
+		lost <- err
+		return service.JobResult{}, err
+	}})
+	if err := <-lost; !errors.Is(err, repo.ErrJobLost) {
+		t.Errorf("got %v, want ErrJobLost", err)
+	}
+}
+
+// meter counts how many are at work at a time.
+type meter struct {
+	mu        sync.Mutex
+	now, most int
+	times     map[int64]int
+}
+
+func (m *meter) add(job int64, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now += n
+	m.most = max(m.most, m.now)
+	if n > 0 {
+		m.times[job]++
+	}
+}
+
+func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	var groups []repo.Job
+	for id := range int64(12) {
+		groups = append(groups, repo.Job{Args: repo.DestroyGroup{GroupID: id}})
+	}
+	l.insert(append(groups, deleteUser(1))...)
+	m := &meter{times: map[int64]int{}}
+	l.work(l.Queue, &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+		if r.Kind == "destroy_group" {
+			m.add(r.ID, 1)
+			time.Sleep(20 * time.Millisecond)
+			m.add(r.ID, -1)
+		}
+		return service.JobResult{Outcome: service.JobSucceeded}, nil
+	}})
+	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "13")
+	if m.most != 2 {
+		t.Errorf("%d at a time, want 2", m.most)
+	}
+}
+
+func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(users(300)...)
+	m := &meter{times: map[int64]int{}}
+	w := &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+		m.add(r.ID, 1)
+		time.Sleep(time.Millisecond)
+		m.add(r.ID, -1)
+		return service.JobResult{Outcome: service.JobSucceeded}, nil
+	}}
+	for range 3 {
+		replica, _ := l.another()
+		l.work(replica, w)
+	}
+	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "300")
+	for id, times := range m.times {
+		if times != 1 {
+			t.Errorf("job %d was worked %d times", id, times)
+		}
+	}
+}
+
+// Behind a pooler in transaction mode there is no session: nothing listens, and no lock outlives a transaction.
+func TestQueue_NeedsNoSession(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.work(l.Queue, &jobs{})
+	l.until(fate, "completed 1 succeeded")
+	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
+	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+		WHERE locktype = 'advisory'`, "0")
+}
