@@ -1,0 +1,243 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// wantCondition fails the test unless the worker's condition is this and its words contain these.
+func wantCondition(t *testing.T, s *service.Service, want service.Condition, words ...string) service.WorkerStatus {
+	t.Helper()
+	st := status(t, s)
+	if st.Condition != want {
+		t.Errorf("condition %s (%s), want %s", st.Condition, st.ConditionDetail, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(st.ConditionDetail, w) {
+			t.Errorf("detail %q lacks %q", st.ConditionDetail, w)
+		}
+	}
+	return st
+}
+
+func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "main", "main").service(oneChild)
+	st := wantCondition(t, s, service.ConditionIdle, "waiting for")
+	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
+		t.Errorf("schedule %q, next in %s", st.Schedule, left)
+	}
+	if st.LastRun != nil || st.CurrentRun != nil || st.Paused != nil || !st.LastSuccessAt.IsZero() || len(st.Leases) != 0 {
+		t.Errorf("%+v", st)
+	}
+	r := run(t, s, "main")
+	st = wantCondition(t, s, service.ConditionIdle)
+	if st.LastRun == nil || st.LastRun.ID != r.ID || !st.LastSuccessAt.Equal(r.FinishedAt) || len(st.Leases) != 1 || !st.Leases[0].Expired {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Every step adds what takes precedence over all that is there already.
+func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 10)
+	off := func(c *service.Config) { c.SchedulerOff = true }
+	s, unconfigured := e.service(oneChild, off, batches(2, 0)), e.service("", off)
+	if st := wantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled"); !st.NextRunAt.IsZero() {
+		t.Errorf("next run at %s, though the scheduler is off", st.NextRunAt)
+	}
+
+	e.foreignLease("main", mainLease, "1 hour")
+	wantCondition(t, s, service.ConditionLeaseHeldElsewhere, mainLease, "somebody")
+
+	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
+	failed := run(t, s, "main")
+	wantState(t, failed, repo.RunFailed)
+	e.exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
+	wantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
+
+	wantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+
+	if _, err := s.PauseWorker(context.Background(), cleanupWorker, "because", "alice", 0); err != nil {
+		t.Fatal(err)
+	}
+	wantCondition(t, s, service.ConditionPaused, "alice", "because")
+	wantCondition(t, unconfigured, service.ConditionPaused)
+
+	// Somebody resumes, a run begins, somebody pauses again: until it has noticed, it is running.
+	e.exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
+		UPDATE loose_foreign_keys_deleted_records SET consume_after = now(); DELETE FROM maintenance.pauses`)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	r := begin(t, s, "main")
+	e.atGate("main", caretakerApp)
+	e.exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, cleanupWorker)
+	st := wantCondition(t, unconfigured, service.ConditionRunning, r.ID)
+	if st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.LastRun == nil || st.LastRun.ID != failed.ID || st.Paused == nil {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "main", "main").service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Disabled = true })
+	st := wantCondition(t, s, service.ConditionSchedulerOff, "workers.loose_foreign_keys_cleanup.enabled")
+	if !st.NextRunAt.IsZero() {
+		t.Errorf("next run at %s", st.NextRunAt)
+	}
+}
+
+func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (q_id bigint)`)
+	e.deleted("main", "p", 1, 1)
+	s := e.service(oneChild)
+	wantState(t, run(t, s, "main"), repo.RunFailed)
+	wantState(t, run(t, s, "ci"), repo.RunSucceeded)
+	wantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
+
+	// What is no success does not count: a dry run, a cancelled and a skipped one.
+	e.exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
+	if r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+		t.Fatal(r.State, err)
+	}
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, cleanupWorker)
+	st := wantCondition(t, s, service.ConditionFailing, "last run on main failed")
+	if st.LastRun == nil || st.LastRun.State != repo.RunSkipped {
+		t.Errorf("last run %+v, want the skipped one", st.LastRun)
+	}
+	e.exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantCondition(t, s, service.ConditionIdle)
+}
+
+func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild)
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
+		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, cleanupWorker)
+	wantCondition(t, s, service.ConditionRunning)
+	e.exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
+	st := wantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
+	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	for _, database := range []string{"main", "ci"} {
+		e.deleted(database, "p", 1, 3)
+		e.deleted(database, "unknown", 1, 2)
+		e.exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour', created_at = now() - interval '3 days' WHERE primary_key_value = 3`)
+		e.exec(database, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+			VALUES ('public.p', 9, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
+		e.exec(database, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status, created_at) VALUES ('public.p', 4, 2, '2001-01-01')`)
+	}
+	st := wantCondition(t, s, service.ConditionIdle, "public.unknown")
+	if b := st.Backlog; b.Pending != 10 || b.Due != 8 || b.Deferred != 2 || b.Dead != 2 || b.AtLeast || time.Since(b.OldestAt).Round(time.Hour) != 72*time.Hour {
+		t.Errorf("backlog %+v", b)
+	}
+	wantCounts(t, run(t, s, "main"), "processed_records=2")
+	if b := status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
+		t.Errorf("backlog %+v, want that of after the run", b)
+	}
+}
+
+func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci", "sec")
+	s := e.service(oneChild)
+	if leases, err := s.Leases(context.Background(), ""); err != nil || len(leases) != 0 {
+		t.Errorf("%v, %v, want none before the first run", leases, err)
+	}
+	for _, database := range []string{"sec", "main"} {
+		run(t, s, database)
+	}
+	e.foreignLease("ci", cleanupWorker+"/ci", "1 hour")
+	// A fence row of main's run is not the work's own, nor is somebody's lease of something else.
+	e.foreignLease("ci", cleanupWorker+"/main", "1 hour")
+	e.foreignLease("main", "something", "1 hour")
+	for _, worker := range []string{"", cleanupWorker} {
+		leases, err := s.Leases(context.Background(), worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range leases {
+			got = append(got, l.Name+" in "+l.Database)
+			if l.Expired != (l.Database != "ci") || l.AcquiredAt.IsZero() || l.RenewedAt.IsZero() || l.ExpiresAt.IsZero() || l.Holder == "" || l.Epoch == 0 {
+				t.Errorf("%+v", l)
+			}
+		}
+		want := []string{cleanupWorker + "/ci in ci", cleanupWorker + "/main in main", cleanupWorker + "/sec in sec"}
+		if !slices.Equal(got, want) {
+			t.Errorf("leases %v, want %v", got, want)
+		}
+	}
+	if _, err := s.Leases(context.Background(), "nobody"); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(err)
+	}
+	if _, err := s.Status(context.Background(), "nobody"); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(err)
+	}
+}
+
+func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	s := e.service(oneChild)
+	flags := func() string {
+		all, err := s.FeatureFlags(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for name, on := range all {
+			if on {
+				name += "!"
+			}
+			out = append(out, name)
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	const off = "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main"
+	if got := flags(); got != off {
+		t.Errorf("flags %q", got)
+	}
+	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
+		if err := s.SetFeatureFlag(context.Background(), name, on); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := flags(); got != "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!" {
+		t.Errorf("flags %q", got)
+	}
+	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false); err != nil {
+		t.Error(err)
+	}
+	if r := run(t, s, "main"); r.TurboMode {
+		t.Error("turbo mode, though it has been switched off")
+	}
+	var invalid *service.InvalidArgumentError
+	for _, name := range []string{"", "Upper", "1st", "_x", "with space", "ü", strings.Repeat("x", 129)} {
+		if err := s.SetFeatureFlag(context.Background(), name, true); !errors.As(err, &invalid) || invalid.Field != "name" {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
