@@ -77,7 +77,7 @@ const prepareSettingsSQL = `SELECT set_config('statement_timeout', $1, true), se
 // preparedStatements is the key of a connection's set of statements that it knows, maxPrepared how many they may be.
 const (
 	preparedStatements = "github.com/caretaker-go/caretaker/repo"
-	maxPrepared        = 256
+	maxPrepared        = 512
 )
 
 // prepare makes a statement known to a connection under the limits, the first time. Parsing waits for whoever has
