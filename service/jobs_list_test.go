@@ -1,0 +1,206 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// placeholders are jobs delete_placeholder_user for these users.
+func placeholders(first, last int64) (jobs []repo.Job) {
+	for id := first; id <= last; id++ {
+		jobs = append(jobs, repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: id}, RunID: "run"})
+	}
+	return jobs
+}
+
+// end lets a job be in a final state.
+func (e *estate) end(id int64, state string) {
+	e.t.Helper()
+	e.exec("main", `UPDATE maintenance.river_job SET state = $2::text::maintenance.river_job_state, finalized_at = now(),
+		attempted_at = now(), attempt = 1 WHERE id = $1`, id, state)
+}
+
+func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	e.insert(placeholders(1, 4)...)
+	e.insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
+	e.end(2, "discarded")
+	e.end(4, "completed")
+	for want, f := range map[string]service.JobFilter{
+		"[5 4 3 2 1]": {},
+		"[4 3 2 1]":   {Kind: "delete_placeholder_user"},
+		"[3 1]":       {State: "available"},
+		"[5]":         {State: "scheduled"},
+		"[2]":         {Kind: "delete_placeholder_user", State: "discarded"},
+		"[]":          {Kind: "destroy_group", State: "running"},
+		"[2 1]":       {After: 3},
+		"[1]":         {After: 3, State: "available"},
+		"[5 4]":       {Limit: 2},
+	} {
+		if f.Limit == 0 {
+			f.Limit = 100
+		}
+		jobs, err := s.Jobs(context.Background(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := []int64{}
+		for _, j := range jobs {
+			ids = append(ids, j.ID)
+		}
+		if got := fmt.Sprint(ids); got != want {
+			t.Errorf("%+v: %s, want %s", f, got, want)
+		}
+	}
+}
+
+func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	e.insert(placeholders(1, 1)...)
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
+		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
+		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
+	jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := jobs[0]
+	if j.ID != 1 || j.Kind != "delete_placeholder_user" || j.State != "cancelled" || string(j.Args) != `{"placeholder_user_id": 1}` ||
+		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
+		t.Errorf("got %+v", j)
+	}
+	if j.AttemptedAt.UTC().Day() != 2 || j.FinalizedAt.UTC().Day() != 3 || j.CreatedAt.IsZero() || j.ScheduledAt.IsZero() {
+		t.Errorf("times of %+v", j)
+	}
+	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
+		t.Errorf("errors %+v", j.Errors)
+	}
+}
+
+func TestJobs_UnknownKindOrStateNamesWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	for field, f := range map[string]service.JobFilter{
+		"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"},
+	} {
+		_, err := s.Jobs(context.Background(), f)
+		var invalid *service.InvalidArgumentError
+		if !errors.As(err, &invalid) || invalid.Field != field {
+			t.Fatalf("%s: got %v", field, err)
+		}
+		for _, name := range map[string][]string{
+			"kind":  {"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"},
+			"state": {"available", "pending", "scheduled", "retryable", "running", "completed", "cancelled", "discarded"},
+		}[field] {
+			if !strings.Contains(invalid.Description, name) {
+				t.Errorf("%q does not name %s", invalid.Description, name)
+			}
+		}
+	}
+}
+
+func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
+	t.Parallel()
+	for state, changed := range map[string]bool{
+		"available": false, "running": false,
+		"scheduled": true, "retryable": true, "pending": true, "completed": true, "cancelled": true, "discarded": true,
+	} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "", "main")
+			s := e.service("", e.withQueue)
+			e.insert(placeholders(1, 1)...)
+			e.exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
+				scheduled_at = CASE WHEN $1 = 'available' THEN now() - interval '1 h' ELSE now() + interval '1 h' END,
+				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
+				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
+			before := e.value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
+			job, err := s.RetryJob(context.Background(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !changed {
+				e.want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
+				if job.State != state || job.MaxAttempts != 25 {
+					t.Errorf("got %+v", job)
+				}
+				return
+			}
+			if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
+				!job.FinalizedAt.IsZero() {
+				t.Errorf("got %+v", job)
+			}
+			e.want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
+		})
+	}
+}
+
+func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	e.insert(placeholders(1, 1)...)
+	e.end(1, "cancelled")
+	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
+		t.Errorf("got %+v, %v", job, err)
+	}
+}
+
+func TestRetryJob_SaysWhichJobDoesTheSame(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	e.insert(placeholders(1, 1)...)
+	e.end(1, "discarded")
+	e.insert(placeholders(1, 1)...)
+	_, err := s.RetryJob(context.Background(), 1)
+	var duplicate *service.DuplicateJobError
+	if !errors.As(err, &duplicate) || duplicate.ID != 2 {
+		t.Errorf("got %v, want that job 2 waits", err)
+	}
+	e.want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
+}
+
+func TestRetryJob_RefusesUnknownJobs(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	s := e.service("", e.withQueue)
+	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
+		t.Errorf("got %v, want ErrUnknownJob", err)
+	}
+	var invalid *service.InvalidArgumentError
+	if _, err := s.RetryJob(context.Background(), 0); !errors.As(err, &invalid) || invalid.Field != "id" {
+		t.Errorf("got %v, want that the id is required", err)
+	}
+}
+
+func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	e.insert(placeholders(1, 3)...)
+	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	for id := range int64(5) {
+		e.end(id+1, "discarded")
+	}
+	e.end(3, "cancelled")
+	for _, c := range []struct {
+		kind, args string
+		want       int64
+	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
+		if n, err := e.open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
+			t.Errorf("%+v: %d, %v", c, n, err)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// workshop is a service whose one kind of job, "test", does what the test says. It never connects.
+type workshop struct {
+	*Service
+	log    bytes.Buffer
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+}
+
+func newWorkshop(t *testing.T, work jobWork) *workshop {
+	t.Helper()
+	main, err := repo.Open(context.Background(), "main", "postgres://127.0.0.1:1/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(main.Close)
+	w := &workshop{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	w.Service, err = New(Config{
+		Databases: []*repo.Database{main},
+		Logger:    slog.New(slog.NewJSONHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
+	w.jobs["test"] = work
+	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
+	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)).Meter("test")
+	if w.metrics.jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// line is the one line of the log.
+func (w *workshop) line(t *testing.T) map[string]any {
+	t.Helper()
+	line := map[string]any{}
+	if err := json.Unmarshal(w.log.Bytes(), &line); err != nil {
+		t.Fatalf("%v: %s", err, w.log.String())
+	}
+	return line
+}
+
+// counted is the metric as "kind outcome=n".
+func (w *workshop) counted(t *testing.T) (out string) {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := w.reader.Collect(context.Background(), &data); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			sum, _ := m.Data.(metricdata.Sum[int64])
+			for _, p := range sum.DataPoints {
+				kind, _ := p.Attributes.Value("kind")
+				outcome, _ := p.Attributes.Value("outcome")
+				out += fmt.Sprintf("%s %s=%d", kind.AsString(), outcome.AsString(), p.Value)
+			}
+		}
+	}
+	return out
+}
+
+func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		result  JobResult
+		err     error
+		attempt int
+		// level and outcome as in the log, counted as in the metric.
+		level, outcome, counted string
+	}{
+		"succeeded":        {JobResult{Outcome: JobSucceeded}, nil, 1, "INFO", "succeeded", "test succeeded=1"},
+		"skipped":          {JobResult{Outcome: JobSkipped, Reason: "SETTING_OFF"}, nil, 1, "INFO", "skipped", "test skipped=1"},
+		"skipped quietly":  {JobResult{Outcome: JobSkipped, Reason: "TARGET_GONE", Quiet: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
+		"refused":          {JobResult{Outcome: JobRefused, Reason: "INTERNAL_USER"}, nil, 1, "WARN", "refused", "test refused=1"},
+		"restored":         {JobResult{Outcome: JobRestored, Reason: "RIGHTS_MISSING"}, nil, 1, "INFO", "restored", "test restored=1"},
+		"failed":           {JobResult{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},
+		"failed at last":   {JobResult{}, errors.New("no"), 25, "ERROR", "discarded", "test discarded=1"},
+		"failed once more": {JobResult{}, errors.New("no"), 26, "ERROR", "discarded", "test discarded=1"},
+		"snoozed":          {JobResult{Snooze: time.Second}, nil, 1, "DEBUG", "", ""},
+		"snoozed at last":  {JobResult{Snooze: time.Second}, nil, 25, "DEBUG", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) {
+				c.result.Attributes = []any{"user_id", int64(7)}
+				return c.result, c.err
+			})
+			_, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Attempt: c.attempt, MaxAttempts: 25, RunID: "r"})
+			if !errors.Is(err, c.err) {
+				t.Errorf("got %v", err)
+			}
+			line := w.line(t)
+			for key, want := range map[string]any{
+				"level": c.level, "outcome": c.outcome, "reason": c.result.Reason, "kind": "test", "job_id": 3.0, "user_id": 7.0, "run_id": "r",
+			} {
+				if line[key] != want {
+					t.Errorf("%s is %v, want %v", key, line[key], want)
+				}
+			}
+			if got := w.counted(t); got != c.counted {
+				t.Errorf("counted %q, want %q", got, c.counted)
+			}
+		})
+	}
+}
+
+func TestWorkJob_PanicIsAFailureWithItsStackInTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) { panic("secret of row 5") })
+	_, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
+	if err == nil || strings.Contains(PublicJobError(err).Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") || !strings.Contains(text, "jobs_work_test.go") {
+		t.Errorf("logged %s", text)
+	}
+	if got := w.counted(t); got != "test failed=1" {
+		t.Errorf("counted %q", got)
+	}
+}
+
+func TestWorkJob_InterruptedAttemptIsNoFailure(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := newWorkshop(t, func(ctx context.Context, _ *jobExecution) (JobResult, error) {
+		cancel()
+		return JobResult{}, ctx.Err()
+	})
+	if _, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 25, MaxAttempts: 25}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if line := w.line(t); line["level"] != "DEBUG" {
+		t.Errorf("logged %v", line)
+	}
+	if got := w.counted(t); got != "" {
+		t.Errorf("counted %q", got)
+	}
+}
+
+func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
+	t.Parallel()
+	var job repo.Job
+	w := newWorkshop(t, func(ctx context.Context, j *jobExecution) (JobResult, error) {
+		job = j.origin(ctx)
+		return JobResult{Outcome: JobRefused, Reason: "NOT_AUTHORIZED"}, nil
+	})
+	ctx, run := w.tracer.Start(context.Background(), "maintenance.run")
+	parent := traceParent(ctx)
+	run.End()
+	if _, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent}); err != nil {
+		t.Fatal(err)
+	}
+	span := w.spans.Ended()[1]
+	links := span.Links()
+	if span.Name() != "maintenance.job" || len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() ||
+		links[0].SpanContext.TraceID() != run.SpanContext().TraceID() {
+		t.Errorf("%s is linked to %v", span.Name(), links)
+	}
+	if span.SpanContext().TraceID() == run.SpanContext().TraceID() || span.Parent().IsValid() {
+		t.Error("the job is in the run's trace")
+	}
+	attributes := attribute.NewSet(span.Attributes()...)
+	for key, want := range map[string]string{"maintenance.outcome": "refused", "maintenance.reason": "NOT_AUTHORIZED", "maintenance.run_id": "r"} {
+		if v, _ := attributes.Value(attribute.Key(key)); v.AsString() != want {
+			t.Errorf("%s is %q, want %q", key, v.AsString(), want)
+		}
+	}
+	if job.RunID != "r" || !strings.Contains(job.TraceParent, span.SpanContext().SpanID().String()) {
+		t.Errorf("a job that it queues is of %+v", job)
+	}
+}
+
+func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
+	t.Parallel()
+	for _, parent := range []string{"", "nonsense"} {
+		w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) { return JobResult{Outcome: JobSucceeded}, nil })
+		if _, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", TraceParent: parent}); err != nil {
+			t.Fatal(err)
+		}
+		if links := w.spans.Ended()[0].Links(); len(links) != 0 {
+			t.Errorf("%q: linked to %v", parent, links)
+		}
+	}
+	if parent := traceParent(context.Background()); parent != "" {
+		t.Errorf("traceparent %q without a span", parent)
+	}
+}
+
+func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
+	t.Parallel()
+	stopping := make(chan struct{})
+	w := newWorkshop(t, func(_ context.Context, j *jobExecution) (JobResult, error) {
+		if left := j.Left(); left <= 0 || left > jobSlice {
+			t.Errorf("%s left at the beginning", left)
+		}
+		close(stopping)
+		if left := j.Left(); left > 0 {
+			t.Errorf("%s left when the process stops", left)
+		}
+		return JobResult{Snooze: time.Second}, nil
+	})
+	if _, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
+		t.Fatal(err)
+	}
+}
