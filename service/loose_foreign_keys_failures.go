@@ -140,11 +140,13 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 	switch {
 	case errors.Is(err, errNoBudget):
 		return nil
+	case errors.As(err, &refused) && refused.SQLState != "":
+		// It answers: whatever it lacks, other definitions may do without.
 	case class == repo.ClassUnreachable && a.step.child.Database != a.x.Database:
 		a.markDown(a.step, err)
 		a.failKeys(a.step, keys, err, false)
 		return nil
-	case class == repo.ClassUnreachable, !errors.As(err, &refused):
+	default:
 		return err
 	}
 	a.failing++
