@@ -192,17 +192,18 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main", "ci")
-	s := e.service(oneChild)
+	// A parent and a child each: a run on one database cleans the other's children too.
+	s := e.service("main_c:\n  - {table: main_p, column: p_id, on_delete: async_delete}\nci_c:\n  - {table: ci_p, column: p_id, on_delete: async_delete}\n")
 	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", true); err != nil {
 		t.Fatal(err)
 	}
 	for database, lease := range map[string]string{"main": "00:00:55", "ci": "00:00:40"} {
-		e.exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i / 100 FROM generate_series(0, 100999) i;
-			CREATE INDEX ON c (p_id); CREATE TABLE leases (ttl interval);
+		e.exec(database, fmt.Sprintf(`CREATE TABLE %[1]s_c (p_id bigint); INSERT INTO %[1]s_c SELECT i / 100 FROM generate_series(0, 100999) i;
+			CREATE INDEX ON %[1]s_c (p_id); CREATE TABLE leases (ttl interval);
 			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO leases SELECT expires_at - renewed_at FROM maintenance.leases; RETURN NULL; END $$;
-			CREATE TRIGGER note AFTER DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION note()`)
-		e.deleted(database, "p", 0, 1009)
+			CREATE TRIGGER note AFTER DELETE ON %[1]s_c FOR EACH STATEMENT EXECUTE FUNCTION note()`, database))
+		e.deleted(database, database+"_p", 0, 1009)
 		r := run(t, s, database)
 		e.want(database, `SELECT string_agg(DISTINCT ttl::text, ' ') FROM leases`, lease)
 		if database == "main" {
@@ -210,7 +211,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 			wantCounts(t, r, "deleted_rows=101000 processed_records=1010")
 		} else {
 			wantOverLimit(t, r, "max_deletes")
-			e.want(database, `SELECT count(*) FROM c`, "1000")
+			e.want("ci", `SELECT count(*) FROM ci_c`, "1000")
 		}
 		if r.TurboMode != (database == "main") {
 			t.Errorf("turbo_mode on %s: %v", database, r.TurboMode)

@@ -96,15 +96,15 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 			e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
 				CREATE TABLE gitlab_partitions_dynamic.three PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
 				CREATE TABLE gitlab_partitions_dynamic.four PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (4)`)
-			// Few times, many NULLs, the same ids in every partition, and one partition that has nothing.
+			// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
 			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
-				SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
+				SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
 				FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
 			e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 500) i`)
 			r := run(t, e.service(oneChild, batches(size, 0)), "main")
 			wantState(t, r, "succeeded")
-			wantCounts(t, r, "processed_records=60 deleted_rows=60")
-			e.wantQueue("main", "")
+			wantCounts(t, r, "processed_records=57 deleted_rows=57")
+			e.wantQueue("main", "120 220 420")
 		})
 	}
 }

@@ -1,0 +1,95 @@
+package service
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
+	s := &step{key: repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
+	z := newStatementSizes()
+	for i, test := range []struct {
+		took         time.Duration
+		limit, found int64
+		capped       bool
+		want         int64
+	}{
+		{10 * time.Millisecond, 1000, 1000, false, 1000},  // not capped: nothing is learned
+		{124 * time.Millisecond, 1000, 1000, true, 2000},  // capped and fast
+		{10 * time.Millisecond, 20, 20, true, 2000},       // capped by something smaller
+		{126 * time.Millisecond, 2000, 2000, true, 2000},  // fast enough
+		{250 * time.Millisecond, 2000, 2000, true, 2000},  // the goal
+		{500 * time.Millisecond, 2000, 2000, true, 1000},  // in proportion
+		{1 * time.Millisecond, 1000, 1000, true, 2000},    //
+		{1 * time.Millisecond, 2000, 2000, true, 4000},    //
+		{1 * time.Millisecond, 4000, 4000, true, 8000},    //
+		{1 * time.Millisecond, 8000, 8000, true, 16000},   //
+		{1 * time.Millisecond, 16000, 16000, true, 20000}, // the bound
+		{1 * time.Millisecond, 20000, 20000, true, 20000}, //
+		{time.Second, 20000, 20000, false, 5000},          //
+		{time.Second, 5000, 2, false, 1},                  // even one row may be slow
+		{time.Second, 1, 1, false, 1},                     //
+		{100 * time.Millisecond, 1, 1, true, 2},           //
+	} {
+		z.observe(s, test.took, test.limit, test.found, test.capped)
+		if got := z.get(s); got != test.want {
+			t.Errorf("after statement %d: %d rows, want %d", i, got, test.want)
+		}
+	}
+}
+
+func TestStatementSizes_AreHalvedOnATimeoutDownToOne(t *testing.T) {
+	s := &step{}
+	z := newStatementSizes()
+	for _, want := range []int64{500, 250, 125, 62, 31, 15, 7, 3, 1, 1} {
+		if z.halve(s, z.get(s)); z.get(s) != want {
+			t.Errorf("%d rows, want %d", z.get(s), want)
+		}
+	}
+}
+
+func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
+	key := repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}
+	nullify := key
+	nullify.OnDelete = repo.AsyncNullify
+	other := key
+	other.Column = "q_id"
+	z := newStatementSizes()
+	z.halve(&step{key: key, database: "main"}, 100)
+	for name, s := range map[string]*step{
+		"home": {key: key, database: "ci"}, "action": {key: nullify, database: "main"}, "column": {key: other, database: "main"},
+	} {
+		if z.get(s) != firstStatementRows {
+			t.Errorf("another %s shares the size", name)
+		}
+	}
+	if got := z.get(&step{key: key, database: "main"}); got != 50 {
+		t.Errorf("%d rows in the next run, want 50", got)
+	}
+}
+
+func TestLooseForeignKeysCleanup_TurboModeNeverLowersWhatIsConfigured(t *testing.T) {
+	for _, test := range []struct {
+		deletes, updates         int64
+		runtime                  time.Duration
+		wantDeletes, wantUpdates int64
+		wantRuntime              time.Duration
+	}{
+		{100_000, 50_000, 30 * time.Second, 200_000, 150_000, 45 * time.Second},
+		{1, 1, time.Second, 200_000, 150_000, 45 * time.Second},
+		{300_000, 50_000, time.Minute, 300_000, 150_000, time.Minute},
+		{100_000, 400_000, 30 * time.Second, 200_000, 400_000, 45 * time.Second},
+	} {
+		k := &looseForeignKeys{config: LooseForeignKeysCleanupConfig{MaxDeletes: test.deletes, MaxUpdates: test.updates, MaxRuntime: test.runtime}}
+		deletes, updates := k.maxRows(true)
+		runtime, turbo := k.maxRuntime("ci", map[string]bool{"loose_foreign_keys_turbo_mode_ci": true})
+		if deletes != test.wantDeletes || updates != test.wantUpdates || runtime != test.wantRuntime || !turbo {
+			t.Errorf("turbo mode of %+v: %d, %d, %s, %v", test, deletes, updates, runtime, turbo)
+		}
+		if runtime, turbo := k.maxRuntime("main", map[string]bool{"loose_foreign_keys_turbo_mode_ci": true}); runtime != test.runtime || turbo {
+			t.Errorf("the flag of ci changes main: %s", runtime)
+		}
+	}
+}

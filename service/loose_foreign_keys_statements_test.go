@@ -1,0 +1,75 @@
+package service_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE EXTENSION pg_stat_statements`)
+	var definitions strings.Builder
+	for i := range 153 {
+		e.exec("main", fmt.Sprintf(`CREATE TABLE child_%03d (p_id bigint)`, i))
+		fmt.Fprintf(&definitions, "child_%03d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", i)
+	}
+	e.deleted("main", "p", 1, 500)
+	r := run(t, e.service(definitions.String()), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=500")
+	e.want("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query ~ '"child_[0-9]+"'`, "153")
+}
+
+func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF OLD.p_id = 7 THEN RAISE 'not this one'; END IF; RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, 3)`)
+	e.deleted("main", "p", 1, 10)
+	r := run(t, e.service(oneChild), "main")
+	wantState(t, r, "failed")
+	wantCounts(t, r, "processed_records=9 deleted_rows=27 rescheduled_records=1")
+	if !strings.Contains(r.Error, "c.p_id -> p on main: P0001") {
+		t.Errorf("error %q", r.Error)
+	}
+	e.wantQueue("main", "7")
+	e.want("main", `SELECT count(*) FROM c`, "3")
+}
+
+func TestLooseForeignKeysCleanup_BatchesSideBySideMayMeetInTheSameRows(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id bigint, state text);
+		INSERT INTO c (owner_id, editor_id) SELECT 1 + i % 200, 1 + (i * 7) % 200 FROM generate_series(1, 4000) i;
+		CREATE INDEX ON c (owner_id); CREATE INDEX ON c (editor_id)`)
+	e.deleted("main", "p", 1, 150)
+	s := e.service(`
+c:
+  - {table: p, column: owner_id, on_delete: update_column_to, target_column: state, target_value: orphaned}
+  - {table: p, column: editor_id, on_delete: async_nullify}
+  - {table: p, column: owner_id, on_delete: async_delete}
+`, batches(10, 0))
+	wantState(t, run(t, s, "main"), "succeeded")
+	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	wantState(t, run(t, s, "main"), "succeeded")
+	e.wantQueue("main", "")
+	e.want("main", `SELECT count(*) FROM c WHERE owner_id <= 150 OR editor_id <= 150`, "0")
+	e.want("main", `SELECT count(*) FROM c`, "1000")
+}
+
+func TestLooseForeignKeysCleanup_CascadesOfRealForeignKeysFollow(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE TABLE grandchild (c_id bigint REFERENCES c ON DELETE CASCADE)`)
+	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 2 FROM generate_series(1, 10) i; INSERT INTO grandchild SELECT id FROM c, generate_series(1, 3)`)
+	e.deleted("main", "p", 1, 1)
+	r := run(t, e.service(oneChild), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=1 deleted_rows=5")
+	e.want("main", `SELECT count(*) FROM grandchild`, "15")
+}

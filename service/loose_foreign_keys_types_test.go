@@ -1,0 +1,80 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T) {
+	for _, test := range []struct{ kind, wanted, other, written, target string }{
+		{"smallint", "4", "5", "4", "7"},
+		{"integer", "-4", "4", "-4", "7"},
+		{"bigint", "9223372036854775807", "4", "9223372036854775807", "7"},
+		{"numeric(10,2)", "4.50", "4.51", `"4.5"`, "7"},
+		{"boolean", "true", "false", "true", "false"},
+		{"text", "it's", "its", `"it's"`, "''"},
+		{"varchar(3)", "abc", "ab", "abc", "x"},
+		{"char(10)", "Issue", "I", "Issue", "Epic"},
+		{"bit(3)", "101", "100", `"101"`, `"110"`},
+		{"bit varying(5)", "101", "1010", `"101"`, `"1"`},
+		{"uuid", "0198f000-0000-7000-8000-000000000001", "0198f000-0000-7000-8000-000000000002", "0198F000-0000-7000-8000-000000000001", "0198f000-0000-7000-8000-000000000003"},
+		{"date", "2026-02-28", "2026-02-27", `"2026-02-28"`, `"2026-03-01"`},
+		{"timestamptz(0)", "2026-02-28 10:00:00+00", "2026-02-28 11:00:00+00", `"2026-02-28 11:00:00+01"`, `"2026-02-28 12:00:00+00"`},
+		{`"Mood"`, "so so", "glad", "so so", "glad"},
+		{"positive", "4", "5", "4", "7"},
+		{"jsonb", `{"a": 1}`, `{"a": 2}`, `'{"a":1}'`, `'[]'`},
+		{"inet", "10.0.0.1", "10.0.0.2", "10.0.0.1/32", "10.0.0.3"},
+		{"integer[]", "{1,2}", "{1}", `'{1, 2}'`, `'{}'`},
+	} {
+		t.Run(test.kind, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			e.exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
+			e.exec("main", fmt.Sprintf(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x %s, y %s)`, test.kind, test.kind))
+			e.exec("main", fmt.Sprintf(`INSERT INTO c (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, test.kind), test.wanted, test.other)
+			e.deleted("main", "p", 1, 1)
+			r := run(t, e.service(fmt.Sprintf(`
+c:
+  - {table: p, column: p_id, on_delete: update_column_to, target_column: y, target_value: %s, conditions: [{column: x, value: %s}]}
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: x, value: %s}]}
+`, test.target, test.written, test.written)), "main")
+			wantState(t, r, "succeeded")
+			wantCounts(t, r, "processed_records=1 updated_rows=1 deleted_rows=1")
+			e.want("main", `SELECT count(*) || ' ' || count(x) FROM c WHERE p_id = 1`, "2 1")
+			e.want("main", `SELECT count(*) || ' ' || count(x) || ' ' || count(y) FROM c WHERE p_id = 2`, "3 2 0")
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_AValueTooLongForItsColumnMatchesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint, v varchar(3), b char(3)); INSERT INTO c VALUES (1, 'abc', 'abc')`)
+	e.deleted("main", "p", 1, 1)
+	r := run(t, e.service(`
+c:
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: v, value: abcd}]}
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: b, value: abcd}]}
+`), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=1")
+	e.want("main", `SELECT count(*) FROM c`, "1")
+}
+
+func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testing.T) {
+	for _, kind := range []string{"smallint", "integer", "bigint", "numeric", "wide"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			e.exec("main", `CREATE DOMAIN wide AS bigint`)
+			e.exec("main", fmt.Sprintf(`CREATE TABLE c (p_id %s); INSERT INTO c SELECT i / 10 FROM generate_series(10, 69) i; CREATE INDEX ON c (p_id)`, kind))
+			e.deleted("main", "p", 1, 3)
+			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+				SELECT 'public.p', k FROM unnest('{65537,4294967297,9223372036854775807}'::bigint[]) k`)
+			r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
+			wantState(t, r, "succeeded")
+			wantCounts(t, r, "processed_records=6 deleted_rows=30")
+			e.want("main", `SELECT count(*) FROM c WHERE p_id > 3`, "30")
+		})
+	}
+}
