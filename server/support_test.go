@@ -25,6 +25,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -42,7 +43,9 @@ func migrated() devdb.Template {
 			return err
 		}
 		defer d.Close()
-		_, err = d.Migrate(ctx)
+		if _, err = d.Migrate(ctx); err == nil {
+			_, err = scheduler.MigrateQueue(ctx, d)
+		}
 		return err
 	}}
 }

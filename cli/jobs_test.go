@@ -1,0 +1,47 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestJobs_ListsAndRetriesThem(t *testing.T) {
+	conn := prepared(t)
+	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
+	r := serving(t)
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
+		('delete_user', 'cancelled', '{"user_id": 7, "deleted_by_id": null, "reason": "No active token assigned"}', 1, 25, now(),
+		 '{"outcome": "refused", "reason": "INTERNAL_USER"}', NULL),
+		('destroy_group', 'discarded', '{"group_id": 8}', 25, 25, now(), '{"outcome": "discarded", "reason": ""}',
+		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "a database is unreachable", "trace": ""}'::jsonb])`)
+	r.want(t, 0, "jobs", "ARGUMENTS", `reason="No active token assigned" user_id=7`, "cancelled", "refused INTERNAL_USER",
+		"25/25", "discarded a database is unreachable")
+	if out := r.want(t, 0, "jobs --kind destroy_group --state discarded"); strings.Contains(out, "delete_user") {
+		t.Errorf("not filtered:\n%s", out)
+	}
+	r.want(t, 0, "jobs --page-size 1", "older jobs: --page-token ")
+	jobs, _ := document(t, r.want(t, 0, "jobs --output json --kind delete_user"))["jobs"].([]any)
+	if len(jobs) != 1 {
+		t.Fatalf("%d jobs, want 1", len(jobs))
+	}
+	job, _ := jobs[0].(map[string]any)
+	args, _ := job["args"].(map[string]any)
+	if job["state"] != "cancelled" || job["reason"] != "INTERNAL_USER" || args["user_id"] != 7.0 {
+		t.Errorf("got %v", job)
+	}
+	r.want(t, 0, "jobs retry 2", "job 2 destroy_group is available")
+	job, _ = document(t, r.want(t, 0, "jobs retry 1 --output json"))["job"].(map[string]any)
+	if job["state"] != "available" || job["id"] != "1" {
+		t.Errorf("got %v", job)
+	}
+	r.want(t, 1, "jobs retry 77", "there is no job with this id")
+	r.want(t, 2, "jobs retry x", `"x" is not the id of a job`)
+	r.want(t, 2, "jobs retry", "--help")
+	r.want(t, 2, "jobs --state lost", "available, pending")
+}
+
+func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
+	conn := prepared(t)
+	execute(t, conn, `DROP TABLE maintenance.river_migration`)
+	want(t, 1, "serve", "run caretaker migrate")
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// queued puts jobs into the queue as River has them, in a state.
+func (f *fixture) queued(n int, kind, state, args string) {
+	f.t.Helper()
+	f.exec(`INSERT INTO maintenance.river_job (kind, state, args, max_attempts, finalized_at)
+		SELECT $2, $3::text::maintenance.river_job_state, $4::text::jsonb, 25,
+		       CASE WHEN $3 IN ('completed', 'cancelled', 'discarded') THEN now() END
+		FROM generate_series(1, $1)`, n, kind, state, args)
+}
+
+func TestListJobs_Pages(t *testing.T) {
+	f := start(t)
+	f.queued(2, "destroy_group", "completed", `{"group_id": 1, "user_id": null}`)
+	f.queued(5, "delete_user", "completed", `{"user_id": 1}`)
+	var got []string
+	request := &maintenancev1.ListJobsRequest{Kind: "delete_user", State: "completed", PageSize: 2}
+	for pages := 0; ; pages++ {
+		answer, err := f.ListJobs(t.Context(), request)
+		if err != nil || pages > 3 {
+			t.Fatalf("page %d: %v", pages, err)
+		}
+		for _, j := range answer.GetJobs() {
+			got = append(got, strconv.FormatInt(j.GetId(), 10))
+		}
+		request.PageToken = answer.GetNextPageToken()
+		if request.GetPageToken() == "" {
+			break
+		}
+	}
+	if strings.Join(got, " ") != "7 6 5 4 3" {
+		t.Errorf("got %v, want the newest first", got)
+	}
+}
+
+func TestListJobs_ShowsTheWholeJob(t *testing.T) {
+	f := start(t)
+	f.queued(1, "destroy_group", "retryable", `{"group_id": 12, "user_id": null}`)
+	f.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = '2040-01-02', scheduled_at = '2040-01-03',
+		metadata = '{"run_id": "r", "outcome": "failed"}',
+		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
+	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{})
+	if err != nil || len(answer.GetJobs()) != 1 {
+		t.Fatalf("got %v, %v", answer, err)
+	}
+	j := answer.GetJobs()[0]
+	if j.GetId() != 1 || j.GetKind() != "destroy_group" || j.GetState() != "retryable" || j.GetAttempt() != 2 || j.GetMaxAttempts() != 25 ||
+		j.GetOutcome() != "failed" || j.GetRunId() != "r" || j.GetScheduledAt().AsTime().Day() != 3 || j.GetAttemptedAt().AsTime().Day() != 2 ||
+		j.GetCreatedAt() == nil || j.GetFinalizedAt() != nil {
+		t.Errorf("got %v", j)
+	}
+	args := j.GetArgs().AsMap()
+	if args["group_id"] != 12.0 || args["user_id"] != nil || len(args) != 2 {
+		t.Errorf("args %v", args)
+	}
+	if e := j.GetErrors(); len(e) != 1 || e[0].GetAttempt() != 1 || e[0].GetError() != "a database is unreachable" || e[0].GetAt().AsTime().Year() != 2040 {
+		t.Errorf("errors %v", e)
+	}
+}
+
+func TestListJobs_RefusesBadRequests(t *testing.T) {
+	f := start(t)
+	f.queued(3, "delete_user", "available", `{"user_id": 1}`)
+	first, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{PageSize: 1})
+	if err != nil || first.GetNextPageToken() == "" {
+		t.Fatalf("got %v, %v", first, err)
+	}
+	for field, r := range map[string]*maintenancev1.ListJobsRequest{
+		"kind":       {Kind: "delete_everything"},
+		"state":      {State: "JOB_STATE_LOST"},
+		"page_size":  {PageSize: 1001},
+		"page_token": {State: "available", PageToken: first.GetNextPageToken()},
+	} {
+		_, err := f.ListJobs(t.Context(), r)
+		f.violates(err, field)
+	}
+	_, err = f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{State: "x"})
+	if !strings.Contains(err.Error(), "available, pending, scheduled, retryable, running, completed, cancelled, discarded") {
+		t.Errorf("%v does not say what is allowed", err)
+	}
+}
+
+func TestRetryJob_MakesItAvailable(t *testing.T) {
+	f := start(t)
+	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
+	f.exec(`UPDATE maintenance.river_job SET attempt = 25`)
+	answer, err := f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})
+	if err != nil || answer.GetJob().GetState() != "available" || answer.GetJob().GetMaxAttempts() != 26 {
+		t.Errorf("got %v, %v", answer, err)
+	}
+}
+
+func TestRetryJob_RefusesWhatCannotBeRetried(t *testing.T) {
+	f := start(t)
+	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
+	f.queued(1, "delete_user", "scheduled", `{"user_id": 1}`)
+	f.exec(`UPDATE maintenance.river_job SET unique_key = '\x01', unique_states = B'11110101'`)
+	_, err := f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 3})
+	f.failure(err, codes.NotFound, "UNKNOWN_JOB")
+	_, err = f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{})
+	f.violates(err, "id")
+	_, err = f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})
+	s := f.failure(err, codes.FailedPrecondition, "DUPLICATE_JOB")
+	if !strings.Contains(s.Message(), "job 2") {
+		t.Errorf("%s does not name the job", s.Message())
+	}
+}
