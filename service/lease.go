@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
 	home         *repo.Database
+	leftovers    *leftovers
 	lost         func(error)
 
 	mu   sync.RWMutex
@@ -31,8 +33,31 @@ type heldLease struct {
 	until time.Time
 }
 
-func newLeaseSet(home *repo.Database, name, holder string, ttl time.Duration, lost func(error)) *leaseSet {
-	return &leaseSet{name: name, holder: holder, ttl: ttl, home: home, lost: lost, held: map[*repo.Database]*heldLease{}}
+func (s *Service) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
+	return &leaseSet{name: x.worker.leaseName(x.Database), holder: s.replica, ttl: ttl, home: x.Database,
+		leftovers: &s.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{}}
+}
+
+// leftovers are the leases of runs that have ended while their database did not answer: nobody but this process waits
+// for them to expire, and it need not.
+type leftovers struct {
+	mu     sync.Mutex
+	fences map[*repo.Database][]repo.Fence
+}
+
+func (l *leftovers) add(d *repo.Database, f repo.Fence) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fences == nil {
+		l.fences = map[*repo.Database][]repo.Fence{}
+	}
+	l.fences[d] = append(slices.DeleteFunc(l.fences[d], func(old repo.Fence) bool { return old.Name == f.Name }), f)
+}
+
+func (l *leftovers) has(d *repo.Database, f repo.Fence) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.fences[d], f)
 }
 
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
@@ -44,6 +69,13 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	}
 	before := time.Now()
 	lease, err := d.AcquireLease(ctx, l.name, l.holder, l.ttl)
+	var held *repo.LeaseHeldError
+	if errors.As(err, &held) && l.leftovers.has(d, held.Lease.Fence) {
+		if err = d.ReleaseLease(ctx, held.Lease.Fence); err == nil {
+			before = time.Now()
+			lease, err = d.AcquireLease(ctx, l.name, l.holder, l.ttl)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +190,10 @@ func (l *leaseSet) release(ctx context.Context) error {
 	defer l.mu.Unlock()
 	var errs []error
 	for d, h := range l.held {
-		errs = append(errs, d.ReleaseLease(ctx, h.Fence))
+		if err := d.ReleaseLease(ctx, h.Fence); err != nil {
+			l.leftovers.add(d, h.Fence)
+			errs = append(errs, err)
+		}
 	}
 	clear(l.held)
 	return errors.Join(errs...)

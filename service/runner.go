@@ -257,15 +257,8 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {
 	ctx, span := s.tracer.Start(ctx, "maintenance.lease.acquire")
 	defer span.End()
-	x.leases = newLeaseSet(x.Database, x.worker.leaseName(x.Database), s.replica, ttl, x.cancel)
+	x.leases = s.newLeaseSet(x, ttl)
 	lease, err := x.leases.acquire(ctx, x.Database)
-	var held *LeaseHeldError
-	if errors.As(err, &held) && held.Lease.Holder == s.replica && s.alone(x) {
-		// It is our own, of a run whose end the database did not live to see.
-		if err = x.Database.ReleaseLease(ctx, held.Lease.Fence); err == nil {
-			lease, err = x.leases.acquire(ctx, x.Database)
-		}
-	}
 	if err != nil {
 		span.SetStatus(codes.Error, publicText(err))
 		return err

@@ -38,18 +38,6 @@ func (s *Service) isStopping() bool {
 	return s.stopped
 }
 
-// alone says that no other run of this process has, or had just now, the lease of x.
-func (s *Service) alone(x *execution) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for other := range s.active {
-		if other != x && !other.DryRun && other.worker == x.worker && other.Database == x.Database {
-			return false
-		}
-	}
-	return true
-}
-
 // local is the run with this id if it is at work in this process.
 func (s *Service) local(id string) *execution {
 	s.mu.Lock()

@@ -111,9 +111,10 @@ type Service struct {
 	metrics      *metrics
 	workers      []*worker
 	// jobs are what the deferred jobs do, by kind.
-	jobs     map[string]jobWork
-	queue    repo.JobQueue
-	backlogs *backlogs
+	jobs      map[string]jobWork
+	queue     repo.JobQueue
+	backlogs  *backlogs
+	leftovers leftovers
 
 	mu      sync.Mutex
 	idle    *sync.Cond
