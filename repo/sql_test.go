@@ -1,0 +1,179 @@
+package repo_test
+
+import (
+	"cmp"
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+)
+
+// fragments are constants that are parts of others.
+var fragments = []string{
+	"archivedSQL", "createFunctionSQL", "createTriggerSQL", "cutoffSQL", "deadRecordMatchSQL", "detailsSQL", "directMembershipSQL", "dropTriggerSQL",
+	"enableTriggerSQL", "fenceSQL", "functionBodySQL", "integerTypesSQL", "marksSQL", "noDetailsSQL", "noSchedulesSQL", "protectedSQL",
+	"purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL", "schedulesSQL", "todaySQL",
+}
+
+// fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
+// one whose name stands before it. The name of a constant is its text.
+var fillings = map[string]string{
+	// Loose foreign keys.
+	"{queue}": "public.loose_foreign_keys_deleted_records",
+	"{child}": "public.members", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",
+	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
+	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
+	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
+	// Groups.
+	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
+	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",
+	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
+	// Jobs.
+	"{kind}": "kind = $3", "listJobsSQL{state}": "state = $4::text::maintenance.river_job_state",
+}
+
+// placeholder is what fill replaces.
+var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// sqlConstants are all constants of the package that are called SQL, by their names.
+func sqlConstants(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	values := map[string]ast.Expr{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, declaration := range parsed.Decls {
+			general, is := declaration.(*ast.GenDecl)
+			if !is || general.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range general.Specs {
+				if spec, is := spec.(*ast.ValueSpec); is {
+					for i := range spec.Values {
+						values[spec.Names[i].Name] = spec.Values[i]
+					}
+				}
+			}
+		}
+	}
+	constants := map[string]string{}
+	for name, value := range values {
+		if strings.HasSuffix(name, "SQL") {
+			constants[name] = text(t, value, values)
+		}
+	}
+	return constants
+}
+
+// text is a constant string: literals, other constants and their sums.
+func text(t *testing.T, e ast.Expr, constants map[string]ast.Expr) string {
+	t.Helper()
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, err := strconv.Unquote(e.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	case *ast.BinaryExpr:
+		return text(t, e.X, constants) + text(t, e.Y, constants)
+	case *ast.Ident:
+		return text(t, constants[e.Name], constants)
+	}
+	t.Fatalf("%T is no constant text", e)
+	return ""
+}
+
+// statements are the constants as they are sent, fragments put together.
+func statements(t *testing.T) map[string]string {
+	t.Helper()
+	constants := sqlConstants(t)
+	constants["purgeAllSQL with its result"] = constants["purgeAllSQL"] + constants["purgeAllResultSQL"]
+	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
+	for _, name := range fragments {
+		if _, there := constants[name]; !there {
+			t.Errorf("there is no constant %s any more: take it off the fragments", name)
+		}
+	}
+	whole := map[string]string{}
+	for name, sql := range constants {
+		if !slices.Contains(fragments, name) {
+			whole[name] = filled(t, name, sql, constants)
+		}
+	}
+	return whole
+}
+
+// filled replaces the placeholders of a statement, those of its fillings too.
+func filled(t *testing.T, name, sql string, constants map[string]string) string {
+	t.Helper()
+	for done := false; !done && placeholder.MatchString(sql); {
+		sql = placeholder.ReplaceAllStringFunc(sql, func(p string) string {
+			filling, known := fillings[name+p]
+			if !known {
+				filling, known = fillings[p]
+			}
+			if !known {
+				t.Errorf("%s: what is %s? Add it to the fillings", name, p)
+				done = true
+			}
+			return cmp.Or(constants[filling], filling)
+		})
+	}
+	return sql
+}
+
+func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
+	t.Parallel()
+	url := databases.Clone(t, devdb.Template{Name: "repo_sql", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if _, err := d.Migrate(ctx); err != nil {
+			return err
+		}
+		_, err = scheduler.MigrateQueue(ctx, d)
+		return err
+	}})
+	conn := connect(t, url)
+	all := statements(t)
+	for name, sql := range all {
+		for i, single := range split(name, sql) {
+			if _, err := conn.PgConn().Prepare(context.Background(), "", single, nil); err != nil {
+				t.Errorf("%s, statement %d: %v", name, i, err)
+			}
+		}
+	}
+	if len(all) < 60 {
+		t.Errorf("only %d statements found", len(all))
+	}
+}
+
+// split cuts the one constant that is several statements.
+func split(name, sql string) []string {
+	if name == "createQueueSQL" {
+		return slices.Collect(strings.SplitSeq(sql, ";"))
+	}
+	return []string{sql}
+}
