@@ -135,7 +135,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.insert(deleteUser(1))
-	process := exec.Command(os.Args[0]) //nolint:noctx // it is killed below
+	process := exec.Command(os.Args[0])
 	process.Env = append(os.Environ(), childVariable+"="+l.url)
 	output, err := process.StdoutPipe()
 	if err != nil {

@@ -53,15 +53,15 @@ type lab struct {
 	sql  *pgx.Conn
 }
 
-func newLab(t testing.TB) *lab {
-	t.Helper()
-	url := databases.Clone(t, migrated)
+func newLab(tb testing.TB) *lab {
+	tb.Helper()
+	url := databases.Clone(tb, migrated)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	l := &lab{TB: t, url: url, sql: conn}
+	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
+	l := &lab{TB: tb, url: url, sql: conn}
 	l.Queue, l.main = l.another()
 	return l
 }
@@ -86,9 +86,9 @@ func (l *lab) another() (*Queue, *repo.Database) {
 }
 
 // in runs do in a transaction, and commits it unless do returns an error.
-func (l *lab) in(do func(tx pgx.Tx) error) error {
+func (l *lab) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	l.Helper()
-	return pgx.BeginFunc(context.Background(), l.main.Pool(), do)
+	return pgx.BeginFunc(ctx, l.main.Pool(), do)
 }
 
 // begin begins a transaction, which is rolled back at the test's end unless it has ended before.
@@ -105,7 +105,7 @@ func (l *lab) begin() pgx.Tx {
 // insert inserts jobs and returns how many were inserted.
 func (l *lab) insert(jobs ...repo.Job) (inserted int) {
 	l.Helper()
-	err := l.in(func(tx pgx.Tx) (err error) {
+	err := l.in(context.Background(), func(tx pgx.Tx) (err error) {
 		inserted, err = l.InsertJobs(context.Background(), tx, jobs)
 		return err
 	})

@@ -16,7 +16,7 @@ func TestQueue_JobIsInsertedWithTheTransactionOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	failed := errors.New("changed its mind")
-	err := l.in(func(tx pgx.Tx) error {
+	err := l.in(context.Background(), func(tx pgx.Tx) error {
 		if n, err := l.InsertJobs(context.Background(), tx, []repo.Job{deleteUser(1)}); n != 1 || err != nil {
 			t.Errorf("%d jobs inserted, %v", n, err)
 		}
@@ -80,19 +80,25 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 		running bool
 	}{
 		"delete_placeholder_user": {
-			repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 1},
-			repo.DeletePlaceholderUser{PlaceholderUserID: 2}, true,
+			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
+			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
+			repo.DeletePlaceholderUser{PlaceholderUserID: 2},
+			true,
 		},
 		"delete_user": {
-			repo.DeleteUser{UserID: 1, Reason: "a"}, repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: &actor, SkipAuthorization: true},
-			repo.DeleteUser{UserID: 1, Reason: "b"}, true,
+			repo.DeleteUser{UserID: 1, Reason: "a"},
+			repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: &actor, SkipAuthorization: true},
+			repo.DeleteUser{UserID: 1, Reason: "b"},
+			true,
 		},
 		"destroy_group": {
 			repo.DestroyGroup{GroupID: 1}, repo.DestroyGroup{GroupID: 1, UserID: &actor}, repo.DestroyGroup{GroupID: 2}, true,
 		},
 		"continue_inactive_token_deletion": {
-			repo.ContinueInactiveTokenDeletion{PassID: "1"}, repo.ContinueInactiveTokenDeletion{PassID: "1"},
-			repo.ContinueInactiveTokenDeletion{PassID: "2"}, false,
+			repo.ContinueInactiveTokenDeletion{PassID: "1"},
+			repo.ContinueInactiveTokenDeletion{PassID: "1"},
+			repo.ContinueInactiveTokenDeletion{PassID: "2"},
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +165,7 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 	for _, jobs := range orders {
 		go func() {
 			n := 0
-			failed <- l.in(func(tx pgx.Tx) (err error) {
+			failed <- l.in(context.Background(), func(tx pgx.Tx) (err error) {
 				n, err = l.InsertJobs(context.Background(), tx, jobs)
 				return err
 			})

@@ -162,7 +162,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
 	l.insert(deleteUser(1))
 	failed := errors.New("no")
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
-		err := l.in(func(tx pgx.Tx) error {
+		err := l.in(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO changes VALUES ($1)`, r.Attempt)
 			if err := errors.Join(err, l.CompleteJob(ctx, tx, r.ID)); err != nil {
 				return err
@@ -186,14 +186,14 @@ func TestQueue_CompleteJobWorksInTheJobsOwnAttemptOnly(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.insert(deleteUser(1))
-	if err := l.in(func(tx pgx.Tx) error { return l.CompleteJob(context.Background(), tx, 1) }); err == nil {
+	if err := l.in(context.Background(), func(tx pgx.Tx) error { return l.CompleteJob(context.Background(), tx, 1) }); err == nil {
 		t.Error("completed outside an attempt")
 	}
 	lost := make(chan error, 1)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		// Another process has taken this attempt for dead and begun a new one.
-		l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp()`)
-		err := l.in(func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
+		l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp()`) //nolint:contextcheck // not this attempt's doing
+		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
 		lost <- err
 		return service.JobResult{}, err
 	}})
@@ -275,4 +275,35 @@ func TestQueue_NeedsNoSession(t *testing.T) {
 	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
 	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
 		WHERE locktype = 'advisory'`, "0")
+}
+
+// A pooler in transaction mode knows no prepared statements: the URL says so, and all works without.
+func TestQueue_WorksWithoutPreparedStatements(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.url += "&default_query_exec_mode=exec"
+	l.Queue, l.main = l.another()
+	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
+	if n := l.insert(deleteUser(1), pass, pass); n != 2 {
+		t.Errorf("%d inserted, want 2", n)
+	}
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
+		return service.JobResult{Outcome: service.JobSucceeded}, err
+	}})
+	l.until(`SELECT string_agg(concat_ws(' ', state, metadata ->> 'outcome'), ', ') FROM maintenance.river_job`,
+		"completed succeeded, completed succeeded")
+}
+
+// Whatever the host's clock says, times are those of main.
+func TestDatabaseClock_GoesOnFromTheTimeOfMain(t *testing.T) {
+	t.Parallel()
+	then := time.Date(2040, 1, 2, 3, 4, 5, 0, time.UTC)
+	clock := &databaseClock{then: then, passed: time.Now().Add(-time.Minute)}
+	if now := clock.Now(); now.Before(then.Add(time.Minute)) || now.After(then.Add(time.Minute+patience)) {
+		t.Errorf("got %s a minute after %s", now, then)
+	}
+	if at := (retries{clock}).NextRetry(&rivertype.JobRow{Attempt: 10}); at.Year() != 2040 {
+		t.Errorf("retried at %s", at)
+	}
 }

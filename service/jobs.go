@@ -100,8 +100,9 @@ func traceParent(ctx context.Context) string {
 }
 
 // linkTo is a link to the span of a traceparent, none if that is empty or malformed.
-func linkTo(parent string) trace.SpanStartOption {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+func linkTo(ctx context.Context, parent string) trace.SpanStartOption {
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		return trace.WithLinks(trace.Link{SpanContext: span})
 	}
@@ -122,7 +123,7 @@ func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(r.TraceParent), trace.WithAttributes(
+	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(ctx, r.TraceParent), trace.WithAttributes(
 		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
 		attribute.Int("maintenance.job.attempt", r.Attempt), attribute.String("maintenance.run_id", r.RunID)))
 	defer span.End()
@@ -178,8 +179,10 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	case outcome == JobRefused:
 		level = slog.LevelWarn
 	}
-	attrs := append([]any{"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
-		"duration_seconds", time.Since(j.started).Seconds()}, r.Attributes...)
+	attrs := append([]any{
+		"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
+		"duration_seconds", time.Since(j.started).Seconds(),
+	}, r.Attributes...)
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(attribute.String("maintenance.outcome", outcome), attribute.String("maintenance.reason", r.Reason))
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// placeholders are jobs delete_placeholder_user for these users.
-func placeholders(first, last int64) (jobs []repo.Job) {
-	for id := first; id <= last; id++ {
-		jobs = append(jobs, repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: id}, RunID: "run"})
+// placeholders are jobs delete_placeholder_user for the users 1 to n.
+func placeholders(n int64) (jobs []repo.Job) {
+	for id := range n {
+		jobs = append(jobs, repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: id + 1}, RunID: "run"})
 	}
 	return jobs
 }
@@ -31,7 +31,7 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
 	s := e.service("", e.withQueue)
-	e.insert(placeholders(1, 4)...)
+	e.insert(placeholders(4)...)
 	e.insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
 	e.end(2, "discarded")
 	e.end(4, "completed")
@@ -67,7 +67,7 @@ func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
 	s := e.service("", e.withQueue)
-	e.insert(placeholders(1, 1)...)
+	e.insert(placeholders(1)...)
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
@@ -121,7 +121,7 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 			t.Parallel()
 			e := newEstate(t, "", "main")
 			s := e.service("", e.withQueue)
-			e.insert(placeholders(1, 1)...)
+			e.insert(placeholders(1)...)
 			e.exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
 				scheduled_at = CASE WHEN $1 = 'available' THEN now() - interval '1 h' ELSE now() + interval '1 h' END,
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
@@ -151,7 +151,7 @@ func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
 	s := e.service("", e.withQueue)
-	e.insert(placeholders(1, 1)...)
+	e.insert(placeholders(1)...)
 	e.end(1, "cancelled")
 	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
 		t.Errorf("got %+v, %v", job, err)
@@ -162,9 +162,9 @@ func TestRetryJob_SaysWhichJobDoesTheSame(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
 	s := e.service("", e.withQueue)
-	e.insert(placeholders(1, 1)...)
+	e.insert(placeholders(1)...)
 	e.end(1, "discarded")
-	e.insert(placeholders(1, 1)...)
+	e.insert(placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
 	var duplicate *service.DuplicateJobError
 	if !errors.As(err, &duplicate) || duplicate.ID != 2 {
@@ -189,7 +189,7 @@ func TestRetryJob_RefusesUnknownJobs(t *testing.T) {
 func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
-	e.insert(placeholders(1, 3)...)
+	e.insert(placeholders(3)...)
 	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
 	for id := range int64(5) {
 		e.end(id+1, "discarded")

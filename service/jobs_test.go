@@ -30,7 +30,7 @@ func TestRescueJobs_TriesAgainWhatADeadProcessHadAtWork(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")
 	s := e.service("", e.withQueue)
-	e.insert(placeholders(1, 6)...)
+	e.insert(placeholders(6)...)
 	for id, c := range map[int64]struct {
 		state, age string
 		attempt    int
