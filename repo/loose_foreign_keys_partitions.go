@@ -122,12 +122,10 @@ func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (droppe
 	return dropped, err
 }
 
-// dropIfEmpty looks again under the lock: a deletion that was not yet committed at the first look may be now.
+// dropIfEmpty looks again under the partition's lock: a deletion that was not yet committed at the first look may be
+// now. Only then it locks the queue, which every deletion of the application needs, for the time of the drop.
 func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string) (gone bool, err error) {
-	err = execAll(ctx, tx,
-		statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE", nil},
-		statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil})
-	if err != nil {
+	if err := execAll(ctx, tx, statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE", nil}); err != nil {
 		return false, err
 	}
 	var pending bool
@@ -135,7 +133,10 @@ func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf str
 	if err != nil || pending {
 		return false, err
 	}
-	return true, execAll(ctx, tx, statement{"DROP TABLE " + leaf, nil}, statement{unmarkPartitionSQL, []any{number}})
+	err = execAll(ctx, tx,
+		statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
+		statement{"DROP TABLE " + leaf, nil}, statement{unmarkPartitionSQL, []any{number}})
+	return err == nil, err
 }
 
 type statement struct {

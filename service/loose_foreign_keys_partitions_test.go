@@ -1,0 +1,254 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// newOwnQueue is a main whose queue `caretaker lfk install` has made, with a tracked parent p and its child c.
+func newOwnQueue(t *testing.T) *estate {
+	t.Helper()
+	e := newEstate(t, "", "main")
+	if _, err := e.open[0].InstallQueue(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
+	if _, err := e.open[0].Track(context.Background(), "p", ""); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// deleteParents deletes these parents, which have a child each.
+func (e *estate) deleteParents(first, last int) {
+	e.t.Helper()
+	e.exec("main", `INSERT INTO p SELECT generate_series($1::int, $2::int)`, first, last)
+	e.exec("main", `INSERT INTO c SELECT generate_series($1::int, $2::int)`, first, last)
+	e.exec("main", `DELETE FROM p WHERE id BETWEEN $1 AND $2`, first, last)
+}
+
+func (e *estate) active(age string) {
+	e.t.Helper()
+	e.exec("main", `UPDATE maintenance.queue_partitions SET active_since = now() - $1::text::interval`, age)
+}
+
+// partitions are the leaves of the queue by their bounds, and which of them is the default.
+const partitions = `SELECT string_agg(bound, ' ' ORDER BY bound::int) || ', default ' || (
+	SELECT substring(pg_get_expr(adbin, adrelid) FROM '[0-9]+') FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+	WHERE d.adrelid = 'loose_foreign_keys_deleted_records'::regclass AND a.attname = 'partition')
+	FROM pg_inherits, LATERAL (SELECT substring(pg_get_expr(relpartbound, oid) FROM '[0-9]+') AS bound FROM pg_class WHERE oid = inhrelid) b
+	WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass`
+
+// addPartitions creates further partitions of an own queue and makes one of them the default.
+func (e *estate) addPartitions(active int, numbers ...int) {
+	e.t.Helper()
+	for _, n := range numbers {
+		e.exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_%d
+			PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%d)`, n, n))
+		e.exec("main", `INSERT INTO maintenance.queue_partitions VALUES ($1, now())`, n)
+	}
+	e.exec("main", fmt.Sprintf(`ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT %d`, active))
+}
+
+func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
+	for _, c := range []struct {
+		name, age   string
+		used        bool
+		want, lands string
+	}{
+		{"old and used", "25 hours", true, "1 2, default 2", "2"},
+		{"old and unused", "25 hours", false, "1, default 1", "1"},
+		{"young and used", "23 hours", true, "1, default 1", "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := newOwnQueue(t)
+			if c.used {
+				e.deleteParents(1, 3)
+			}
+			e.active(c.age)
+			s := e.service(oneChild)
+			wantState(t, run(t, s, "main"), repo.RunSucceeded)
+			e.wantQueue("main", "")
+			e.want("main", partitions, c.want)
+			e.deleteParents(4, 4)
+			e.want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
+			wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+			e.want("main", `SELECT count(*) FROM c`, "0")
+		})
+	}
+}
+
+func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.deleteParents(1, 3)
+	e.active("25 hours")
+	s := e.service(oneChild)
+	run(t, s, "main")
+	e.want("main", `SELECT reloptions::text FROM pg_class WHERE relname = 'loose_foreign_keys_deleted_records_2'`, "{autovacuum_vacuum_scale_factor=0.01}")
+	e.want("main", `SELECT active_since > now() - interval '1 minute' FROM maintenance.queue_partitions WHERE partition = 2`, "true")
+	run(t, s, "main")
+	e.want("main", partitions, "2, default 2")
+	e.want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "2")
+	e.want("main", `SELECT to_regclass('gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1')`, "NULL")
+}
+
+func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		active  int
+		records string
+		want    string
+	}{
+		{"one has a record for later", 3, `(1, 'public.p', 1, now() + interval '1 day', 1)`, "1 3, default 3"},
+		{"one has a record of an unknown parent", 3, `(2, 'public.unknown', 1, now(), 1)`, "2 3, default 3"},
+		{"the highest is not the default", 1, ``, "1 3, default 1"},
+		{"records of another status go with their partition", 3, `(1, 'public.p', 1, now(), 2), (2, 'public.p', 1, now(), 2)`, "3, default 3"},
+		{"a record without a time", 3, `(1, 'public.unknown', 1, NULL, 1)`, "1 3, default 3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := newOwnQueue(t)
+			e.addPartitions(c.active, 2, 3)
+			if c.records != "" {
+				e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
+			}
+			s := e.service(oneChild)
+			if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+				t.Fatal(r.State, err)
+			}
+			e.want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))
+			wantState(t, run(t, s, "main"), repo.RunSucceeded)
+			e.want("main", partitions, c.want)
+		})
+	}
+}
+
+func TestPartitions_MissingDefaultIsMended(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.addPartitions(5, 2)
+	if _, err := e.sql["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.sql["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
+		t.Fatal("the deletion succeeds, though there is no partition for its record")
+	}
+	var said bytes.Buffer
+	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "partition=5") {
+		t.Errorf("log %q", said.String())
+	}
+	e.exec("main", `DELETE FROM p`)
+	e.want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, "5")
+	e.want("main", partitions, "2 5, default 5")
+}
+
+func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, missing := range []bool{false, true} {
+		e := newDeletedParents(t, 3)
+		e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
+			CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_3 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
+			UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '9 days'`)
+		if missing {
+			e.exec("main", `ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7`)
+		}
+		const catalogue = `SELECT string_agg(concat_ws(' ', oid, relname, xmin, reloptions), ', ' ORDER BY oid) FROM pg_class WHERE relname LIKE '%loose_foreign_keys_deleted_records%'`
+		before, layout := e.value("main", catalogue), e.value("main", partitions)
+		r := run(t, e.service(oneChild), "main")
+		wantState(t, r, repo.RunSucceeded)
+		wantCounts(t, r, "processed_records=3 deleted_rows=9")
+		e.want("main", catalogue, before)
+		e.want("main", partitions, layout)
+		e.want("main", `SELECT count(*) FROM maintenance.queue_partitions`, "0")
+	}
+}
+
+func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.deleteParents(1, 3)
+	e.active("25 hours")
+	e.exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
+	open := e.connect("main")
+	if _, err := open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`); err != nil {
+		t.Fatal(err)
+	}
+	// Others go on deleting. What they wait for us is far below this time-out.
+	var over atomic.Bool
+	var wait sync.WaitGroup
+	for i := range 2 {
+		conn := e.connect("main")
+		wait.Go(func() {
+			if _, err := conn.Exec(context.Background(), `SET lock_timeout = '500ms'`); err != nil {
+				t.Error(err)
+			}
+			for id := 11 + i; id <= 5000 && !over.Load(); id += 2 {
+				if _, err := conn.Exec(context.Background(), `DELETE FROM p WHERE id = $1`, id); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var said bytes.Buffer
+	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	r := run(t, s, "main")
+	over.Store(true)
+	wait.Wait()
+	wantState(t, r, repo.RunSucceeded)
+	if r.Counts["processed_records"] < 3 || r.Counts["deleted_rows"] != 3 {
+		t.Errorf("counts %v", r.Counts)
+	}
+	e.want("main", partitions, "1, default 1")
+	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
+		t.Errorf("log %q", said.String())
+	}
+	if _, err := open.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	e.want("main", partitions, "1 2, default 2")
+}
+
+// A deletion that commits while its partition is about to be dropped must not be lost.
+func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.addPartitions(9, 9)
+	s := e.service(oneChild)
+	insert := e.connect("main")
+	for i := 2; i < 8; i++ {
+		e.addPartitions(9, i)
+		e.exec("main", `INSERT INTO c VALUES ($1)`, i)
+		if _, err := insert.Exec(t.Context(), fmt.Sprintf(`BEGIN; INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
+			VALUES (%d, 'public.p', %d)`, i, i)); err != nil {
+			t.Fatal(err)
+		}
+		r := begin(t, s, "main")
+		waitFor(t, "the drop to wait for the deletion, or to have given up", func() bool {
+			return e.value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
+				e.value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
+		})
+		if _, err := insert.Exec(t.Context(), `COMMIT`); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
+	}
+	run(t, s, "main")
+	run(t, s, "main")
+	e.want("main", `SELECT count(*) FROM c`, "0")
+	e.want("main", partitions, "9, default 9")
+}
