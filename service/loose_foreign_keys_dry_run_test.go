@@ -1,0 +1,189 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func dryRun(t *testing.T, s *service.Service) service.Run {
+	t.Helper()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// definitions are a dry run's, in words.
+func definitions(r service.Run) string {
+	var out []string
+	for _, d := range r.Definitions {
+		atLeast := ""
+		if d.AtLeast {
+			atLeast = "+"
+		}
+		out = append(out, fmt.Sprintf("%s.%s -> %s %s %d%s", d.Table, d.Column, d.Parent, d.Action, d.Rows, atLeast))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+const everyAction = `
+c: [{table: p, column: p_id, on_delete: async_delete}]
+n:
+  - {table: p, column: p_id, on_delete: async_nullify, conditions: [{column: kind, value: P}]}
+  - {table: o, column: p_id, on_delete: async_nullify, conditions: [{column: kind, value: O}]}
+u: [{table: p, column: p_id, on_delete: update_column_to, target_column: state, target_value: 4}]
+absent: [{table: p, column: p_id, on_delete: async_delete}]
+`
+
+// newEveryAction has children for every action, in two databases, of parents that are due, of one recorded twice, of
+// one that is not due, and of one alive.
+func newEveryAction(t *testing.T) *estate {
+	t.Helper()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i;
+		CREATE TABLE n (p_id integer, kind text); INSERT INTO n SELECT i % 10, CASE WHEN i % 3 = 0 THEN 'P' ELSE 'O' END FROM generate_series(1, 90) i`)
+	e.exec("ci", `CREATE TABLE c (p_id bigint PRIMARY KEY); INSERT INTO c SELECT generate_series(1, 9);
+		CREATE TABLE u (p_id bigint, state smallint); INSERT INTO u SELECT i % 10, i % 5 FROM generate_series(1, 100) i`)
+	e.deleted("main", "p", 1, 5)
+	e.deleted("main", "p", 2, 2)
+	e.deleted("main", "o", 3, 4)
+	e.deleted("main", "unknown", 1, 9)
+	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after) VALUES ('public.p', 6, now() + interval '1 hour')`)
+	return e
+}
+
+func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEveryAction(t)
+	s := e.service(everyAction, batches(3, 0))
+	main, ci := e.state("main", "c", "n", "maintenance.leases"), e.state("ci", "c", "u", "maintenance.leases")
+	dry := dryRun(t, s)
+	wantState(t, dry, repo.RunSucceeded)
+	e.wantSame("main", main, "c", "n", "maintenance.leases")
+	e.wantSame("ci", ci, "c", "u", "maintenance.leases")
+	if dry.OverLimit || dry.LeaseEpoch != 0 || dry.Reason != "" || !dry.DryRun {
+		t.Errorf("%+v", dry)
+	}
+	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
+	if got := definitions(dry); got != want {
+		t.Errorf("definitions %s\nwant %s", got, want)
+	}
+
+	real := run(t, s, "main")
+	wantState(t, real, repo.RunSucceeded)
+	if real.LeaseEpoch != 1 {
+		t.Errorf("epoch %d, want 1", real.LeaseEpoch)
+	}
+	if !slices.Equal(dry.Tables, real.Tables) {
+		t.Errorf("tables %v, then %v", dry.Tables, real.Tables)
+	}
+	wantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
+	wantCounts(t, real, "processed_records=8 deleted_rows=55 updated_rows=67")
+	if len(real.Definitions) != 0 {
+		t.Errorf("definitions %v of a real run", real.Definitions)
+	}
+	if again := dryRun(t, s); len(again.Tables) != 0 {
+		t.Errorf("tables %v after the run, want none", again.Tables)
+	}
+}
+
+func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
+	t.Parallel()
+	e := newEveryAction(t)
+	s := e.service(everyAction)
+	dry := dryRun(t, s)
+	kept, err := e.service(everyAction).Run(t.Context(), dry.ID)
+	if err != nil || definitions(kept) != definitions(dry) || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
+		t.Errorf("%+v, %v", kept, err)
+	}
+}
+
+func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
+	t.Parallel()
+	e, s, r, before := newHalfway(t)
+	dry := dryRun(t, s)
+	wantState(t, dry, repo.RunSucceeded)
+	wantCounts(t, dry, "processed_records=6 deleted_rows=18")
+	if other := dryRun(t, e.service(oneChild)); other.Counts["deleted_rows"] != 18 {
+		t.Errorf("counts %v of another replica", other.Counts)
+	}
+	e.wantSame("main", before, "c")
+	e.wantLease("main", "main", 1, true)
+	e.lift("main", caretakerApp)
+	wantCounts(t, ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
+}
+
+func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
+	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(0, 149999) i`)
+	e.deleted("main", "p", 0, 999)
+	r := dryRun(t, e.service(cAndD, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 10 }))
+	wantState(t, r, repo.RunSucceeded)
+	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
+		t.Errorf("definitions %s", got)
+	}
+	if !r.OverLimit || !strings.Contains(r.Reason, "c.p_id -> p") || strings.Contains(r.Reason, "d.p_id") {
+		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
+	}
+	wantCounts(t, r, "processed_records=1000 deleted_rows=100001")
+}
+
+func TestDryRun_ExactlyAHundredThousandRowsAreNoLowerBound(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
+	e.deleted("main", "p", 0, 999)
+	r := dryRun(t, e.service(oneChild))
+	if got := definitions(r); got != "c.p_id -> p async_delete 100000" || r.OverLimit {
+		t.Errorf("definitions %s, over_limit %t", got, r.OverLimit)
+	}
+}
+
+func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	// Counting takes a moment for every row: what the condition's value is converted to has a slow check.
+	e.exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+		IF current_setting('application_name') = 'caretaker' THEN PERFORM pg_sleep(0.05); END IF; RETURN true; END $$;
+		CREATE DOMAIN slow_text AS text CHECK (slow());
+		ALTER TABLE c ADD kind slow_text; INSERT INTO c (p_id, kind) SELECT i, 'x' FROM generate_series(1, 100) i;
+		CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1)`)
+	e.deleted("main", "p", 1, 100)
+	e.deleted("main", "o", 1, 1)
+	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
+		batches(10, 0), func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = time.Second })
+	r := dryRun(t, s)
+	wantState(t, r, repo.RunSucceeded)
+	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") || !strings.Contains(r.Reason, "c.p_id -> p") {
+		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
+	}
+	for _, d := range r.Definitions {
+		if d.Table == "c" && (!d.AtLeast || d.Rows == 0 || d.Rows >= 100) {
+			t.Errorf("%+v, want a part of the rows", d)
+		}
+	}
+}
+
+func TestDryRun_SaysWhatWouldFail(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 2)
+	e.exec("main", `CREATE TABLE d (x bigint)`)
+	before := e.state("main", "c")
+	r := dryRun(t, e.service(cAndD))
+	wantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
+	if got := definitions(r); !strings.Contains(got, "c.p_id -> p async_delete 6") {
+		t.Errorf("definitions %s", got)
+	}
+	e.wantSame("main", before, "c")
+}
