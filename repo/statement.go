@@ -16,12 +16,14 @@ import (
 type Limits struct {
 	// Statement is the statement_timeout, Lock the lock_timeout.
 	Statement, Lock time.Duration
+	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
+	ReadOnly bool
 }
 
 // settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the indexes: a list of
 // keys must not flip it to a sequential scan, nor the price of an avoided one to compilation.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
-  set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+  set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('transaction_read_only', $3, true)`
 
 // netTime is what a statement may take beyond its statement_timeout before its connection is given up.
 const netTime = 5 * time.Second
@@ -55,7 +57,7 @@ func (d *Database) underLimits(ctx context.Context, operation string, l Limits, 
 			return err
 		}
 		batch := &pgx.Batch{}
-		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
+		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), strconv.FormatBool(l.ReadOnly))
 		batch.Queue(sql, args...)
 		results := conn.SendBatch(ctx, batch)
 		_, err := results.Exec()

@@ -161,7 +161,9 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x.Log), downs: map[string]error{}}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
-	due, err := x.Database.DueParents(ctx, queue, readLimits())
+	limits := readLimits()
+	limits.ReadOnly = x.DryRun
+	due, err := x.Database.DueParents(ctx, queue, limits)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,8 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 
 // walk counts for all due records of a parent; false: the time was up first.
 func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
+	limits := readLimits()
+	limits.ReadOnly = true
 	seen := map[int64]struct{}{}
 	for {
 		if err := d.x.Stopped(); err != nil {
@@ -47,7 +49,7 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 		if d.x.Left() <= 0 {
 			return false, nil
 		}
-		records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, readLimits())
+		records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, limits)
 		if err != nil || len(records) == 0 {
 			return true, err
 		}
@@ -86,7 +88,13 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	}
 	n, err := int64(0), d.down(s)
 	if err == nil {
-		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{Statement: max(statementTime, min(singleRowTime, d.x.Left())), Lock: longLockTime})
+		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
+			Statement: max(statementTime, min(singleRowTime, d.x.Left())), Lock: longLockTime, ReadOnly: true,
+		})
+	}
+	var refused *repo.Error
+	if errors.As(err, &refused) && refused.Class() == repo.ClassTimeout && d.x.Left() <= 0 {
+		return
 	}
 	if err != nil {
 		d.markDown(s, err)
@@ -146,9 +154,10 @@ func (c *cleanup) down(s *step) error {
 	return c.downs[s.database]
 }
 
-// markDown spares the run further waiting for a database that does not answer.
+// markDown spares the run further waiting for a database that does not answer, not even with an SQLSTATE.
 func (c *cleanup) markDown(s *step, err error) {
-	if !errors.Is(err, repo.ErrUnreachable) {
+	var refused *repo.Error
+	if !errors.Is(err, repo.ErrUnreachable) || errors.As(err, &refused) && refused.SQLState != "" {
 		return
 	}
 	c.downMu.Lock()

@@ -187,3 +187,21 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 	}
 	e.wantSame("main", before, "c")
 }
+
+func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	// Comparing with the condition's value calls a function that writes.
+	e.exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
+		CREATE FUNCTION writes() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+			IF current_setting('application_name') = 'caretaker' THEN INSERT INTO written VALUES (1); END IF; RETURN true; END $$;
+		CREATE DOMAIN writing_text AS text CHECK (writes()); ALTER TABLE c ADD kind writing_text; INSERT INTO c (p_id, kind) VALUES (1, 'x')`)
+	e.deleted("main", "p", 1, 1)
+	r := dryRun(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
+		"d: [{table: p, column: p_id, on_delete: async_delete}]\n"))
+	wantFailed(t, r, "c.p_id -> p on main: unreachable, 1 records")
+	if got := definitions(r); got != "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1" {
+		t.Errorf("definitions %s", got)
+	}
+	e.want("main", `SELECT count(*) FROM written`, "0")
+}
