@@ -41,16 +41,21 @@ const (
 	destroyGroupWorkers = 2
 )
 
-// Start works jobs until Stop. While main does not answer it tries again. The error is a mistake of ours, not main's.
+// Start works jobs until Stop, if w knows any kind. While main does not answer it tries again. The error is a mistake of
+// ours, not main's.
 func (q *Queue) Start(w JobWorker) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.client != nil {
 		return errors.New("the queue has been started already")
 	}
+	kinds := w.JobKinds()
+	if len(kinds) == 0 {
+		return nil
+	}
 	stopping := make(chan struct{})
 	workers := river.NewWorkers()
-	for _, kind := range w.JobKinds() {
+	for _, kind := range kinds {
 		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](&worker{service: w, stopping: stopping}))
 	}
 	client, err := q.newClient(map[string]river.QueueConfig{
