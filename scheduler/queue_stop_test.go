@@ -34,19 +34,14 @@ func TestQueue_StopLetsAttemptsSnooze(t *testing.T) {
 
 func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(q *Queue) error{
-		"after its patience": func(q *Queue) error { return q.Stop(context.Background()) },
-		"when its caller has none": func(q *Queue) error {
-			q.config.StopPatience = time.Hour
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-			defer cancel()
-			return q.Stop(ctx)
-		},
+	for name, c := range map[string]struct{ patience, callers time.Duration }{
+		"after its patience":       {50 * time.Millisecond, time.Hour},
+		"when its caller has none": {time.Hour, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
-			l.config.StopPatience = 50 * time.Millisecond
+			l.config.StopPatience = c.patience
 			l.insert(deleteUser(1))
 			begun := make(chan struct{})
 			l.work(l.Queue, &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
@@ -55,7 +50,9 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 				return service.JobResult{}, ctx.Err()
 			}})
 			<-begun
-			if err := stop(l.Queue); err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), c.callers)
+			defer cancel()
+			if err := l.Stop(ctx); err != nil {
 				t.Fatal(err)
 			}
 			l.want(fate, "available 0")
