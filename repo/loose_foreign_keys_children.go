@@ -120,7 +120,7 @@ SELECT EXISTS (SELECT FROM fence), found, changed, 0::bigint FROM tally`
 const purgeAllRemovalSQL = `,
 removed AS (
   DELETE FROM {queue} q USING tally, unnest($6::bigint[], $7::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND (SELECT held FROM fence) = 1
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND (SELECT held FROM fence) = 1
     AND tally.found = tally.changed AND tally.found <= $5::bigint
   RETURNING q.partition, q.id
 ),

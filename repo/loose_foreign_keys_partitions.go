@@ -88,10 +88,11 @@ JOIN pg_inherits i ON i.inhparent = to_regclass($2)
 JOIN pg_class leaf ON leaf.oid = i.inhrelid
   AND pg_get_expr(leaf.relpartbound, leaf.oid) IN (format('FOR VALUES IN (%s)', number), format('FOR VALUES IN (''%s'')', number))
 JOIN pg_namespace n ON n.oid = leaf.relnamespace
-WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.partition = number AND q.status = 1)
+WHERE (SELECT true FROM {queue} q WHERE q.partition = number AND q.status = 1 ORDER BY q.fully_qualified_table_name LIMIT 1) IS NULL
 ORDER BY number`
 
-const partitionStillPendingSQL = `SELECT EXISTS (SELECT FROM {queue} WHERE partition = $1 AND status = 1)`
+const partitionStillPendingSQL = `
+SELECT EXISTS (SELECT FROM {queue} WHERE partition = $1 AND status = 1 ORDER BY fully_qualified_table_name LIMIT 1)`
 
 const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
 

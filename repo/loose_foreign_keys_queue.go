@@ -52,7 +52,8 @@ func (d *Database) Queue(ctx context.Context) (Queue, error) {
 }
 
 // dueParentsSQL is a skip scan of the partial index a leaf: its cost grows with the names it finds, not with the
-// records.
+// records. A time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading all records at once, which
+// it may for EXISTS.
 const dueParentsSQL = `
 SELECT DISTINCT due.name
 FROM unnest($1::bigint[]) AS leaf (number)
@@ -67,10 +68,15 @@ CROSS JOIN LATERAL (
     FROM parents p WHERE p.name IS NOT NULL
   )
   SELECT p.name FROM parents p
-  WHERE EXISTS (SELECT FROM {queue} q WHERE q.partition = leaf.number AND q.status = 1
-                AND q.fully_qualified_table_name = p.name AND q.consume_after <= now())
-     OR EXISTS (SELECT FROM {queue} q WHERE q.partition = leaf.number AND q.status = 1
-                AND q.fully_qualified_table_name = p.name AND q.consume_after IS NULL)
+  CROSS JOIN LATERAL (
+    SELECT q.consume_after FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name
+    ORDER BY q.consume_after LIMIT 1
+  ) oldest
+  WHERE oldest.consume_after <= now() OR oldest.consume_after IS NULL OR (
+    SELECT true FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name AND q.consume_after IS NULL
+    ORDER BY q.id LIMIT 1)
 ) due
 ORDER BY due.name`
 

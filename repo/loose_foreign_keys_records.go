@@ -5,7 +5,8 @@ import (
 )
 
 // The fates of records. Each names records by (partition, id) and touches pending ones only: a record with another
-// status belongs to another system. All return how many records they changed.
+// status belongs to another system. IS TRUE keeps the planner to the primary key: without statistics it takes the index
+// of the pending ones for a small one and reads all of it. All return how many records they changed.
 
 // recordArrays are the parameters partitions, ids.
 func recordArrays(records []Record) []any {
@@ -20,7 +21,7 @@ const removeRecordsSQL = `
 WITH ` + fenceSQL + `,
 removed AS (
   DELETE FROM {queue} q USING fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
 ),
 forgotten AS (
@@ -38,7 +39,7 @@ WITH ` + fenceSQL + `,
 changed AS (
   UPDATE {queue} q SET consume_after = now() + interval '1 minute'
   FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING 1
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed)`
@@ -60,7 +61,7 @@ changed AS (
   SET cleanup_attempts = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN coalesce(q.cleanup_attempts, 0) + 1 ELSE 0 END,
       consume_after = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN q.consume_after ELSE now() + interval '5 minutes' END
   FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.cleanup_attempts
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
@@ -98,7 +99,7 @@ postponed AS (
   UPDATE {queue} q
   SET consume_after = now() + least(interval '1 minute' * 2 ^ least(r.setbacks - 1, 10), interval '1 hour')
   FROM failed r
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND r.failures < $10
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures < $10
   RETURNING q.partition, q.id
 ),
 noted AS (
@@ -111,7 +112,7 @@ noted AS (
 ),
 dead AS (
   DELETE FROM {queue} q USING failed r
-  WHERE q.partition = r.partition AND q.id = r.id AND q.status = 1 AND r.failures >= $10
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $10
   RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, q.created_at
 ),
 buried AS (

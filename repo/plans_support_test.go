@@ -1,0 +1,155 @@
+package repo_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// sent is a statement with its arguments.
+type sent struct {
+	sql  string
+	args []any
+}
+
+// listener keeps the statements that a Database sends; those under limits come behind their settings.
+type listener struct{ statements []sent }
+
+func (l *listener) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	l.statements = append(l.statements, sent{d.SQL, d.Args})
+	return ctx
+}
+func (l *listener) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (l *listener) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (l *listener) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (l *listener) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	l.statements = append(l.statements, sent{d.SQL, d.Args})
+}
+
+// listening is a Database whose statements are kept.
+func listening(t *testing.T, url string) (*repo.Database, *listener) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{}
+	config.ConnConfig.Tracer = l
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return repo.OnPool("main", pool), l
+}
+
+// node is a node of a plan that has been carried out.
+type node struct {
+	Type      string  `json:"Node Type"`
+	Relation  string  `json:"Relation Name"`
+	IndexCond string  `json:"Index Cond"`
+	TIDCond   string  `json:"TID Cond"`
+	Loops     float64 `json:"Actual Loops"`
+	Filtered  float64 `json:"Rows Removed by Filter"`
+	Rechecked float64 `json:"Rows Removed by Index Recheck"`
+	Plans     []node
+}
+
+// all are the node and those below it.
+func (n node) all() []node {
+	nodes := []node{n}
+	for _, below := range n.Plans {
+		nodes = append(nodes, below.all()...)
+	}
+	return nodes
+}
+
+// plan carries a statement out as the last of its batch, with a custom or a generic plan, and undoes it. Leases hold
+// meanwhile.
+func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node, text string) {
+	t.Helper()
+	ctx := context.Background()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = tx.Rollback(ctx)
+		_, _ = conn.Exec(ctx, "DEALLOCATE planned")
+	}()
+	last := batch[len(batch)-1]
+	before := append([]sent{{"UPDATE maintenance.leases SET expires_at = 'infinity'", nil}}, batch[:len(batch)-1]...)
+	for _, s := range append(before, sent{"SELECT set_config('plan_cache_mode', $1, true)", []any{mode}}) {
+		if _, err := tx.Exec(ctx, s.sql, s.args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	described, err := conn.PgConn().Prepare(ctx, "", last.sql, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var arguments []string
+	for i, arg := range last.args {
+		arguments = append(arguments, literal(t, conn.TypeMap(), described.ParamOIDs[i], arg))
+	}
+	if _, err := tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned ("+strings.Join(arguments, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text)
+	if err != nil {
+		t.Fatalf("%v: %s", err, last.sql)
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.all(), text
+}
+
+func literal(t *testing.T, types *pgtype.Map, oid uint32, arg any) string {
+	t.Helper()
+	text, err := types.Encode(oid, pgtype.TextFormatCode, arg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text == nil {
+		return "NULL"
+	}
+	return "'" + strings.ReplaceAll(string(text), "'", "''") + "'"
+}
+
+// wantIndexes fails the test if a plan reads a table other than by looking things up.
+func wantIndexes(t *testing.T, nodes []node, text string) {
+	t.Helper()
+	const tooMany = 2000
+	for _, n := range nodes {
+		wrong := ""
+		switch {
+		case n.Loops == 0, strings.HasPrefix(n.Relation, "pg_"):
+		case n.Type == "Seq Scan":
+			wrong = "sequential scan"
+		case strings.HasPrefix(n.Type, "Index") && n.IndexCond == "", n.Type == "Bitmap Index Scan" && n.IndexCond == "":
+			wrong = "scan of a whole index"
+		case n.Type == "Tid Scan" && n.TIDCond == "":
+			wrong = "scan for no row"
+		case (n.Filtered+n.Rechecked)*n.Loops > tooMany:
+			wrong = fmt.Sprintf("%.0f rows read in vain", (n.Filtered+n.Rechecked)*n.Loops)
+		}
+		if wrong != "" {
+			t.Errorf("%s of %s: %s", n.Type, n.Relation, wrong)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}

@@ -1,0 +1,267 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// bigTables are children of 200,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
+// with a condition always has statistics: without, the planner takes a condition for rare, and rightly reads its index.
+const bigTables = `
+CREATE TABLE plain (id bigserial PRIMARY KEY, p_id bigint, kind text, x smallint) WITH (autovacuum_enabled = off);
+INSERT INTO plain (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON plain (p_id);
+CREATE TABLE narrow (id bigserial PRIMARY KEY, p_id integer, kind text, x smallint) WITH (autovacuum_enabled = off);
+INSERT INTO narrow (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON narrow (kind, p_id);
+CREATE INDEX ON narrow (kind);
+ANALYZE narrow;
+CREATE TABLE dense (id bigserial PRIMARY KEY, p_id bigint, kind text, x smallint) WITH (autovacuum_enabled = off);
+INSERT INTO dense (p_id, kind) SELECT i % 200, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON dense (p_id);
+CREATE TABLE composite (a integer, b integer, p_id bigint, kind text, x smallint, PRIMARY KEY (a, b)) WITH (autovacuum_enabled = off);
+INSERT INTO composite (a, b, p_id, kind) SELECT i / 100, i, i % 10000, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON composite (p_id);
+CREATE TABLE parted (id bigserial, leaf integer, p_id bigint, kind text, x smallint, PRIMARY KEY (id, leaf)) PARTITION BY LIST (leaf);
+CREATE TABLE parted_0 PARTITION OF parted FOR VALUES IN (0) WITH (autovacuum_enabled = off);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+INSERT INTO parted (leaf, p_id, kind) SELECT i % 3, i % 10000, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON parted (p_id);
+CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
+CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_3 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
+CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_4 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (4);
+ALTER TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1 SET (autovacuum_enabled = off);
+ALTER TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 SET (autovacuum_enabled = off);
+ALTER TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_3 SET (autovacuum_enabled = off);
+ALTER TABLE maintenance.record_failures SET (autovacuum_enabled = off);
+INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
+SELECT 1 + i % 3, i, 'public.p' || i % 4, i % 10000, CASE WHEN i % 10 > 0 THEN now() - i * interval '1 second' END FROM generate_series(1, 100000) i;
+INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
+SELECT 1 + i % 3, i, 1, 1, 'c.p_id -> p', 'P0001' FROM generate_series(1, 20000) i`
+
+// bigData is a database with the big tables.
+func bigData(t *testing.T) string {
+	t.Helper()
+	return databases.Clone(t, devdb.Template{Name: "repo_big", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if _, err := d.Migrate(ctx); err != nil {
+			return err
+		}
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, bigTables)
+		return err
+	}})
+}
+
+// big is the database under test.
+type big struct {
+	*repo.Database
+	t       *testing.T
+	queue   repo.Queue
+	fence   repo.Fence
+	records []repo.Record
+}
+
+func newBig(t *testing.T, d *repo.Database) *big {
+	t.Helper()
+	b := &big{Database: d, t: t}
+	var err error
+	if b.queue, err = d.Queue(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := d.AcquireLease(context.Background(), "plans", "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.fence = lease.Fence
+	// Without the lease nothing is changed: all statements find the same rows.
+	if err := d.ReleaseLease(context.Background(), b.fence); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 500 {
+		b.records = append(b.records, repo.Record{Partition: int64(1 + (i*7)%3), ID: int64(i * 7), Key: int64(i)})
+	}
+	return b
+}
+
+var generous = repo.Limits{Statement: time.Minute, Lock: time.Second}
+
+// statements are the queue's, each with a call that sends it.
+func (b *big) statements() map[string]func(context.Context) error {
+	after := repo.Position{}
+	return map[string]func(context.Context) error{
+		"due parents": func(ctx context.Context) error {
+			_, err := b.DueParents(ctx, b.queue, generous)
+			return err
+		},
+		"load": func(ctx context.Context) (err error) {
+			_, _, err = b.LoadRecords(ctx, b.queue, "public.p1", after, 500, generous)
+			return err
+		},
+		"load on": func(ctx context.Context) (err error) {
+			if _, after, err = b.LoadRecords(ctx, b.queue, "public.p1", repo.Position{}, 500, generous); err == nil {
+				_, _, err = b.LoadRecords(ctx, b.queue, "public.p1", after, 500, generous)
+			}
+			return err
+		},
+		"empty partitions": func(ctx context.Context) error {
+			_, err := b.DropPartitions(ctx, b.fence, b.queue)
+			return err
+		},
+		"remove": func(ctx context.Context) error {
+			_, err := b.RemoveRecords(ctx, b.fence, b.queue, b.records, generous)
+			return err
+		},
+		"postpone": func(ctx context.Context) error {
+			_, err := b.PostponeRecords(ctx, b.fence, b.queue, b.records, generous)
+			return err
+		},
+		"charge": func(ctx context.Context) error {
+			_, _, err := b.ChargeRecords(ctx, b.fence, b.queue, b.records, generous)
+			return err
+		},
+		"fail": func(ctx context.Context) error {
+			var failures []repo.RecordFailure
+			for _, r := range b.records {
+				failures = append(failures, repo.RecordFailure{Record: r, Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "it's"})
+			}
+			_, _, err := b.FailRecords(ctx, b.fence, b.queue, failures, generous)
+			return err
+		},
+	}
+}
+
+// childStatements are those of a definition. Its keys are 500 of which half have rows.
+func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.Context) error {
+	b.t.Helper()
+	children, err := b.Children(context.Background(), []repo.LooseForeignKey{key})
+	if err != nil || children[0] == nil {
+		b.t.Fatalf("%s: %v", key, err)
+	}
+	c := children[0]
+	var keys []int64
+	for i := range 500 {
+		keys = append(keys, int64(9750+i))
+	}
+	p := repo.Purge{Fence: b.fence, Limits: generous, Keys: keys, Cap: 20_000}
+	all := func(records []repo.Record) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := c.PurgeAll(ctx, p, b.queue, records)
+			return err
+		}
+	}
+	shares := func(skip bool) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := c.PurgeShares(ctx, p, 40, skip)
+			return err
+		}
+	}
+	return map[string]func(context.Context) error{
+		"all": all(nil), "all and removal": all(b.records), "shares": shares(false), "shares unlocked": shares(true),
+		"remaining": func(ctx context.Context) error {
+			_, err := c.Remaining(ctx, keys, generous)
+			return err
+		},
+		"count": func(ctx context.Context) error {
+			_, err := c.Count(ctx, keys, 100_000, generous)
+			return err
+		},
+	}
+}
+
+func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
+	for _, analyzed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
+			t.Parallel()
+			url := bigData(t)
+			conn := connect(t, url)
+			if analyzed {
+				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, heard := listening(t, url)
+			b := newBig(t, d)
+			calls := map[string]func(context.Context) error{}
+			for name, call := range b.statements() {
+				calls["queue "+name] = call
+			}
+			for _, table := range []string{"plain", "narrow", "dense", "composite", "parted"} {
+				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo} {
+					key := repo.LooseForeignKey{Table: table, Column: "p_id", Parent: "p1", OnDelete: action}
+					if action == repo.UpdateColumnTo {
+						key.TargetColumn, key.TargetValue = "x", "4"
+					}
+					if table == "narrow" {
+						key.Conditions = []repo.ColumnValue{{Column: "kind", Value: "1"}}
+					}
+					for name, call := range b.childStatements(key) {
+						calls[strings.Join([]string{table, action, name}, " ")] = call
+					}
+				}
+			}
+			for name, call := range calls {
+				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
+			}
+		})
+	}
+}
+
+func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T) {
+	t.Parallel()
+	url := bigData(t)
+	conn := connect(t, url)
+	d, heard := listening(t, url)
+	b := newBig(t, d)
+	if err := b.statements()["load on"](context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		nodes, text := plan(t, conn, heard.statements[len(heard.statements)-2:], mode)
+		leaves, behind := map[string]bool{}, false
+		for _, n := range nodes {
+			if n.Relation != "" && n.Loops > 0 {
+				leaves[n.Relation] = true
+			}
+			behind = behind || (n.Loops > 0 && strings.Contains(n.IndexCond, "ROW(consume_after, id) > "))
+		}
+		if len(leaves) != 1 || !behind {
+			t.Errorf("%s reads %v, behind the position: %v: %s", mode, leaves, behind, text)
+		}
+	}
+}
+
+// wantIndexPlans has a call send its statement, and looks at how it is carried out.
+func wantIndexPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
+	t.Helper()
+	heard.statements = nil
+	if err := call(context.Background()); err != nil && !errors.Is(err, repo.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+	statements := heard.statements
+	if len(statements) == 0 {
+		t.Fatal("no statement")
+	}
+	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		nodes, text := plan(t, conn, statements[max(0, len(statements)-2):], mode)
+		wantIndexes(t, nodes, text)
+	}
+}
