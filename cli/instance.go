@@ -77,25 +77,16 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 
 // wire makes the parts that do not need the network.
 func (i *instance) wire(c *config.Config) (err error) {
-	w := c.LooseForeignKeysCleanup
-	cleanup := service.LooseForeignKeysCleanupConfig{
-		WorkerConfig: service.WorkerConfig{Schedule: w.Schedule, Disabled: !w.Enabled},
-		BatchSize:    w.BatchSize, MaxDeletes: w.MaxDeletes, MaxUpdates: w.MaxUpdates, MaxRuntime: w.MaxRuntime,
-	}
-	if w.Definitions != "" {
-		if cleanup.Definitions, err = service.LoadDefinitions(w.Definitions); err != nil {
-			return err
-		}
-	}
 	i.working = c.JobsEnabled
 	if i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger}); err != nil {
 		return err
 	}
-	i.service, err = service.New(service.Config{
-		Databases: i.databases, Queue: i.queue, SchedulerOff: !c.SchedulerEnabled, Logger: i.logger,
-		LooseForeignKeysCleanup: cleanup,
-	})
+	workers, err := workers(c)
 	if err != nil {
+		return err
+	}
+	workers.Databases, workers.Queue, workers.SchedulerOff, workers.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
+	if i.service, err = service.New(workers); err != nil {
 		return err
 	}
 	if c.SchedulerEnabled {

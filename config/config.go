@@ -36,6 +36,8 @@ type Config struct {
 	// JobsEnabled lets deferred jobs be worked here; they are queued in any case.
 	JobsEnabled             bool
 	LooseForeignKeysCleanup LooseForeignKeysCleanup
+	AdjournedGroupDeletion  AdjournedGroupDeletion
+	PlaceholderUserCleanup  PlaceholderUserCleanup
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
 }
@@ -67,6 +69,20 @@ type LooseForeignKeysCleanup struct {
 	BatchSize              int
 	MaxDeletes, MaxUpdates int64
 	MaxRuntime             time.Duration
+}
+
+// AdjournedGroupDeletion configures the worker adjourned_group_deletion.
+type AdjournedGroupDeletion struct {
+	Worker
+	BatchSize int
+	Interval  time.Duration
+}
+
+// PlaceholderUserCleanup configures the worker placeholder_user_cleanup.
+type PlaceholderUserCleanup struct {
+	Worker
+	MaxAttempts, BatchSize int
+	RetryPeriod, Interval  time.Duration
 }
 
 // DatabaseNames are the databases there can be, in the order of the rotation.

@@ -30,6 +30,8 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
+		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
+		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -62,6 +64,16 @@ workers:
     max_deletes: 2
     max_updates: 3
     max_runtime: 1m30s
+  adjourned_group_deletion:
+    schedule: "0 3 * * *"
+    enabled: false
+    batch_size: 4
+    interval: 5s
+  placeholder_user_cleanup:
+    max_attempts: 6
+    retry_period: 7h
+    interval: 8s
+    batch_size: 9
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +87,10 @@ workers:
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
 			Worker: Worker{Schedule: "*/5 * * * *"}, Definitions: "d.yml",
 			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
+		},
+		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *"}, BatchSize: 4, Interval: 5 * time.Second},
+		PlaceholderUserCleanup: PlaceholderUserCleanup{
+			Worker: Worker{Enabled: true}, MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
 		},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -60,7 +60,9 @@ func (c *Config) keys() []key {
 			key{"databases." + d.Name + ".url", text, "", verbatim(&d.URL)},
 			key{"databases." + d.Name + ".replica_url", text, "", verbatim(&d.ReplicaURL)})
 	}
-	return append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
+	keys = append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
+	keys = append(keys, c.AdjournedGroupDeletion.keys("workers.adjourned_group_deletion.")...)
+	return append(keys, c.PlaceholderUserCleanup.keys("workers.placeholder_user_cleanup.")...)
 }
 
 func (w *Worker) keys(prefix string) []key {
@@ -77,6 +79,20 @@ func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
 		key{prefix + "max_deletes", integer, "", positive(&w.MaxDeletes)},
 		key{prefix + "max_updates", integer, "", positive(&w.MaxUpdates)},
 		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
+}
+
+func (w *PlaceholderUserCleanup) keys(prefix string) []key {
+	return append(w.Worker.keys(prefix),
+		key{prefix + "max_attempts", integer, "", positive(&w.MaxAttempts)},
+		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
+		key{prefix + "retry_period", duration, "", positiveDuration(&w.RetryPeriod)},
+		key{prefix + "interval", duration, "", positiveDuration(&w.Interval)})
+}
+
+func (w *AdjournedGroupDeletion) keys(prefix string) []key {
+	return append(w.Worker.keys(prefix),
+		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
+		key{prefix + "interval", duration, "", positiveDuration(&w.Interval)})
 }
 
 func verbatim(to *string) func(string) error {

@@ -164,3 +164,24 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 	}
 	return groups, d.readAncestors(ctx, s, groups, l)
 }
+
+// QueueGroupRemoval queues the removal of a group in a fenced transaction, and says whether it was inserted: one that
+// waits or runs already is enough.
+func (d *Database) QueueGroupRemoval(ctx context.Context, f Fence, queue JobQueue, job Job, l Limits) (inserted bool, err error) {
+	err = d.fencedTx(ctx, "queue the removal of a group", f, l, func(tx pgx.Tx) error {
+		n, err := queue.InsertJobs(ctx, tx, []Job{job})
+		inserted = n > 0
+		return err
+	})
+	return inserted, err
+}
+
+const waitingGroupRemovalsSQL = `
+SELECT DISTINCT (args ->> 'group_id')::bigint FROM maintenance.river_job
+WHERE kind = 'destroy_group' AND state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
+  AND (args ->> 'group_id')::bigint = ANY ($1::bigint[])`
+
+// WaitingGroupRemovals are those of the groups whose removal waits or runs already.
+func (d *Database) WaitingGroupRemovals(ctx context.Context, ids []int64, l Limits) ([]int64, error) {
+	return boundedRows(ctx, d, "look for waiting removals of groups", l, pgx.RowTo[int64], waitingGroupRemovalsSQL, ids)
+}

@@ -34,9 +34,15 @@ type restoring struct {
 	due, begun, working bool
 }
 
-// RestoreGroup restores a due group in one fenced transaction, or leaves everything as it is.
+// errTooLarge ends a restore that takes longer than the lease lasts.
+var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
+
+// RestoreGroup restores a due group in one fenced transaction of at most patience, each statement under the limits, or
+// leaves everything as it is.
 func (d *Database) RestoreGroup(ctx context.Context, f Fence, s GroupStores, a Adjournment, id int64, l Limits, patience time.Duration) (r Restoration, err error) {
-	err = d.limitedTx(ctx, "restore group", l, patience, func(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errTooLarge)
+	defer cancel()
+	err = d.limitedTx(ctx, "restore group", l, patience+netTime, func(ctx context.Context, tx pgx.Tx) error {
 		if err := holdFence(ctx, tx, f); err != nil {
 			return err
 		}
@@ -125,7 +131,8 @@ SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2
 // random ending.
 func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) {
 	to := *g
-	to.path, to.name, to.route, to.title = g.withoutSuffix(g.path), g.withoutSuffix(g.name), g.withoutSuffix(g.route), g.withoutSuffix(g.title)
+	to.path, to.name = g.withoutSuffix(g.path), g.withoutSuffix(g.name)
+	to.route, to.title = g.follow(g.route, g.path, to.path), g.follow(g.title, g.name, to.name)
 	if to.route != g.route {
 		ending, err := g.ending(ctx, tx, pathTakenSQL, to.route)
 		if err != nil {
@@ -138,9 +145,17 @@ func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) 
 		if err != nil {
 			return to, err
 		}
-		to.name, to.title = to.name+ending, to.title+ending
+		to.name, to.title = to.name+ending, g.follow(g.title, g.name, to.name+ending)
 	}
 	return to, nil
+}
+
+// follow is a full path or name after its last part has changed. One that did not end in it loses the suffix at most.
+func (g *restoring) follow(full, from, to string) string {
+	if above, follows := strings.CutSuffix(full, from); follows {
+		return above + to
+	}
+	return g.withoutSuffix(full)
 }
 
 // ending is what makes a path or name free: nothing, or a dash and five random characters.

@@ -21,6 +21,8 @@ var (
 	ErrJobLost = errors.New("job lost")
 	// ErrNotFound means that there is no such row.
 	ErrNotFound = errors.New("not found")
+	// ErrForbidden means that our role lacks a privilege; the text names the table.
+	ErrForbidden = errors.New("privilege missing")
 	// ErrNotMigrated means that the schema maintenance is missing or older than this program.
 	ErrNotMigrated = errors.New("not migrated")
 )
@@ -54,6 +56,15 @@ func (e *Error) Condition() string {
 	}
 	name := pq.ErrorCode(e.SQLState).Name()
 	return strings.TrimSpace(e.SQLState + " " + name)
+}
+
+// violated is the table and the constraint that the database complains of.
+func (e *Error) violated() (table Table, constraint string) {
+	var pgErr *pgconn.PgError
+	if errors.As(e.cause, &pgErr) {
+		table, constraint = Table{pgErr.SchemaName, pgErr.TableName}, pgErr.ConstraintName
+	}
+	return table, constraint
 }
 
 // Class sorts SQLSTATEs by what to do about them (loose_foreign_keys_cleanup.md 3.7).
@@ -102,7 +113,7 @@ func hasPrefix(code string, prefixes ...string) bool {
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
 	var pgErr *pgconn.PgError
 	switch {
-	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrJobLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable):
+	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrJobLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable), errors.Is(err, ErrForbidden):
 		return err
 	case errors.As(err, &pgErr):
 		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}

@@ -13,6 +13,9 @@ import (
 // Tx is a transaction of this package, as far as others may know it.
 type Tx = pgx.Tx
 
+// jobPatience is how long a transaction of a job may take: less than an attempt, which is given up after 60 s.
+const jobPatience = 30 * time.Second
+
 // JobQueue puts deferred jobs into the queue. Package scheduler fulfils it with River.
 type JobQueue interface {
 	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and the jobs it causes exist both or

@@ -90,7 +90,7 @@ func (d *Database) ClaimFire(ctx context.Context, worker string, fire time.Time,
 const pruneHistorySQL = `
 WITH old_fires AS (
   DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM maintenance.fires WHERE fire_time < clock_timestamp() - $1::interval LIMIT $2))
+    SELECT ctid FROM maintenance.fires WHERE claimed_at < clock_timestamp() - $1::interval LIMIT $2))
   RETURNING 1
 ),
 old_runs AS (

@@ -52,6 +52,13 @@ const (
 	errPaused    stopReason = "PAUSED"
 )
 
+// Now is T, the instant at which the run started by main's clock: what is due is decided by it.
+func (x *execution) Now() time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.run.StartedAt
+}
+
 // Elapsed is how long the run has been at work.
 func (x *execution) Elapsed() time.Duration { return time.Since(x.started) }
 

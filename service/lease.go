@@ -81,6 +81,12 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	}
 	h := &heldLease{lease, before.Add(l.ttl)}
 	l.held[d] = h
+	if d != l.home {
+		// A fence must not outlast the lease, or whoever takes that over would find it held.
+		if err := l.renewHome(ctx); errors.Is(err, repo.ErrLeaseLost) {
+			return h, err
+		}
+	}
 	return h, nil
 }
 
@@ -129,8 +135,11 @@ func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
 	}
 	_, err := l.acquire(ctx, d)
 	var held *repo.LeaseHeldError
-	if errors.As(err, &held) {
+	switch {
+	case errors.As(err, &held):
 		return fmt.Errorf("%w: %w", errFenceHeld, err)
+	case errors.Is(err, repo.ErrLeaseLost):
+		l.lost(err)
 	}
 	return err
 }
@@ -168,6 +177,10 @@ func (l *leaseSet) renew(ctx context.Context) error {
 			return err
 		}
 	}
+	return l.renewHome(ctx)
+}
+
+func (l *leaseSet) renewHome(ctx context.Context) error {
 	err := l.renewOne(ctx, l.home, l.held[l.home])
 	if err != nil && time.Now().After(l.held[l.home].until) {
 		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)

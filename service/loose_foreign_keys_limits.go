@@ -2,7 +2,6 @@ package service
 
 import (
 	"sync"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -121,57 +120,4 @@ func (l *limitReached) incomplete() bool {
 	return l.undone
 }
 
-const (
-	// firstStatementRows, maxStatementRows and statementGoal are spec/README.md section 4, bounded statements.
-	firstStatementRows = 1000
-	maxStatementRows   = 20_000
-	statementGoal      = 250 * time.Millisecond
-)
-
-// statementSizes are how many rows a statement of a definition on a home may change, learned from how long they took,
-// for the life of the process.
-type statementSizes struct {
-	mu   sync.Mutex
-	rows map[sizeKey]int64
-}
-
-type sizeKey struct{ definition, onDelete, database string }
-
-func newStatementSizes() *statementSizes { return &statementSizes{rows: map[sizeKey]int64{}} }
-
 func (s *step) sizeKey() sizeKey { return sizeKey{s.key.String(), s.key.OnDelete, s.database} }
-
-func (z *statementSizes) get(s *step) int64 {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if rows, known := z.rows[s.sizeKey()]; known {
-		return rows
-	}
-	return firstStatementRows
-}
-
-// observe learns from a statement that found rows under a cap: doubled when a capped one took under half the goal,
-// shrunk in proportion when over it.
-func (z *statementSizes) observe(s *step, took time.Duration, limit, found int64, capped bool) {
-	size := z.get(s)
-	switch {
-	case took > statementGoal:
-		base := limit
-		if found > 0 {
-			base = min(limit, found)
-		}
-		size = min(size, max(1, base*int64(statementGoal)/int64(took)))
-	case capped && limit >= size && took < statementGoal/2:
-		size = min(2*size, maxStatementRows)
-	}
-	z.set(s, size)
-}
-
-// halve learns from a statement that ran into its time-out.
-func (z *statementSizes) halve(s *step, limit int64) { z.set(s, max(1, limit/2)) }
-
-func (z *statementSizes) set(s *step, rows int64) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.rows[s.sizeKey()] = rows
-}

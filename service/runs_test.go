@@ -223,11 +223,11 @@ func TestRuns_OldHistoryIsPruned(t *testing.T) {
 		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
 	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
 		VALUES (gen_random_uuid(), 'x', 'request', 'failed', '0', now() - interval '29 days')`)
-	e.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
-		SELECT 'x', now() - interval '29 days 12 hours' - i * interval '1 minute', 'x' FROM generate_series(1, 3000) i`)
+	e.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
+		SELECT 'x', at, 'x', at FROM generate_series(1, 3000) i, LATERAL (SELECT now() - interval '29 days 12 hours' - i * interval '1 minute' AS at) x`)
 	s := e.service(oneChild)
 	run(t, s, "main")
 	e.eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
 		"1 failed, 1 running, 1 succeeded")
-	e.eventually("main", `SELECT min(fire_time) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
+	e.eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
 }

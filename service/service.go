@@ -41,6 +41,10 @@ type Config struct {
 	Logger *slog.Logger
 	// LooseForeignKeysCleanup configures that worker.
 	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig
+	// PlaceholderUserCleanup configures that worker.
+	PlaceholderUserCleanup PlaceholderUserCleanupConfig
+	// AdjournedGroupDeletion configures that worker.
+	AdjournedGroupDeletion AdjournedGroupDeletionConfig
 }
 
 // WorkerConfig is what every worker's configuration has. The zero value is the worker's default schedule, enabled.
@@ -111,9 +115,11 @@ type Service struct {
 	metrics      *metrics
 	workers      []*worker
 	// jobs are what the deferred jobs do, by kind.
-	jobs      map[string]jobWork
-	queue     repo.JobQueue
-	backlogs  *backlogs
+	jobs     map[string]jobWork
+	queue    repo.JobQueue
+	backlogs *backlogs
+	// sizes are those of sweeps and bounded removal, whichever worker they are for.
+	sizes     *statementSizes
 	leftovers leftovers
 
 	mu      sync.Mutex
@@ -136,7 +142,7 @@ func New(c Config) (*Service, error) {
 		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		active: map[*execution]struct{}{}, stopping: make(chan struct{})}
 	s.idle = sync.NewCond(&s.mu)
-	s.backlogs = newBacklogs()
+	s.backlogs, s.sizes = newBacklogs(), newStatementSizes()
 	if s.replica == "" {
 		s.replica = replicaName()
 	}
@@ -157,6 +163,8 @@ func New(c Config) (*Service, error) {
 func (s *Service) addWorkers(c Config) error {
 	for _, add := range []func(Config) (*worker, error){
 		s.looseForeignKeysCleanup,
+		s.adjournedGroupDeletion,
+		s.placeholderUserCleanup,
 	} {
 		w, err := add(c)
 		if err != nil {

@@ -44,6 +44,28 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 	return cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 }
 
+// untimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs
+// (spec/README.md section 4).
+const untimedRun = 60 * time.Second
+
+// untimed is maxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed
+// (contract.md section 4).
+func untimed(string, map[string]bool) (time.Duration, bool) { return untimedRun, false }
+
+// missingTables is missing of workers that cannot do without some tables of main.
+func (s *Service) missingTables(tables ...string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		if s.queue == nil {
+			return "no queue for its jobs", nil
+		}
+		table, err := s.main.MissingTable(ctx, tables...)
+		if err != nil || table == "" {
+			return "", err
+		}
+		return fmt.Sprintf("database main has no table %s in the application schema", table), nil
+	}
+}
+
 // leaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
 const leaseMargin = 10 * time.Second
 

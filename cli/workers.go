@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// workers turns the configuration of the workers into the service's: a field a worker.
+func workers(c *config.Config) (out service.Config, err error) {
+	if out.LooseForeignKeysCleanup, err = looseForeignKeysCleanup(c.LooseForeignKeysCleanup); err != nil {
+		return out, err
+	}
+	groups := c.AdjournedGroupDeletion
+	out.AdjournedGroupDeletion = service.AdjournedGroupDeletionConfig{
+		WorkerConfig: workerConfig(groups.Worker), BatchSize: groups.BatchSize, Interval: groups.Interval,
+	}
+	placeholders := c.PlaceholderUserCleanup
+	out.PlaceholderUserCleanup = service.PlaceholderUserCleanupConfig{
+		WorkerConfig: workerConfig(placeholders.Worker), MaxAttempts: placeholders.MaxAttempts,
+		RetryPeriod: placeholders.RetryPeriod, Interval: placeholders.Interval, BatchSize: placeholders.BatchSize,
+	}
+	return out, nil
+}
+
+func looseForeignKeysCleanup(c config.LooseForeignKeysCleanup) (out service.LooseForeignKeysCleanupConfig, err error) {
+	out = service.LooseForeignKeysCleanupConfig{
+		WorkerConfig: workerConfig(c.Worker), BatchSize: c.BatchSize,
+		MaxDeletes: c.MaxDeletes, MaxUpdates: c.MaxUpdates, MaxRuntime: c.MaxRuntime,
+	}
+	if c.Definitions != "" {
+		out.Definitions, err = service.LoadDefinitions(c.Definitions)
+	}
+	return out, err
+}
+
+func workerConfig(c config.Worker) service.WorkerConfig {
+	return service.WorkerConfig{Schedule: c.Schedule, Disabled: !c.Enabled}
+}

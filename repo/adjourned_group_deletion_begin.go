@@ -1,0 +1,200 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The beginning of a group's removal, and what is recorded of it (adjourned_group_deletion.md section 6).
+
+// GroupVerdict is what the checks of destroy_group found.
+type GroupVerdict int
+
+// The verdicts, in the order in which they are found.
+const (
+	// GroupGone: there is no such group.
+	GroupGone GroupVerdict = iota
+	// GroupNotDue: it is not marked, or not due, any more.
+	GroupNotDue
+	// GroupUserMissing: the user who wanted it is gone.
+	GroupUserMissing
+	// GroupInProgress: the user has lost the right, and somebody is deleting it.
+	GroupInProgress
+	// GroupRestored: the user has lost the right.
+	GroupRestored
+	// GroupBegun: its removal may go on.
+	GroupBegun
+)
+
+// GroupBeginning is what came of an attempt to begin.
+type GroupBeginning struct {
+	Verdict GroupVerdict
+	// UserID is for whom it is removed, nil if that is not known any more.
+	UserID *int64
+	// Restoration is set with GroupRestored.
+	Restoration Restoration
+}
+
+// errGroupCycle names what keeps a tree from being removed.
+func errGroupCycle(id int64) error {
+	return fmt.Errorf("group %d is its own ancestor: correct parent_id in namespaces", id)
+}
+
+// BeginGroupRemoval checks everything again under the lock of the group's row and begins its removal, or restores it, in
+// one transaction of at most patience. Once begun, only whether the group is there is checked.
+func (d *Database) BeginGroupRemoval(ctx context.Context, s GroupStores, a Adjournment, args DestroyGroup, l Limits, patience time.Duration) (b GroupBeginning, err error) {
+	err = d.limitedTx(ctx, "begin to remove group", l, patience, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdGuard(ctx, tx, AdvisoryLock(args.GroupID)); err != nil {
+			return err
+		}
+		b, err = beginGroup(ctx, tx, s, a, args)
+		return err
+	})
+	return b, err
+}
+
+// holdGuard makes sure that a guard holds until the transaction ends; it must come first in it.
+func holdGuard(ctx context.Context, tx pgx.Tx, g Guard) error {
+	var p parameters
+	var held bool
+	sql := "WITH " + g.sql(&p) + " SELECT EXISTS (SELECT FROM guard)"
+	err := tx.QueryRow(ctx, sql, p...).Scan(&held)
+	if err == nil && !held {
+		return g.refused()
+	}
+	return err
+}
+
+func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
+	err = lockGroup(ctx, tx, args.GroupID)
+	if errors.Is(err, ErrNotFound) {
+		return b, forgetRemoval(ctx, tx, args.GroupID)
+	}
+	if err != nil {
+		return b, err
+	}
+	if b, err = judgeGroup(ctx, tx, s, a, args); err != nil || b.Verdict != GroupBegun {
+		return b, err
+	}
+	if _, err := tx.Exec(ctx, noteRemovalSQL, args.GroupID, b.UserID); err != nil || !s.state {
+		return b, err
+	}
+	_, err = tx.Exec(ctx, progressSQL, args.GroupID)
+	return b, err
+}
+
+const judgeGroupSQL = `
+SELECT mark.ripe, mark.begun, r.user_id, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4)
+FROM namespaces n {marks} WHERE n.id = $3`
+
+// judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
+func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
+	var ripe, begun, working, known bool
+	var begunFor *int64
+	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).Scan(&ripe, &begun, &begunFor, &working, &known)
+	b.UserID = args.UserID
+	switch {
+	case err != nil:
+		return b, err
+	case begun:
+		if b.UserID == nil {
+			b.UserID = begunFor
+		}
+		b.Verdict = GroupBegun
+		return b, nil
+	case !ripe:
+		b.Verdict = GroupNotDue
+		return b, nil
+	case !known:
+		b.Verdict = GroupUserMissing
+		return b, nil
+	}
+	allowed, err := mayRemoveGroup(ctx, tx, a, args)
+	switch {
+	case err != nil:
+	case allowed:
+		b.Verdict = GroupBegun
+		err = refuseCycle(ctx, tx, args.GroupID)
+	case working:
+		b.Verdict = GroupInProgress
+	default:
+		b.Verdict = GroupRestored
+		b.Restoration, err = restoreGroup(ctx, tx, s, a, args.GroupID)
+	}
+	return b, err
+}
+
+func mayRemoveGroup(ctx context.Context, tx pgx.Tx, a Adjournment, args DestroyGroup) (bool, error) {
+	var allowed int64
+	err := tx.QueryRow(ctx, removeGroup(), a.At, []int64{args.GroupID}, []int64{*args.UserID}).Scan(&allowed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+const cycleSQL = `
+WITH RECURSIVE up (id) AS (
+  SELECT parent_id FROM namespaces WHERE id = $1
+  UNION
+  SELECT n.parent_id FROM up JOIN namespaces n ON n.id = up.id
+)
+SELECT EXISTS (SELECT FROM up WHERE id = $1)`
+
+// refuseCycle keeps a removal from beginning that could not end.
+func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
+	var cycle bool
+	err := tx.QueryRow(ctx, cycleSQL, id).Scan(&cycle)
+	if err == nil && cycle {
+		err = errGroupCycle(id)
+	}
+	return err
+}
+
+const (
+	noteRemovalSQL = `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2) ON CONFLICT (group_id) DO NOTHING`
+
+	progressSQL = `UPDATE namespaces SET state = 4 WHERE id = $1 AND state IS DISTINCT FROM 4`
+
+	forgetRemovalSQL = `DELETE FROM maintenance.group_removals WHERE group_id = $1`
+)
+
+func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
+	_, err := tx.Exec(ctx, forgetRemovalSQL, id)
+	return err
+}
+
+const (
+	// unprogressSQL leaves the state of a group alone whose removal somebody else has begun.
+	unprogressSQL = `
+UPDATE namespaces SET state = 2
+WHERE id = $1 AND type = 'Group' AND state = 4 AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1)`
+
+	noteFailureSQL = `
+UPDATE namespace_details SET state_metadata = state_metadata || jsonb_build_object('deletion_error', $2::text)
+WHERE namespace_id = $1 AND jsonb_typeof(state_metadata) = 'object'`
+)
+
+// FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks
+// stay, and that its removal has begun.
+func (d *Database) FailGroupRemoval(ctx context.Context, s GroupStores, id int64, why string, l Limits) error {
+	return d.limitedTx(ctx, "note that the group's removal failed", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdGuard(ctx, tx, AdvisoryLock(id)); err != nil {
+			return err
+		}
+		if s.state {
+			if _, err := tx.Exec(ctx, unprogressSQL, id); err != nil {
+				return err
+			}
+		}
+		if !s.metadata {
+			return nil
+		}
+		_, err := tx.Exec(ctx, noteFailureSQL, id, why)
+		return err
+	})
+}

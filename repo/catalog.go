@@ -1,0 +1,250 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Catalog is what the application schema of a database has, as far as was asked: how caretaker finds out which tables,
+// columns and foreign keys there are (schema.md section 9). It is of one moment, for one run or job, and not safe for
+// concurrent use.
+type Catalog struct {
+	Database *Database
+	tables   map[string]*Relation
+	keys     []ForeignKey
+	parts    map[Table][]part
+}
+
+// Table names a table with its schema.
+type Table struct{ Schema, Name string }
+
+// String is the table's own name, as messages and counts have it.
+func (t Table) String() string { return t.Name }
+
+func (t Table) sql() string { return quote(t.Schema, t.Name) }
+
+// Relation is a table that a catalogue was asked for.
+type Relation struct {
+	Table
+	partitioned bool
+	columns     map[string]Column
+}
+
+// Column is a column of a table.
+type Column struct {
+	// Name, and Type as PostgreSQL writes it, without modifiers.
+	Name, Type string
+	NotNull    bool
+	// HasDefault: an INSERT may leave it out.
+	HasDefault bool
+	// behind is the column, part of the primary key, that an index has directly after this one: sweeps go on behind
+	// its last value. Empty if there is no such index.
+	behind string
+}
+
+// Actions of foreign keys when the row they refer to is deleted, as PostgreSQL's confdeltype has them.
+const (
+	OnDeleteCascade = "c"
+	OnDeleteSetNull = "n"
+)
+
+// ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not of its partitions.
+type ForeignKey struct {
+	Name          string
+	Child, Parent Table
+	// Columns of the child refer to ParentColumns, one by one.
+	Columns, ParentColumns []Column
+	// OnDelete is one of the constants above, or another action, which caretaker leaves to the database.
+	OnDelete string
+	// setNull are the columns that ON DELETE SET NULL sets.
+	setNull     []string
+	partitioned bool
+}
+
+// tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger refuses every
+// write is a leftover of a split database. Only columns that were asked for are read, of $1 and $2 pair by pair.
+const tablesSQL = `
+SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'),
+  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, NULL), ''), coalesce(a.attnotnull, false),
+  coalesce(a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', false), coalesce((
+    SELECT next.attname FROM pg_index i
+    JOIN pg_class ic ON ic.oid = i.indexrelid
+    JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
+    JOIN pg_attribute next ON next.attrelid = c.oid AND next.attnum = i.indkey[1] AND next.atttypid IN ('integer'::regtype, 'bigint'::regtype)
+    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL AND i.indoption[1] & 1 = 0
+      AND EXISTS (SELECT FROM pg_index pk WHERE pk.indrelid = c.oid AND pk.indisprimary AND next.attnum = ANY (pk.indkey))
+    ORDER BY i.indnkeyatts LIMIT 1), '')
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  AND (c.relname, a.attname) IN (SELECT w.t, w.c FROM unnest($1::name[], $2::name[]) AS w (t, c))
+WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + protectedSQL
+
+// foreignKeysSQL reads all foreign keys, except those that partitions have inherited.
+const foreignKeysSQL = `
+SELECT k.conname, cn.nspname, ct.relname, ct.relkind = 'p', pn.nspname, pt.relname, k.confdeltype::text,
+  child.names, child.types, parent.names, parent.types,
+  CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN (
+    SELECT coalesce(array_agg(a.attname::text), child.names) FROM jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null')) AS s (n)
+    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = s.n::smallint)
+  ELSE child.names END
+FROM pg_constraint k
+JOIN pg_class ct ON ct.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = ct.relnamespace
+JOIN pg_class pt ON pt.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = pt.relnamespace
+CROSS JOIN LATERAL (
+  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, NULL) ORDER BY u.i) AS types
+  FROM unnest(k.conkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n) child
+CROSS JOIN LATERAL (
+  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, NULL) ORDER BY u.i) AS types
+  FROM unnest(k.confkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n) parent
+WHERE k.contype = 'f' AND k.conparentid = 0
+ORDER BY cn.nspname, ct.relname, k.conname`
+
+// Tables looks for tables with some of their columns. A table that exists and must not be read is
+// [ErrForbidden].
+func (d *Database) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
+	return d.catalog(ctx, wanted, false)
+}
+
+// Catalog is Tables with all foreign keys of the database, in one round trip.
+func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
+	return d.catalog(ctx, wanted, true)
+}
+
+func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys bool) (*Catalog, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	c := &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
+	var tables, columns []string
+	for table, names := range wanted {
+		for _, column := range append(names, "") {
+			tables, columns = append(tables, table), append(columns, column)
+		}
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(tablesSQL, tables, columns).Query(c.readTables)
+	if keys {
+		batch.Queue(foreignKeysSQL).Query(c.readKeys)
+	}
+	if err := d.wrap(ctx, "read the catalogue", d.pool.SendBatch(ctx, batch).Close()); err != nil {
+		return nil, err
+	}
+	for name, r := range c.tables {
+		if r == nil {
+			return nil, fmt.Errorf("table %s on %s: no SELECT privilege, GRANT SELECT, UPDATE, DELETE on it: %w", name, d.Name, ErrForbidden)
+		}
+	}
+	return c, nil
+}
+
+// readTables leaves nil for a table that must not be read.
+func (c *Catalog) readTables(rows pgx.Rows) error {
+	var t Table
+	var partitioned, readable bool
+	var column Column
+	_, err := pgx.ForEachRow(rows, []any{
+		&t.Schema, &t.Name, &partitioned, &readable,
+		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind,
+	}, func() error {
+		switch {
+		case !readable:
+			c.tables[t.Name] = nil
+			return nil
+		case c.tables[t.Name] == nil:
+			c.tables[t.Name] = &Relation{t, partitioned, map[string]Column{}}
+		}
+		if column.Name != "" {
+			c.tables[t.Name].columns[column.Name] = column
+		}
+		return nil
+	})
+	return err
+}
+
+func (c *Catalog) readKeys(rows pgx.Rows) error {
+	var k ForeignKey
+	var names, types, parentNames, parentTypes, setNull []string
+	_, err := pgx.ForEachRow(rows, []any{
+		&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned, &k.Parent.Schema, &k.Parent.Name,
+		&k.OnDelete, &names, &types, &parentNames, &parentTypes, &setNull,
+	}, func() error {
+		k.Columns, k.ParentColumns, k.setNull = pairColumns(names, types), pairColumns(parentNames, parentTypes), slices.Clone(setNull)
+		c.keys = append(c.keys, k)
+		return nil
+	})
+	return err
+}
+
+func pairColumns(names, types []string) []Column {
+	columns := make([]Column, len(names))
+	for i := range names {
+		columns[i] = Column{Name: names[i], Type: types[i]}
+	}
+	return columns
+}
+
+// Table is a table of the application schema, nil if it was not asked for or is not there.
+func (c *Catalog) Table(name string) *Relation { return c.tables[name] }
+
+// Column finds a column; false if it was not asked for or is not there, or its table is not.
+func (r *Relation) Column(name string) (Column, bool) {
+	if r == nil {
+		return Column{}, false
+	}
+	column, found := r.columns[name]
+	return column, found
+}
+
+// Has says whether the table and all these columns are there.
+func (r *Relation) Has(columns ...string) bool {
+	return r != nil && !slices.ContainsFunc(columns, func(name string) bool {
+		_, found := r.columns[name]
+		return !found
+	})
+}
+
+// References are the foreign keys that refer to a table, by their tables and names.
+func (c *Catalog) References(to Table) (keys []ForeignKey) {
+	for _, k := range c.keys {
+		if k.Parent == to {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Violated finds the foreign key that an error of the database names: that of rows that still refer to what was to be
+// deleted.
+func (c *Catalog) Violated(e *Error) (k ForeignKey, found bool) {
+	table, constraint := e.violated()
+	i := slices.IndexFunc(c.keys, func(k ForeignKey) bool { return k.Name == constraint && k.Child == table })
+	if i < 0 {
+		return ForeignKey{}, false
+	}
+	return c.keys[i], true
+}
+
+// Column is the child's column that refers to the parent's column of this name, "" if there is none.
+func (k ForeignKey) Column(parentColumn string) string {
+	for i, c := range k.ParentColumns {
+		if c.Name == parentColumn {
+			return k.Columns[i].Name
+		}
+	}
+	return ""
+}
+
+// ColumnNames are the child's columns as messages have them.
+func (k ForeignKey) ColumnNames() string { return joinColumns(k.Columns) }
+
+func joinColumns(columns []Column) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,123 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// catalog reads the tables with their columns, and all foreign keys.
+func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
+	b.Helper()
+	c, err := b.Catalog(context.Background(), wanted)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "all")
+	b.exec(`CREATE VIEW a_view AS SELECT id FROM users; CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.far (id bigint)`)
+	c := b.catalog(map[string][]string{
+		"users": {"id", "user_type", "nonsense"}, "keys": {"user_id"}, "p_ci_builds": {"user_id"}, "nowhere": {"id"}, "a_view": {"id"}, "far": {"id"},
+	})
+	users := c.Table("users")
+	if !users.Has("id", "user_type") || users.Has("nonsense") || users.Has("email") {
+		t.Errorf("users is %+v", users)
+	}
+	if id, _ := users.Column("id"); !id.NotNull || !id.HasDefault || id.Type != "bigint" {
+		t.Errorf("users.id is %+v", id)
+	}
+	if kind, _ := users.Column("user_type"); kind.NotNull || kind.Type != "smallint" {
+		t.Errorf("users.user_type is %+v", kind)
+	}
+	if !c.Table("p_ci_builds").Has("user_id") {
+		t.Error("a partitioned table is no table")
+	}
+	for _, name := range []string{"nowhere", "a_view", "far", "issues"} {
+		if c.Table(name) != nil || c.Table(name).Has() {
+			t.Errorf("%s is there", name)
+		}
+	}
+	if _, there := c.Rows("keys", "type", "x"); there {
+		t.Error("a column that nobody asked for is there")
+	}
+}
+
+func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY, a integer, b text, UNIQUE (a, b))`)
+	b.exec(`CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.c1 (p_id bigint REFERENCES p ON DELETE CASCADE)`)
+	b.exec(`CREATE TABLE c2 (p_id bigint REFERENCES p ON DELETE SET NULL, r bigint REFERENCES p ON DELETE RESTRICT,
+		d bigint REFERENCES p ON DELETE SET DEFAULT, n bigint REFERENCES p)`)
+	b.exec(`CREATE TABLE c3 (x integer, y text, FOREIGN KEY (x, y) REFERENCES p (a, b) ON DELETE SET NULL (x))`)
+	b.exec(`CREATE TABLE c4 (id bigint, p_id bigint REFERENCES p ON DELETE CASCADE) PARTITION BY LIST (id);
+		CREATE TABLE c4_1 PARTITION OF c4 FOR VALUES IN (1); CREATE TABLE c4_2 PARTITION OF c4 FOR VALUES IN (2)`)
+	var got []string
+	for _, k := range b.catalog(nil).References(repo.Table{Schema: "public", Name: "p"}) {
+		parent := ""
+		for _, c := range k.ParentColumns {
+			parent += " " + c.Name + ":" + c.Type
+		}
+		got = append(got, k.Child.Schema+"."+k.Child.Name+" "+k.ColumnNames()+" "+k.OnDelete+parent)
+		if k.Child.Name == "c3" && !slices.Equal(k.Nullify().Set, []string{"x"}) {
+			t.Errorf("sets %s to NULL", k.Nullify().Set)
+		}
+	}
+	want := []string{
+		"elsewhere.c1 p_id c id:bigint", "public.c2 d d id:bigint", "public.c2 n a id:bigint", "public.c2 p_id n id:bigint",
+		"public.c2 r r id:bigint", "public.c3 x,y n a:integer b:text", "public.c4 p_id c id:bigint",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	b.exec(`CREATE ROLE catalog_reader LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public TO catalog_reader; GRANT SELECT ON users TO catalog_reader`)
+	t.Cleanup(func() { b.exec(`DROP OWNED BY catalog_reader; DROP ROLE catalog_reader`) })
+	d := open(t, b.as("catalog_reader", "x"))
+	if _, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}}); err != nil {
+		t.Error(err)
+	}
+	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
+	if !errors.Is(err, repo.ErrForbidden) {
+		t.Errorf("got %v, want ErrForbidden", err)
+	}
+	wantSays(t, err, "issues", "SELECT")
+}
+
+func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
+	if c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}}); c.Table("releases") != nil || c.Table("reviews") == nil {
+		t.Error("a write-protected table is a table, or another one is none")
+	}
+}
+
+func TestCatalog_IsReadQuicklyInALargeSchema(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	b.exec(`CREATE TABLE t_0 (id bigint PRIMARY KEY)`)
+	b.exec(`DO $$ BEGIN FOR i IN 1..1000 LOOP
+		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE, c text, d text, e text)', i, i - 1, i / 2);
+	END LOOP; END $$`)
+	b.catalog(nil)
+	began := time.Now()
+	c := b.catalog(map[string][]string{"t_5": {"a"}, "t_6": {"a"}})
+	t.Logf("%s", time.Since(began))
+	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 {
+		t.Errorf("%d keys refer to t_4, want 3", n)
+	}
+}

@@ -1,0 +1,225 @@
+package repo
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The job delete_user (inactive_token_deletion.md section 6).
+
+// TokenDeletionReason is the reason of the jobs of inactive_token_deletion: those look at the tokens again.
+const TokenDeletionReason = "No active token assigned"
+
+// UserDeletion is what became of the deletion of a user.
+type UserDeletion struct {
+	// Skipped or Refused is the typed reason (spec/README.md section 4) for which nothing has changed; "" otherwise.
+	Skipped, Refused string
+	// InvalidSetting says what is wrong with the setting N, if that kept the tokens from being judged.
+	InvalidSetting string
+	// Owned are the first groups, or organizations, of which the user is the only owner.
+	Owned []int64
+	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked.
+	Projects []int64
+	// Memberships and Authorizations deleted.
+	Memberships, Authorizations int64
+	// Queued: the user is new in the queue of the ghost migration.
+	Queued bool
+}
+
+// deleting is the deletion of a user in its transaction.
+type deleting struct {
+	UserDeletion
+	tx       pgx.Tx
+	features UserFeatures
+	args     DeleteUser
+	userType int16
+}
+
+// DeleteUser blocks a user, deletes the memberships and queues the user for the ghost migration, in one transaction; or
+// says why not. Personal projects have to go before the memberships: with some left only the user is blocked. Every
+// step finds its work done if it is repeated.
+func (d *Database) DeleteUser(ctx context.Context, f UserFeatures, args DeleteUser, l Limits) (UserDeletion, error) {
+	var u deleting
+	err := d.limitedTx(ctx, "delete user", l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
+		u = deleting{tx: tx, features: f, args: args}
+		for _, step := range []func(context.Context) error{
+			u.lock, u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership, u.block, u.lookForProjects, u.leave, u.queue,
+		} {
+			if err := step(ctx); err != nil || u.ended() {
+				return err
+			}
+		}
+		return nil
+	})
+	return u.UserDeletion, err
+}
+
+func (u *deleting) ended() bool {
+	return u.Skipped != "" || u.Refused != "" || u.InvalidSetting != "" || len(u.Projects) > 0
+}
+
+const lockUserSQL = `SELECT coalesce(user_type, 0) FROM users WHERE id = $1 FOR UPDATE`
+
+// lock is step 1. Nobody inserts what refers to the user by a foreign key until the transaction ends.
+func (u *deleting) lock(ctx context.Context) error {
+	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType)
+	if errors.Is(err, pgx.ErrNoRows) {
+		u.Skipped = "TARGET_GONE"
+		return nil
+	}
+	return err
+}
+
+// Types of users that may be deleted (schema.md section 6).
+const (
+	humanType          = 0
+	projectBotType     = 6
+	serviceAccountType = 13
+)
+
+// judgeType is step 2: accounts of the system stay.
+func (u *deleting) judgeType(context.Context) error {
+	switch u.userType {
+	case humanType, projectBotType, serviceAccountType, placeholderType:
+	default:
+		u.Refused = "INTERNAL_USER"
+	}
+	return nil
+}
+
+// keptSQL locks the tokens of a bot before it judges them. $1 to $3 are the rules.
+const keptSQL = `
+SELECT coalesce(bool_or(keeps), false)
+FROM (SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t WHERE t.user_id = $4 FOR SHARE) locked`
+
+// lookAtTokens is step 3: a token that was renewed since the job was queued saves its bot.
+func (u *deleting) lookAtTokens(ctx context.Context) error {
+	if u.args.Reason != TokenDeletionReason {
+		return nil
+	}
+	if u.userType != projectBotType {
+		u.Skipped = "NOT_A_BOT"
+		return nil
+	}
+	setting, err := tokenSettingIn(ctx, u.tx, u.features)
+	switch {
+	case err != nil:
+		return err
+	case setting.Invalid != "":
+		u.InvalidSetting = setting.Invalid
+		return nil
+	case setting.Off:
+		u.Skipped = "SETTING_OFF"
+		return nil
+	}
+	var kept bool
+	err = u.tx.QueryRow(ctx, keptSQL, NewTokenRules(setting.Now, setting.Days).args(u.args.UserID)...).Scan(&kept)
+	if kept {
+		u.Skipped = "TOKEN_ACTIVE"
+	}
+	return err
+}
+
+const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND state = 'active')`
+
+// authorize is step 4. With skip_authorization the actor is a label, and may be gone.
+func (u *deleting) authorize(ctx context.Context) error {
+	actor := u.args.DeletedByID
+	if u.args.SkipAuthorization || actor != nil && *actor == u.args.UserID {
+		return nil
+	}
+	may := false
+	if actor != nil {
+		if err := u.tx.QueryRow(ctx, activeAdminSQL, *actor).Scan(&may); err != nil {
+			return err
+		}
+	}
+	if !may {
+		u.Refused = "NOT_AUTHORIZED"
+	}
+	return nil
+}
+
+const blockUserSQL = `
+UPDATE users SET state = 'blocked', updated_at = now() AT TIME ZONE 'UTC'
+WHERE id = $1 AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
+
+// block is step 7, which comes first.
+func (u *deleting) block(ctx context.Context) error {
+	_, err := u.tx.Exec(ctx, blockUserSQL, u.args.UserID)
+	return err
+}
+
+const personalProjectsSQL = `
+SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
+WHERE n.type = 'User' AND n.owner_id = $1 ORDER BY p.id LIMIT $2`
+
+// personalProjects is how many are removed before the next look.
+const personalProjects = 100
+
+// lookForProjects is step 6.
+func (u *deleting) lookForProjects(ctx context.Context) error {
+	if !u.features.namespaces || !u.features.projects {
+		return nil
+	}
+	rows, err := u.tx.Query(ctx, personalProjectsSQL, u.args.UserID, personalProjects)
+	if err != nil {
+		return err
+	}
+	u.Projects, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	return err
+}
+
+const (
+	leaveSQL = `
+DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM members WHERE user_id = $1 LIMIT $2))`
+
+	unauthorizeSQL = `
+DELETE FROM project_authorizations
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM project_authorizations WHERE user_id = $1 LIMIT $2)) AND user_id = $1`
+)
+
+// membershipBatch is how many rows one statement deletes (inactive_token_deletion.md section 6.8).
+const membershipBatch = 1000
+
+// leave is step 8.
+func (u *deleting) leave(ctx context.Context) (err error) {
+	if u.features.members {
+		if u.Memberships, err = u.deleteAll(ctx, leaveSQL); err != nil {
+			return err
+		}
+	}
+	if u.features.authorizations {
+		u.Authorizations, err = u.deleteAll(ctx, unauthorizeSQL)
+	}
+	return err
+}
+
+// deleteAll repeats a statement until it finds nothing.
+func (u *deleting) deleteAll(ctx context.Context, sql string) (deleted int64, err error) {
+	for {
+		tag, err := u.tx.Exec(ctx, sql, u.args.UserID, membershipBatch)
+		deleted += tag.RowsAffected()
+		if err != nil || tag.RowsAffected() == 0 {
+			return deleted, err
+		}
+	}
+}
+
+// queueGhostSQL leaves a row that is there as it is.
+const queueGhostSQL = `
+INSERT INTO {ghosts} (user_id, initiator_user_id, hard_delete, created_at, updated_at{type})
+VALUES ($1, $2, false, now(), now(){value}) ON CONFLICT (user_id) DO NOTHING`
+
+// queue is step 9.
+func (u *deleting) queue(ctx context.Context) error {
+	column, value, args := "", "", []any{u.args.UserID, u.args.DeletedByID}
+	if u.features.ghostType {
+		column, value, args = ", user_type", ", $3::smallint", append(args, u.userType)
+	}
+	tag, err := u.tx.Exec(ctx, fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{type}", column, "{value}", value), args...)
+	u.Queued = tag.RowsAffected() == 1
+	return err
+}

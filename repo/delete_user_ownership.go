@@ -1,0 +1,68 @@
+package repo
+
+import "context"
+
+// Whoever is the only owner of something is not deleted (inactive_token_deletion.md section 6.5).
+
+// ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at in one statement.
+const (
+	ownedNamed = 10
+	ownedPage  = 1000
+)
+
+const solelyOwnedOrganizationsSQL = `
+SELECT coalesce(array_agg(sole.organization_id), '{}') FROM (
+  SELECT o.organization_id FROM organization_users o
+  WHERE o.user_id = $1 AND o.access_level = 50 AND (
+    SELECT count(*) FROM (
+      SELECT FROM organization_users other WHERE other.organization_id = o.organization_id AND other.access_level = 50 LIMIT 2) owners) = 1
+  ORDER BY o.organization_id LIMIT $2) sole`
+
+// solelyOwnedGroupsSQL looks at a page of the groups of which $1 is a direct owner, behind $2. Nobody else is a direct
+// owner of one or of its ancestors: that one is returned. UNION ends the walk upwards at a repeated id.
+const solelyOwnedGroupsSQL = `
+WITH RECURSIVE owned AS MATERIALIZED (
+  SELECT DISTINCT n.id FROM members m JOIN namespaces n ON n.id = m.source_id AND n.type = 'Group'
+  WHERE m.user_id = $1 AND m.access_level = 50 AND m.source_id > $2 AND {direct}
+  ORDER BY n.id LIMIT $3
+),
+up (group_id, id) AS (
+  SELECT id, id FROM owned
+  UNION
+  SELECT up.group_id, n.parent_id FROM up JOIN namespaces n ON n.id = up.id WHERE n.parent_id IS NOT NULL
+),
+shared AS (
+  SELECT DISTINCT up.group_id FROM up
+  WHERE EXISTS (SELECT FROM members m WHERE m.source_id = up.id AND m.user_id <> $1 AND m.access_level = 50 AND {direct})
+)
+SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
+  ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
+
+// lookForSoleOwnership is step 5.
+func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
+	if u.features.owners {
+		if err := u.tx.QueryRow(ctx, solelyOwnedOrganizationsSQL, u.args.UserID, ownedNamed).Scan(&u.Owned); err != nil {
+			return err
+		}
+		if len(u.Owned) > 0 {
+			u.Refused = "SOLE_OWNER_OF_ORGANIZATION"
+			return nil
+		}
+	}
+	if !u.features.members || !u.features.namespaces {
+		return nil
+	}
+	sql := fill(fill(solelyOwnedGroupsSQL, "{direct}", directMembershipSQL), "{today}", "(now() AT TIME ZONE 'UTC')::date")
+	for last, n := int64(-1<<63), ownedPage; n == ownedPage && len(u.Owned) < ownedNamed; {
+		var owned []int64
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, last, ownedPage, ownedNamed-len(u.Owned)).Scan(&last, &n, &owned)
+		if err != nil {
+			return err
+		}
+		u.Owned = append(u.Owned, owned...)
+	}
+	if len(u.Owned) > 0 {
+		u.Refused = "SOLE_OWNER_OF_GROUP"
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Project bots whose tokens have all been dead for long (inactive_token_deletion.md sections 3 and 4).
+
+// Types of users (schema.md section 6) as the statements have them: 6 is a project bot, 11 an admin bot.
+
+// tokenSettingKey is the key of the setting N, tokenSettingColumn where it is.
+const (
+	tokenSettingKey    = "inactive_resource_access_tokens_delete_after_days"
+	tokenSettingColumn = "application_settings.resource_access_tokens_settings"
+)
+
+// defaultTokenDays is N where the application does not say, maxTokenDays the most that it may say.
+const (
+	defaultTokenDays = 30
+	maxTokenDays     = 36500
+)
+
+// TokenSetting is the setting N as it was found.
+type TokenSetting struct {
+	// Now is main's clock at that time.
+	Now time.Time
+	// Days is N. Off: the deletion is switched off.
+	Days int
+	Off  bool
+	// Invalid says what is wrong with the setting, and what to do, "" if nothing is.
+	Invalid string
+}
+
+// tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object is none. $1 is the
+// key, $2 the highest N.
+const tokenSettingSQL = `
+SELECT clock_timestamp(), coalesce(jsonb_typeof(s.settings), ''), coalesce(jsonb_typeof(v.value), ''),
+  coalesce(left(coalesce(v.value, s.settings)::text, 200), ''),
+  coalesce(CASE jsonb_typeof(v.value) WHEN 'number' THEN
+    CASE WHEN v.value::numeric BETWEEN 1 AND $2::integer AND v.value::numeric = trunc(v.value::numeric) THEN v.value::integer END END, 0)
+FROM (SELECT) AS always
+LEFT JOIN {settings} s ON true
+LEFT JOIN LATERAL (SELECT s.settings -> $1::text AS value) v ON true`
+
+const (
+	settingsSourceSQL   = `(SELECT resource_access_tokens_settings AS settings FROM application_settings ORDER BY id DESC LIMIT 1)`
+	noSettingsSourceSQL = `(SELECT NULL::jsonb AS settings)`
+)
+
+// foundSetting is a row of tokenSettingSQL.
+type foundSetting struct {
+	now                     time.Time
+	columnType, kind, shown string
+	days                    int
+}
+
+func (s *foundSetting) columns() []any {
+	return []any{&s.now, &s.columnType, &s.kind, &s.shown, &s.days}
+}
+
+func (f UserFeatures) tokenSettingSQL() string {
+	source := noSettingsSourceSQL
+	if f.setting {
+		source = settingsSourceSQL
+	}
+	return fill(tokenSettingSQL, "{settings}", source)
+}
+
+// judge is the table of section 3.
+func (s *foundSetting) judge() TokenSetting {
+	setting := TokenSetting{Now: s.now, Days: s.days}
+	switch {
+	case s.columnType != "" && s.columnType != "object":
+		setting.Invalid = fmt.Sprintf("%s cannot be read: %s is %s, which is no object", tokenSettingKey, tokenSettingColumn, s.shown)
+	case s.kind == "":
+		setting.Days = defaultTokenDays
+	case s.kind == "null":
+		setting.Off = true
+	case s.days == 0:
+		setting.Invalid = fmt.Sprintf("%s in %s is %s: set it to a whole number of days from 1 to %d, or to null, which switches the deletion off",
+			tokenSettingKey, tokenSettingColumn, s.shown, maxTokenDays)
+	}
+	return setting
+}
+
+// TokenSetting reads the setting N.
+func (d *Database) TokenSetting(ctx context.Context, f UserFeatures) (TokenSetting, error) {
+	var found foundSetting
+	err := d.queryRow(ctx, "read "+tokenSettingKey, found.columns(), f.tokenSettingSQL(), tokenSettingKey, maxTokenDays)
+	return found.judge(), err
+}
+
+func tokenSettingIn(ctx context.Context, tx pgx.Tx, f UserFeatures) (TokenSetting, error) {
+	var found foundSetting
+	err := tx.QueryRow(ctx, f.tokenSettingSQL(), tokenSettingKey, maxTokenDays).Scan(found.columns()...)
+	return found.judge(), err
+}
+
+// TokenRules are by what a token keeps its bot: At is T, CutOff is C.
+type TokenRules struct{ At, CutOff time.Time }
+
+// NewTokenRules are those of an instant of main's clock and a setting of so many days, each of 24 hours.
+func NewTokenRules(at time.Time, days int) TokenRules {
+	return TokenRules{At: at, CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)}
+}
+
+// args are $1 to $3 of the statements with keepsBotSQL: the UTC dates of T and C, and C in UTC. Neither the connection's
+// time zone nor the host's has a part in it.
+func (r TokenRules) args(more ...any) []any {
+	return append([]any{r.At.UTC(), r.CutOff.UTC(), r.CutOff.UTC()}, more...)
+}
+
+// keepsBotSQL says whether a token t keeps its bot: it is active, expired lately, or was revoked lately.
+const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > $1::date)
+    OR t.expires_at <= $1::date AND t.expires_at >= $2::date
+    OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
+
+// inactiveBotsSQL judges a range of bots. The tokens of each are probed, the newest first, as it is the one that most
+// likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there are. $4 is the
+// cursor, $5 the size of the range.
+const inactiveBotsSQL = `
+WITH page AS MATERIALIZED (
+  SELECT id FROM users WHERE user_type = 6 AND id > $4 ORDER BY id LIMIT $5
+),
+idle AS MATERIALIZED (
+  SELECT p.id FROM page p WHERE NOT EXISTS (
+    SELECT FROM personal_access_tokens t WHERE t.user_id = p.id AND ` + keepsBotSQL + ` ORDER BY t.id DESC OFFSET 0)
+),
+due AS MATERIALIZED (
+  SELECT i.id, (SELECT {organization} FROM users u WHERE u.id = i.id) AS organization_id FROM idle i
+  WHERE NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = i.id OFFSET 0)
+)
+SELECT (SELECT count(*) FROM page), coalesce((SELECT max(id) FROM page), $4::bigint),
+  EXISTS (SELECT FROM users WHERE user_type = 6 AND id > (SELECT max(id) FROM page)),
+  ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)`
+
+// noGhostsSQL stands in for the queue of the ghost migration where it is missing.
+const noGhostsSQL = `(SELECT NULL::bigint AS user_id WHERE false)`
+
+// BotRange is the next range of bots in the order of their ids.
+type BotRange struct {
+	// Examined bots, the highest of which is Last; with none it is where the range began.
+	Examined int
+	Last     int64
+	// More: there are bots with higher ids.
+	More bool
+	// Inactive bots that are not in the queue of the ghost migration yet, and the organization of each, 0 for none.
+	Inactive, Organizations []int64
+}
+
+// InactiveBots judges up to limit bots with ids above after.
+func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules TokenRules, after int64, limit int, l Limits) (r BotRange, err error) {
+	organization, ghosts := "0::bigint", noGhostsSQL
+	if f.organizations {
+		organization = "u.organization_id"
+	}
+	if f.ghosts != "" {
+		ghosts = quote(f.ghosts)
+	}
+	sql := fill(inactiveBotsSQL, "{organization}", organization, "{ghosts}", ghosts)
+	err = d.bounded(ctx, "look for inactive bots", l, []any{&r.Examined, &r.Last, &r.More, &r.Inactive, &r.Organizations}, sql, rules.args(after, limit)...)
+	return r, err
+}
+
+const (
+	adminBotsSQL = `
+SELECT organization_id, min(id) FROM users WHERE user_type = 11 AND organization_id = ANY ($1::bigint[]) GROUP BY organization_id`
+
+	anyAdminBotSQL = `SELECT 0::bigint, min(id) FROM users WHERE user_type = 11 HAVING min(id) IS NOT NULL`
+)
+
+// AdminBots finds the admin bots of organizations, of several the one with the lowest id. Where users have no
+// organization all have the same, with the number 0.
+func (d *Database) AdminBots(ctx context.Context, f UserFeatures, organizations []int64, l Limits) (map[int64]int64, error) {
+	sql, args := anyAdminBotSQL, []any{}
+	if f.organizations {
+		sql, args = adminBotsSQL, []any{organizations}
+	}
+	type pair struct{ Organization, Bot int64 }
+	pairs, err := boundedRows(ctx, d, "look for admin bots", l, pgx.RowToStructByPos[pair], sql, args...)
+	bots := map[int64]int64{}
+	for _, p := range pairs {
+		bots[p.Organization] = p.Bot
+	}
+	return bots, err
+}

@@ -1,0 +1,196 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A pass is one walk over all bots; where it stands is stored with the jobs of each range (inactive_token_deletion.md
+// section 5). At most one is unfinished.
+
+// TokenPass is a row of maintenance.token_passes.
+type TokenPass struct {
+	ID string
+	TokenRules
+	// Cursor is the highest id of a bot that is done.
+	Cursor int64
+}
+
+// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $4 and C = $5, or if $6 is false none.
+// Passes that were finished long ago go on the way.
+const openTokenPassSQL = `
+WITH ` + fenceSQL + `,
+forgotten AS (
+  DELETE FROM maintenance.token_passes WHERE id = ANY (ARRAY(
+    SELECT p.id FROM maintenance.token_passes p, fence WHERE p.finished_at < clock_timestamp() - interval '30 days' LIMIT 100))
+),
+unfinished AS (
+  SELECT id, started_at, cut_off, cursor FROM maintenance.token_passes WHERE finished_at IS NULL
+),
+opened AS (
+  INSERT INTO maintenance.token_passes (started_at, cut_off, today)
+  SELECT $4::timestamptz, $5::timestamptz, ($4::timestamptz AT TIME ZONE 'UTC')::date FROM fence
+  WHERE $6::boolean AND NOT EXISTS (SELECT FROM unfinished)
+  RETURNING id, started_at, cut_off, cursor
+)
+SELECT EXISTS (SELECT FROM fence), coalesce(p.id::text, ''), coalesce(p.started_at, $4), coalesce(p.cut_off, $5), coalesce(p.cursor, 0)
+FROM (SELECT) AS always LEFT JOIN (SELECT * FROM unfinished UNION ALL SELECT * FROM opened) p ON true`
+
+// OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens one with these. If
+// resume is set it opens none: the ID is "" then.
+func (d *Database) OpenTokenPass(ctx context.Context, f Fence, rules TokenRules, resume bool, l Limits) (p TokenPass, err error) {
+	err = d.fenced(ctx, "open a pass over the bots", f, l, []any{&p.ID, &p.At, &p.CutOff, &p.Cursor}, openTokenPassSQL, rules.At, rules.CutOff, !resume)
+	return p, err
+}
+
+const dropTokenPassSQL = `
+WITH ` + fenceSQL + `,
+dropped AS (
+  DELETE FROM maintenance.token_passes p USING fence WHERE p.finished_at IS NULL RETURNING 1
+)
+SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM dropped)`
+
+// DropTokenPass forgets the unfinished pass, and says whether there was one.
+func (d *Database) DropTokenPass(ctx context.Context, f Fence, l Limits) (dropped bool, err error) {
+	var n int
+	err = d.fenced(ctx, "drop the pass over the bots", f, l, []any{&n}, dropTokenPassSQL)
+	return n > 0, err
+}
+
+// TokenStep is what a range adds to its pass.
+type TokenStep struct {
+	BotRange
+	// Jobs delete_user of the inactive bots.
+	Jobs []Job
+	// Continue, if not nil, is the job that goes on with the pass, due ContinueAfter from now.
+	Continue      *Job
+	ContinueAfter time.Duration
+}
+
+// advanceTokenPassSQL: $5 is the cursor, $6 and $7 are the numbers of bots and jobs, $8 says that it was the last range.
+const advanceTokenPassSQL = `
+WITH ` + fenceSQL + `,
+advanced AS (
+  UPDATE maintenance.token_passes p
+  SET cursor = $5, examined = examined + $6, scheduled = scheduled + $7, finished_at = CASE WHEN $8 THEN clock_timestamp() END
+  FROM fence WHERE p.id = $4::text::uuid AND p.finished_at IS NULL
+  RETURNING 1
+)
+SELECT EXISTS (SELECT FROM fence), EXISTS (SELECT FROM advanced)`
+
+// AdvanceTokenPass inserts a range's jobs and moves the cursor behind it, in one fenced transaction, and returns how many
+// jobs were really inserted. A pass that is gone or finished is [ErrNotFound].
+func (d *Database) AdvanceTokenPass(ctx context.Context, f Fence, pass string, step TokenStep, queue JobQueue, l Limits) (scheduled int, err error) {
+	const operation = "advance the pass over the bots"
+	var held, advanced bool
+	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More} }
+	if len(step.Jobs) == 0 && step.Continue == nil {
+		err = d.fenced(ctx, operation, f, l, []any{&advanced}, advanceTokenPassSQL, args()...)
+		if err == nil && !advanced {
+			err = ErrNotFound
+		}
+		return 0, err
+	}
+	err = d.fencedTx(ctx, operation, f, l, func(tx pgx.Tx) (err error) {
+		if scheduled, err = queue.InsertJobs(ctx, tx, step.Jobs); err != nil {
+			return err
+		}
+		if err := queueContinuation(ctx, tx, pass, step, queue); err != nil {
+			return err
+		}
+		err = tx.QueryRow(ctx, advanceTokenPassSQL, append([]any{f.Name, f.Holder, f.Epoch}, args()...)...).Scan(&held, &advanced)
+		switch {
+		case err != nil:
+			return err
+		case !held:
+			return ErrLeaseLost
+		case !advanced:
+			return ErrNotFound
+		}
+		return nil
+	})
+	return scheduled, err
+}
+
+const dueLaterSQL = `SELECT clock_timestamp() + $1::interval`
+
+func queueContinuation(ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue JobQueue) error {
+	if step.Continue == nil {
+		return nil
+	}
+	job := *step.Continue
+	job.Args = ContinueInactiveTokenDeletion{PassID: pass}
+	if err := tx.QueryRow(ctx, dueLaterSQL, step.ContinueAfter).Scan(&job.ScheduledAt); err != nil {
+		return err
+	}
+	_, err := queue.InsertJobs(ctx, tx, []Job{job})
+	return err
+}
+
+const unfinishedTokenPassSQL = `SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
+
+// TokenPassUnfinished says whether there is something to go on with in a pass.
+func (d *Database) TokenPassUnfinished(ctx context.Context, id string) (unfinished bool, err error) {
+	err = d.queryRow(ctx, "look at the pass over the bots", []any{&unfinished}, unfinishedTokenPassSQL, id)
+	return unfinished, err
+}
+
+// newJobsSQL counts the bots of $1 that have no waiting or running job with this reason.
+const newJobsSQL = `
+SELECT count(*) FROM unnest($1::bigint[]) AS bot (id)
+WHERE NOT EXISTS (
+  SELECT FROM maintenance.river_job j
+  WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
+    AND j.args @> jsonb_build_object('user_id', bot.id, 'reason', $2::text))`
+
+// CountNewDeletions counts those of the users for whom a job delete_user with this reason would really be inserted.
+func (d *Database) CountNewDeletions(ctx context.Context, users []int64, reason string, l Limits) (n int, err error) {
+	err = d.bounded(ctx, "count jobs not yet waiting", l, []any{&n}, newJobsSQL, users, reason)
+	return n, err
+}
+
+// tokenBacklogSQL: without an unfinished pass there is no row.
+const tokenBacklogSQL = `
+SELECT p.started_at, (SELECT count(*) FROM (SELECT FROM users WHERE user_type = 6 AND id > p.cursor LIMIT $1) above),
+  EXISTS (SELECT FROM maintenance.river_job j
+    WHERE j.kind = 'continue_inactive_token_deletion' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
+      AND j.args @> jsonb_build_object('pass_id', p.id)),
+  clock_timestamp()
+FROM maintenance.token_passes p WHERE p.finished_at IS NULL`
+
+// TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its continuation waits.
+// Dead are not counted here.
+func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, err error) {
+	type row struct {
+		StartedAt time.Time
+		Above     int64
+		Waits     bool
+		ReadAt    time.Time
+	}
+	passes, err := boundedRows(ctx, d, "count the backlog", l, pgx.RowToStructByPos[row], tokenBacklogSQL, backlogCap+1)
+	for _, p := range passes {
+		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
+		if !p.Waits {
+			b.Due = p.Above
+		}
+	}
+	return b.capped(), err
+}
+
+// abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end of its process. Runs
+// that had a lease have an epoch, or are about to save theirs.
+const abandonedTokenPassSQL = `
+SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
+  AND NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
+  AND coalesce((
+    SELECT r.state = 'running' OR r.reason IN ('LEASE_LOST', 'SHUTDOWN') FROM maintenance.runs r
+    WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.lease_epoch > 0)
+    ORDER BY r.id DESC LIMIT 1), false)`
+
+// TokenPassAbandoned says whether a run of this worker that died has left a pass unfinished, and its lease has expired.
+func (d *Database) TokenPassAbandoned(ctx context.Context, worker string) (abandoned bool, err error) {
+	err = d.queryRow(ctx, "look for a pass that nobody is at work on", []any{&abandoned}, abandonedTokenPassSQL, worker)
+	return abandoned, err
+}

@@ -1,0 +1,101 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// probesAtOnce is how many tables one statement of Any looks at: each is locked while it runs.
+const probesAtOnce = 50
+
+// Any says of each of the rows whether there are some, in one round trip. All are of this database.
+func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
+	defer cancel()
+	batch := &pgx.Batch{}
+	batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
+	for first := 0; first < len(rows); first += probesAtOnce {
+		var p parameters
+		var probes []string
+		for _, r := range rows[first:min(first+probesAtOnce, len(rows))] {
+			match, _ := r.sql(&p)
+			probes = append(probes, fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match))
+		}
+		batch.Queue("SELECT ARRAY["+strings.Join(probes, ", ")+"]", p...).QueryRow(func(row pgx.Row) error {
+			var some []bool
+			err := row.Scan(&some)
+			has = append(has, some...)
+			return err
+		})
+	}
+	what := "look for rows"
+	if len(rows) == 1 {
+		what = "look for rows of " + rows[0].String()
+	}
+	return has, d.wrap(ctx, what, d.pool.SendBatch(ctx, batch).Close())
+}
+
+// takeSQL reads keys of rows that are about to be removed. Rows that somebody else has locked are left out, so that no
+// row loses its dependants while another transaction gives it to somebody else.
+const takeSQL = `
+WITH {guard},
+picked AS MATERIALIZED (
+  SELECT {keys} FROM {table} t
+  WHERE {match} AND (SELECT held FROM guard) = 1
+  LIMIT {limit} {lock}
+)
+SELECT EXISTS (SELECT FROM guard), {lists} FROM picked`
+
+// Take reads the values of some columns, as text, of at most b.Rows rows, except those with the values aside, which are
+// of the same columns. The values of a row have the same place in each list.
+func (r Rows) Take(ctx context.Context, columns []Column, aside [][]string, b Batch) (values [][]string, err error) {
+	var p parameters
+	guard := b.Guard.sql(&p)
+	match, _ := r.sql(&p)
+	if len(aside[0]) > 0 {
+		_, taken := Match{columns, aside}.sql(&p)
+		match += " AND (" + taken + ") IS NOT TRUE"
+	}
+	values = make([][]string, len(columns))
+	var keys, lists []string
+	var into []any
+	for i, c := range columns {
+		keys = append(keys, fmt.Sprintf("t.%s::text AS k%d", quote(c.Name), i))
+		lists = append(lists, fmt.Sprintf("coalesce(array_agg(k%d), '{}')", i))
+		into = append(into, &values[i])
+	}
+	lock := "FOR UPDATE"
+	if b.SkipLocked {
+		lock = "FOR UPDATE SKIP LOCKED"
+	}
+	sql := fill(takeSQL, "{guard}", guard, "{keys}", strings.Join(keys, ", "), "{table}", r.from(), "{match}", match,
+		"{limit}", p.add(b.Rows), "{lock}", lock, "{lists}", strings.Join(lists, ", "))
+	err = r.Database.guarded(ctx, "read keys of "+r.String(), b.Guard, b.Limits, into, sql, p)
+	return values, err
+}
+
+// Refer says which values are still referred to by rows with this match on them: their places in the lists.
+func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
+	var p parameters
+	last := r.Match[len(r.Match)-1]
+	rest := r
+	rest.Match = r.Match[:len(r.Match)-1]
+	var conditions, lists []string
+	for i, c := range last.Columns {
+		conditions = append(conditions, fmt.Sprintf("t.%s = k.v%d", quote(c.Name), i))
+		lists = append(lists, fmt.Sprintf("%s::text[]::%s[]", p.list(last.Values[i]), c.Type))
+	}
+	if match, _ := rest.sql(&p); match != "" {
+		conditions = append(conditions, match)
+	}
+	names := make([]string, len(lists))
+	for i := range names {
+		names[i] = fmt.Sprintf("v%d", i)
+	}
+	sql := fmt.Sprintf("SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place) WHERE EXISTS (SELECT FROM %s t WHERE %s)",
+		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(), strings.Join(conditions, " AND "))
+	return boundedRows(ctx, r.Database, "look for what refers by "+r.String(), l, pgx.RowTo[int], sql, p...)
+}

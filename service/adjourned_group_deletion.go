@@ -1,0 +1,140 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// AdjournedGroupDeletionConfig configures the worker; zero values are the defaults of contract.md section 4.
+type AdjournedGroupDeletionConfig struct {
+	WorkerConfig
+	// BatchSize is how many groups are decided about at a time; 0: 100.
+	BatchSize int
+	// Interval is how far apart the removals of a run start; 0: 20 s.
+	Interval time.Duration
+}
+
+// adjournedGroups is the worker adjourned_group_deletion (design document 51, adjourned_group_deletion.md): it queues
+// the destruction of groups whose time is up, or restores them.
+//
+// Due are the groups marked, in either store, on a date at or before the cut-off: the UTC date of T minus the setting
+// deletion_adjourned_period, in order of their ids; and those whose removal has begun.
+//
+// One run:
+//
+//  1. T is the start of the run by main's clock; the setting N is read. An invalid one fails the run.
+//  2. Page by page each due group is decided about, with three statements a page: its user exists and may remove it,
+//     destruction; the user may not, restore; there is no user, held. What has begun is destruction in any case.
+//  3. Groups below one that goes are skipped, once the job of that one is in the queue. The others have positions, in
+//     order of their ids, whatever becomes of them.
+//  4. Each group has a transaction of its own: its job, starting at T + position × interval, or its restore.
+//  5. Groups that look marked but are in no store are held; rows of the stores that make no sense are named.
+//
+// Invariants: a group is never both queued and restored by one run; nothing is deleted here. What fails is rolled back,
+// logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
+// decided, about 100 bytes a due group.
+type adjournedGroups struct {
+	config  AdjournedGroupDeletionConfig
+	service *Service
+}
+
+func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
+	config := c.AdjournedGroupDeletion
+	setDefault(&config.Schedule, "0 2 * * *")
+	setDefault(&config.BatchSize, 100)
+	setDefault(&config.Interval, 20*time.Second)
+	if config.BatchSize < 1 || config.Interval < 0 {
+		return nil, errors.New("workers.adjourned_group_deletion: batch_size must be at least 1, interval must not be negative")
+	}
+	k := &adjournedGroups{config: config, service: s}
+	return &worker{
+		name:       "adjourned_group_deletion",
+		config:     config.WorkerConfig,
+		missing:    k.missing,
+		maxRuntime: untimed,
+		work:       k.work,
+		backlog:    k.backlog,
+		actions: map[string]string{"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
+			"failed_groups": "failed"},
+	}, nil
+}
+
+func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
+	if k.service.queue == nil {
+		return "the queue of jobs is not configured", nil
+	}
+	stores, err := k.service.main.GroupStores(ctx)
+	return stores.Missing, err
+}
+
+func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
+	stores, err := x.Database.GroupStores(ctx)
+	if err != nil {
+		return err
+	}
+	days, err := k.period(ctx, stores)
+	if err != nil {
+		if invalid := (*failedError)(nil); errors.As(err, &invalid) {
+			x.Report(func(r *Run) { r.Reason = "SETTING_INVALID" })
+		}
+		return err
+	}
+	r := &groupRun{adjournedGroups: k, x: x, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days}}
+	if err := r.decide(ctx); err != nil {
+		return err
+	}
+	if err := r.act(ctx); err != nil {
+		return err
+	}
+	if err := r.lookForLostMarks(ctx); err != nil {
+		return err
+	}
+	if err := r.compareStores(ctx); err != nil {
+		return err
+	}
+	if n := x.snapshot().Counts["failed_groups"]; n > 0 {
+		x.Report(func(run *Run) { run.Reason = fmt.Sprintf("%d groups failed, the log names them", n) })
+	}
+	return nil
+}
+
+// period is the setting N. An invalid one is a [*failedError].
+func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
+	days, err := k.service.main.AdjournedPeriod(ctx, stores)
+	switch {
+	case err != nil:
+		return 0, err
+	case days == nil:
+		return 0, &failedError{"deletion_adjourned_period in application_settings is NULL: set it to a number of days, 0 or more"}
+	case *days < 0:
+		return 0, &failedError{fmt.Sprintf("deletion_adjourned_period in application_settings is %d: set it to a number of days, 0 or more", *days)}
+	}
+	return *days, nil
+}
+
+func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	stores, err := d.GroupStores(ctx)
+	if err != nil || stores.Missing != "" {
+		return repo.Backlog{}, "", err
+	}
+	now, err := d.Now(ctx)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	remark := ""
+	days, err := k.period(ctx, stores)
+	var invalid *failedError
+	if errors.As(err, &invalid) {
+		// Nothing is due then; what is marked is.
+		days, remark, err = 1<<31-1, invalid.text, nil
+	}
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	b, err := d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, backlogPatience/2)
+	return b, remark, err
+}

@@ -1,0 +1,60 @@
+package service
+
+import (
+	"context"
+)
+
+// What is wrong with the marks themselves.
+
+// lookForLostMarks holds the groups that look marked but are in no store (adjourned_group_deletion.md section 3.6).
+func (r *groupRun) lookForLostMarks(ctx context.Context) error {
+	return r.pages(func(after int64) (int64, error) {
+		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, readLimits())
+		for _, id := range lost {
+			if _, due := r.place[id]; due {
+				// It has had its outcome: it was restored, and its own name looks like a mark.
+				continue
+			}
+			r.x.Count(ctx, "held_groups", 1)
+			r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
+				"outcome", string(groupHeld), "reason", reasonScheduleLost)
+		}
+		return next, err
+	})
+}
+
+// compareStores names the marks that the two stores disagree about, due or not, and those of namespaces that are no
+// groups.
+func (r *groupRun) compareStores(ctx context.Context) error {
+	return r.pages(func(after int64) (int64, error) {
+		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, readLimits())
+		for _, o := range odd {
+			if o.NoGroup {
+				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored", "group_id", o.GroupID)
+				continue
+			}
+			r.x.Log.WarnContext(ctx, "Deletion stores disagree", "group_id", o.GroupID,
+				"group_deletion_schedules.marked_for_deletion_on", o.LegacyDate, "group_deletion_schedules.user_id", o.LegacyUser,
+				"namespace_details.deletion_scheduled_at", o.DetailsDate, "namespace_details.deletion_scheduled_by_user_id", o.DetailsUser)
+		}
+		return next, err
+	})
+}
+
+// pages calls look with 0 and then with what it returned, until that is 0 or the run has to stop.
+func (r *groupRun) pages(look func(after int64) (next int64, err error)) error {
+	for after := int64(0); ; {
+		if err := r.x.Stopped(); err != nil {
+			return err
+		}
+		if r.x.DryRun && r.x.Left() <= 0 {
+			r.x.Report(func(run *Run) { run.OverLimit = true })
+			return nil
+		}
+		next, err := look(after)
+		if err != nil || next == 0 {
+			return err
+		}
+		after = next
+	}
+}

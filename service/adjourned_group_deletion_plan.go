@@ -1,0 +1,151 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// groupRun is one run of the worker.
+type groupRun struct {
+	*adjournedGroups
+	x      *execution
+	stores repo.GroupStores
+	due    repo.Adjournment
+	groups []adjournedGroup
+	// place finds a due group by its id.
+	place map[int64]int
+}
+
+// adjournedGroup is a due group and what is to become of it.
+type adjournedGroup struct {
+	repo.DueGroup
+	outcome groupOutcome
+	reason  string
+	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that others may go with say so.
+	queued, tried bool
+	// position among the due groups that are not skipped.
+	position int
+}
+
+// groupOutcome is one of the outcomes of adjourned_group_deletion.md section 3.5.
+type groupOutcome string
+
+const (
+	groupDestruction groupOutcome = "destruction"
+	groupRestored    groupOutcome = "restored"
+	groupHeld        groupOutcome = "held"
+	groupFailed      groupOutcome = "failed"
+)
+
+// Typed reasons of groups that are not destroyed (spec/README.md section 4).
+const (
+	reasonRightsMissing      = "RIGHTS_MISSING"
+	reasonUserMissing        = "DELETING_USER_MISSING"
+	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
+	reasonScheduleLost       = "SCHEDULE_LOST"
+	reasonNoLongerMarked     = "NO_LONGER_MARKED"
+	reasonTargetGone         = "TARGET_GONE"
+)
+
+// groupCandidates is how many ids are read at a time.
+const groupCandidates = 10_000
+
+// decide reads all due groups and decides about each by itself.
+func (r *groupRun) decide(ctx context.Context) error {
+	r.place = map[int64]int{}
+	for after := int64(0); ; {
+		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, groupCandidates, readLimits())
+		if err != nil || len(candidates) == 0 {
+			return err
+		}
+		for page := range slices.Chunk(candidates, r.config.BatchSize) {
+			if err := r.x.Stopped(); err != nil {
+				return err
+			}
+			if r.x.DryRun && r.x.Left() <= 0 {
+				r.x.Report(func(run *Run) { run.OverLimit = true })
+				return nil
+			}
+			err := r.x.Batch(ctx, func(ctx context.Context) error { return r.decidePage(ctx, page) },
+				attribute.String("maintenance.phase", "decide"), attribute.Int("maintenance.groups", len(page)))
+			if err != nil {
+				return err
+			}
+		}
+		after = candidates[len(candidates)-1]
+	}
+}
+
+func (r *groupRun) decidePage(ctx context.Context, page []int64) error {
+	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, readLimits())
+	for _, g := range due {
+		outcome, reason := decideGroup(g)
+		r.place[g.ID] = len(r.groups)
+		r.groups = append(r.groups, adjournedGroup{DueGroup: g, outcome: outcome, reason: reason})
+	}
+	return err
+}
+
+// decideGroup is the table of adjourned_group_deletion.md section 3.5.
+func decideGroup(g repo.DueGroup) (groupOutcome, string) {
+	switch {
+	case g.Begun:
+		return groupDestruction, ""
+	case g.UserID == nil:
+		return groupHeld, reasonUserMissing
+	case g.Allowed:
+		return groupDestruction, ""
+	case g.InProgress:
+		return groupHeld, reasonDeletionInProgress
+	}
+	return groupRestored, reasonRightsMissing
+}
+
+// covering are the groups that others may go with: due ones with destruction, the upper before the lower.
+func (r *groupRun) covering() (above []*adjournedGroup) {
+	seen := map[int64]bool{}
+	for i := range r.groups {
+		g := &r.groups[i]
+		g.Above = slices.DeleteFunc(g.Above, func(id int64) bool {
+			place, due := r.place[id]
+			return !due || r.groups[place].outcome != groupDestruction
+		})
+		for _, id := range g.Above {
+			if !seen[id] {
+				seen[id] = true
+				above = append(above, &r.groups[r.place[id]])
+			}
+		}
+	}
+	slices.SortFunc(above, func(a, b *adjournedGroup) int {
+		return cmp.Or(cmp.Compare(len(a.Above), len(b.Above)), cmp.Compare(a.ID, b.ID))
+	})
+	return above
+}
+
+// skipped says whether a group goes with one above it.
+func (r *groupRun) skipped(g *adjournedGroup) bool {
+	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
+}
+
+// expect assumes of the covering groups that have not been tried that their jobs will be queued, and gives all groups
+// their positions.
+func (r *groupRun) expect(covering []*adjournedGroup) {
+	for _, g := range covering {
+		if !g.tried {
+			g.queued = !r.skipped(g)
+		}
+	}
+	position := 0
+	for i := range r.groups {
+		if g := &r.groups[i]; !r.skipped(g) {
+			g.position = position
+			position++
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder user that nothing
+// refers to any more (placeholder_user_cleanup.md section 5). One attempt is one transaction; a reference is no error
+// but refuses this attempt, the next one is the worker's.
+type placeholderDeletion struct {
+	databases []*repo.Database
+	queue     repo.JobQueue
+}
+
+// placeholderLimits bound each statement of the job.
+func placeholderLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
+	args, err := decode[repo.DeletePlaceholderUser](j)
+	if err != nil {
+		return JobResult{}, err
+	}
+	verdict, err := p.databases[0].DeletePlaceholder(ctx, args.PlaceholderUserID, j.ID, p.databases[1:], p.queue, j.origin(ctx), placeholderLimits())
+	if err != nil {
+		return JobResult{}, err
+	}
+	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
+	switch {
+	case verdict.Gone:
+		result.Outcome, result.Reason, result.Quiet = JobSkipped, "TARGET_GONE", true
+	case verdict.NotPlaceholder:
+		result.Outcome, result.Reason = JobSkipped, "NOT_A_PLACEHOLDER"
+	case verdict.Reference != nil:
+		result.Outcome, result.Reason = JobRefused, "STILL_REFERENCED"
+		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,
+			"table", verdict.Reference.Table, "column", verdict.Reference.Column)
+	}
+	return result, nil
+}

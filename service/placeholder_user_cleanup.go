@@ -1,0 +1,140 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// PlaceholderUserCleanupConfig configures the worker; zero values are the defaults of contract.md section 4.
+type PlaceholderUserCleanupConfig struct {
+	WorkerConfig
+	// MaxAttempts is how often a deletion is attempted; 0: 15.
+	MaxAttempts int
+	// RetryPeriod is how long to wait after an attempt; 0: 48 h.
+	RetryPeriod time.Duration
+	// Interval lies between the starts of two jobs of a run; 0: 1 s.
+	Interval time.Duration
+	// BatchSize is how many rows are claimed in one transaction; 0: 1000.
+	BatchSize int
+}
+
+// placeholderUserCleanup is the worker placeholder_user_cleanup (design document 70, placeholder_user_cleanup.md): it
+// counts an attempt for every placeholder user whose import's namespace is gone, and queues its deletion.
+//
+// Due are the rows of import_placeholder_user_details without a namespace, with fewer than max_attempts attempts, of
+// which the last is longer ago than retry_period, or that were never attempted: the query eligible_for_deletion. They
+// are taken in the order of their ids.
+//
+// One batch is one transaction:
+//
+//  1. up to batch_size rows behind the last id are claimed: attempts + 1, the time of the attempt is the run's T;
+//  2. for the row with index i in the run a job delete_placeholder_user is queued that starts at T + i × interval; a
+//     user who has a waiting job gets no second one;
+//  3. a warning is logged for each row that this was the last attempt of.
+//
+// Invariants: attempt and job exist both or neither; two runs at once count no row twice. Rows that others have locked
+// wait for the next run. A failure ends the run; what is committed stays.
+type placeholderUserCleanup struct {
+	config PlaceholderUserCleanupConfig
+	main   *repo.Database
+	queue  repo.JobQueue
+}
+
+func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
+	config := c.PlaceholderUserCleanup
+	setDefault(&config.Schedule, "0 0 * * *")
+	setDefault(&config.MaxAttempts, 15)
+	setDefault(&config.RetryPeriod, 48*time.Hour)
+	setDefault(&config.Interval, time.Second)
+	setDefault(&config.BatchSize, 1000)
+	if config.MaxAttempts < 1 || config.BatchSize < 1 || config.RetryPeriod < 0 || config.Interval < 0 {
+		return nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
+	}
+	p := &placeholderUserCleanup{config: config, main: s.main, queue: s.queue}
+	job := &placeholderDeletion{databases: s.databases, queue: s.queue}
+	s.jobs[repo.DeletePlaceholderUser{}.Kind()] = job.work
+	return &worker{
+		name:       "placeholder_user_cleanup",
+		config:     config.WorkerConfig,
+		missing:    s.missingTables("users", "import_placeholder_user_details"),
+		maxRuntime: untimed,
+		work:       p.work,
+		backlog:    p.backlog,
+		actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+	}, nil
+}
+
+// claimLimits bound each statement of a claim.
+func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+
+func (p *placeholderUserCleanup) rules(now time.Time) repo.PlaceholderRules {
+	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now}
+}
+
+func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
+	if x.DryRun {
+		return p.dryRun(ctx, x)
+	}
+	rules, last, index := p.rules(x.Now()), int64(0), 0
+	for {
+		var claim repo.PlaceholderClaim
+		err := x.Batch(ctx, func(ctx context.Context) error {
+			return x.Write(ctx, p.main, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, last, p.config.BatchSize, p.queue, x.origin(ctx), index, p.config.Interval, l)
+				return err
+			})
+		}, attribute.Int64("maintenance.after_id", last))
+		if err != nil {
+			return err
+		}
+		if claim.Last == 0 {
+			return nil
+		}
+		last, index = claim.Last, index+claim.Claimed
+		x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
+		x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
+		for _, user := range claim.Exhausted {
+			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. Making the final attempt to delete the placeholder user.", p.config.MaxAttempts), //nolint:sloglint // the contract's words
+				"placeholder_user_id", user)
+		}
+	}
+}
+
+// dryRun walks the same pages and counts what a run started now would do.
+func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution) error {
+	rules, last := p.rules(x.Now()), int64(0)
+	counted := map[int64]struct{}{}
+	for x.Left() > 0 {
+		if err := x.Stopped(); err != nil {
+			return err
+		}
+		next, users, exhausted, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
+		if err != nil || next == 0 {
+			return err
+		}
+		last = next
+		x.Count(ctx, "exhausted_users", exhausted)
+		for _, user := range users {
+			if _, again := counted[user]; !again {
+				counted[user] = struct{}{}
+				x.Count(ctx, "scheduled_jobs", 1)
+			}
+		}
+	}
+	x.Report(func(r *Run) { r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then" })
+	return nil
+}
+
+func (p *placeholderUserCleanup) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	now, err := d.Now(ctx)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	b, err := d.PlaceholderBacklog(ctx, p.rules(now), repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	return b, "", err
+}

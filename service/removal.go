@@ -1,0 +1,195 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Bounded removal of rows (spec/README.md section 4): what depends on them first, then the rows.
+
+// stillReferencedError means that rows cannot be removed because others refer to them by a foreign key that neither
+// cascades nor is set to NULL.
+type stillReferencedError struct{ table, column string }
+
+func (e *stillReferencedError) Error() string {
+	return fmt.Sprintf("%s: %s.%s", reasonStillReferenced, e.table, e.column)
+}
+
+// reasonStillReferenced is a typed reason (spec/README.md section 4).
+const reasonStillReferenced = "STILL_REFERENCED"
+
+// removal removes rows of one table with all that depends on them.
+type removal struct {
+	hand
+	catalog *repo.Catalog
+	goOn    func() error
+	// path are the tables whose rows wait for this removal. They are not entered again.
+	path []repo.Table
+	// except are tables that are left to the caller.
+	except []string
+}
+
+// hand changes rows: a [sweeper], or a rehearsal of a dry run.
+type hand interface {
+	// sweep changes all rows.
+	sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
+	// take reads values of the next rows that are to be removed; none: there are no more.
+	take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *taking) ([][]string, error)
+}
+
+// taking is how far a removal has come with the rows of one table.
+type taking struct {
+	// aside are values of rows that cannot be removed for now, by column.
+	aside [][]string
+	// after is the position behind which a rehearsal goes on.
+	after string
+	// waited: locked rows have been waited for.
+	waited bool
+}
+
+// remove deletes the rows and all that depends on them by a foreign key or by its type. Rows that are locked by others
+// are left with what they depend on: [*lockedError]; rows that must not go: [*stillReferencedError].
+func (w *sweeper) remove(ctx context.Context, rows repo.Rows) error {
+	r := &removal{hand: w, catalog: w.catalog, goOn: w.goOn}
+	return r.remove(ctx, rows)
+}
+
+// clear removes or nullifies all that depends on rows of a table, given as values of its columns, but not the rows.
+// Tables named by except, and those of path, are not touched.
+func (w *sweeper) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string) error {
+	r := &removal{hand: w, catalog: w.catalog, goOn: w.goOn, except: except}
+	_, err := r.clear(ctx, table, columns, values)
+	return err
+}
+
+// remove works in portions: keys of some rows, what depends on them, the rows.
+func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
+	columns := keyColumns(dependants(r.catalog, rows.Table))
+	if len(columns) == 0 {
+		return deleted(r.catalog, r.sweep(ctx, rows, deletion(r.catalog, rows.Table)))
+	}
+	t := &taking{aside: make([][]string, len(columns))}
+	var locked error
+	for {
+		values, err := r.take(ctx, rows, columns, t)
+		switch {
+		case err != nil:
+			return err
+		case len(values[0]) == 0:
+			return locked
+		}
+		free, err := r.clear(ctx, rows.Table, columns, values)
+		if isLocked(err) {
+			locked = err
+			t.putAside(values, free)
+		} else if err != nil {
+			return err
+		}
+		if len(free) == 0 {
+			continue
+		}
+		err = deleted(r.catalog, r.sweep(ctx, portion(rows, columns, values, free), deletion(r.catalog, rows.Table)))
+		if isLocked(err) {
+			locked = err
+			t.putAside(values, nil)
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// clear deals with the dependants of rows with these values. If some of them are locked, the places of the values that
+// nothing depends on any more are returned with the error.
+func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) (free []int, err error) {
+	inner := *r
+	inner.path = append(slices.Clone(r.path), table)
+	dependants, err := inner.present(ctx, table, columns, values)
+	if err != nil {
+		return nil, err
+	}
+	for i := range values[0] {
+		free = append(free, i)
+	}
+	var locked error
+	for _, d := range dependants {
+		rows := d.of(columns, values)
+		switch d.fate {
+		case removed:
+			err = inner.remove(ctx, rows)
+		case nullified:
+			err = r.sweep(ctx, rows, d.nullify)
+		case forbidding:
+			err = inner.forbid(ctx, d, rows)
+		}
+		if isLocked(err) {
+			locked = err
+			if free, err = inner.without(ctx, free, rows); err != nil {
+				return nil, err
+			}
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return free, locked
+}
+
+// portion of the rows with some of the values, by their places.
+func portion(rows repo.Rows, columns []repo.Column, values [][]string, places []int) repo.Rows {
+	some := make([][]string, len(columns))
+	for i := range columns {
+		for _, place := range places {
+			some[i] = append(some[i], values[i][place])
+		}
+	}
+	return rows.Where(repo.Match{Columns: columns, Values: some})
+}
+
+// putAside keeps the values that are not free from being taken again.
+func (t *taking) putAside(values [][]string, free []int) {
+	for place := range values[0] {
+		if !slices.Contains(free, place) {
+			for i := range values {
+				t.aside[i] = append(t.aside[i], values[i][place])
+			}
+		}
+	}
+}
+
+// without takes out the values that some rows still refer to.
+func (r *removal) without(ctx context.Context, free []int, rows repo.Rows) ([]int, error) {
+	if err := r.goOn(); err != nil {
+		return nil, err
+	}
+	referred, err := rows.Refer(ctx, probeLimits())
+	return slices.DeleteFunc(free, func(place int) bool { return slices.Contains(referred, place) }), err
+}
+
+// forbid is an error if there are such rows.
+func (r *removal) forbid(ctx context.Context, d dependant, rows repo.Rows) error {
+	if err := r.goOn(); err != nil {
+		return err
+	}
+	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, probeLimits())
+	switch {
+	case classOf(err, 0, repo.Limits{}) == repo.ClassLock:
+		return &lockedError{rows.String()}
+	case err == nil && has[0]:
+		return &stillReferencedError{d.table.Name, d.column}
+	}
+	return err
+}
+
+// deleted names what the database itself has found to forbid a deletion.
+func deleted(c *repo.Catalog, err error) error {
+	var refused *repo.Error
+	if errors.As(err, &refused) {
+		if key, found := c.Violated(refused); found {
+			return fmt.Errorf("%w: %w", &stillReferencedError{key.Child.Name, key.ColumnNames()}, err)
+		}
+	}
+	return err
+}

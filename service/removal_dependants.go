@@ -1,0 +1,199 @@
+package service
+
+import (
+	"context"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// dependant is a table some rows of which depend on rows of another one, its parent.
+type dependant struct {
+	table repo.Table
+	// column names the reference in messages.
+	column string
+	// parent are the columns of the parent to which the rows refer.
+	parent []repo.Column
+	// rows that refer to these values of the parent's columns.
+	rows func(values [][]string) repo.Rows
+	fate dependantFate
+	// nullify is the change where that is their fate.
+	nullify repo.Change
+}
+
+type dependantFate int
+
+const (
+	// removed with what they depend on.
+	removed dependantFate = iota
+	// nullified: they stay, without their reference.
+	nullified
+	// forbidding: they are not touched, and must not be there.
+	forbidding
+)
+
+// typedReference refers to rows of several tables by a type and an id, without a foreign key.
+type typedReference struct{ table, id, kind string }
+
+// typedReferences are the children without a foreign key (spec/README.md section 4, bounded removal), by parent table.
+func typedReferences(table string) (kind string, references []typedReference) {
+	kinds := map[string]string{
+		"issues": "Issue", "merge_requests": "MergeRequest", "snippets": "Snippet", "epics": "Epic",
+		"notes": "Note", "namespaces": "Namespace", "projects": "Project",
+	}
+	kind = kinds[table]
+	switch kind {
+	case "":
+		return "", nil
+	case "Note":
+		return kind, []typedReference{{"award_emoji", "awardable_id", "awardable_type"}}
+	case "Namespace", "Project":
+		return kind, []typedReference{{"members", "source_id", "source_type"}, {"routes", "source_id", "source_type"}}
+	}
+	return kind, []typedReference{
+		{"notes", "noteable_id", "noteable_type"},
+		{"award_emoji", "awardable_id", "awardable_type"},
+		{"todos", "target_id", "target_type"},
+		{"events", "target_id", "target_type"},
+		{"subscriptions", "subscribable_id", "subscribable_type"},
+	}
+}
+
+// outsideColumns name, by table, where the paths are of what removed rows leave outside the database.
+func outsideColumns() map[string]string {
+	return map[string]string{"snippet_repositories": "disk_path", "project_repositories": "disk_path"}
+}
+
+// forRemoval adds to the tables and columns that a catalogue is asked for those that bounded removal looks for.
+func forRemoval(wanted map[string][]string) map[string][]string {
+	for _, table := range []string{"issues", "notes", "projects"} {
+		_, references := typedReferences(table)
+		for _, r := range references {
+			wanted[r.table] = append(wanted[r.table], r.id, r.kind)
+		}
+	}
+	for table, column := range outsideColumns() {
+		wanted[table] = append(wanted[table], column)
+	}
+	return wanted
+}
+
+// deletion is the change of rows that bounded removal ends with.
+func deletion(c *repo.Catalog, t repo.Table) repo.Change {
+	column := outsideColumns()[t.Name]
+	if r := c.Table(t.Name); column == "" || r == nil || r.Table != t || !r.Has(column) {
+		column = ""
+	}
+	return repo.Change{Delete: true, Report: column}
+}
+
+// dependants are all tables that can have rows that depend on rows of this one: those that go first.
+func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
+	for _, k := range c.References(parent) {
+		d := dependant{
+			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, fate: forbidding,
+			rows: func(values [][]string) repo.Rows { return c.Children(k, values) },
+		}
+		switch k.OnDelete {
+		case repo.OnDeleteCascade:
+			d.fate = removed
+		case repo.OnDeleteSetNull:
+			d.fate, d.nullify = nullified, k.Nullify()
+		}
+		all = append(all, d)
+	}
+	kind, references := typedReferences(parent.Name)
+	for _, r := range references {
+		t := c.Table(r.table)
+		if t == nil || t.Schema != parent.Schema || !t.Has(r.id, r.kind) {
+			continue
+		}
+		all = append(all, dependant{
+			table: t.Table, column: r.id, parent: []repo.Column{{Name: "id", Type: "bigint"}},
+			rows: func(values [][]string) repo.Rows {
+				rows, _ := c.Rows(r.table, r.id, values[0]...)
+				rows.Condition = "t." + r.kind + " = '" + kind + "'"
+				return rows
+			},
+		})
+	}
+	slices.SortStableFunc(all, func(a, b dependant) int { return int(a.fate) - int(b.fate) })
+	return all
+}
+
+// keyColumns are the columns of a parent that its dependants refer to.
+func keyColumns(all []dependant) (columns []repo.Column) {
+	for _, d := range all {
+		for _, c := range d.parent {
+			if !slices.ContainsFunc(columns, func(known repo.Column) bool { return known.Name == c.Name }) {
+				columns = append(columns, c)
+			}
+		}
+	}
+	return columns
+}
+
+// of are the rows that refer to rows with these values of the parent's columns.
+func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
+	own := make([][]string, len(d.parent))
+	for i, c := range d.parent {
+		own[i] = values[slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })]
+	}
+	return d.rows(own)
+}
+
+// present are the dependants that have rows, of those that this removal is about.
+func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
+	all := slices.DeleteFunc(dependants(r.catalog, table), func(d dependant) bool {
+		entered := d.fate != nullified && slices.Contains(r.path, d.table)
+		return entered || slices.Contains(r.except, d.table.Name)
+	})
+	rows := make([]repo.Rows, len(all))
+	for i, d := range all {
+		rows[i] = d.of(columns, values)
+	}
+	has, err := probe(ctx, r.catalog.Database, r.goOn, rows)
+	if err != nil {
+		return nil, err
+	}
+	var some []dependant
+	for i, d := range all {
+		if has[i] {
+			some = append(some, d)
+		}
+	}
+	return some, nil
+}
+
+// probe says of each of the rows whether there may be some. Where that cannot be said in time for all of them at once,
+// they are asked one by one; what cannot be said even then may be.
+func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows) ([]bool, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	if err := goOn(); err != nil {
+		return nil, err
+	}
+	has, err := d.Any(ctx, rows, repo.Limits{Statement: statementTime, Lock: longLockTime})
+	if err == nil || !hinders(err) {
+		return has, err
+	}
+	has = make([]bool, len(rows))
+	for i := range rows {
+		if err := goOn(); err != nil {
+			return nil, err
+		}
+		one, err := d.Any(ctx, rows[i:i+1], probeLimits())
+		if err != nil && !hinders(err) {
+			return nil, err
+		}
+		has[i] = err != nil || one[0]
+	}
+	return has, nil
+}
+
+// hinders says whether an error is one of locks or time.
+func hinders(err error) bool {
+	class := classOf(err, 0, repo.Limits{})
+	return class == repo.ClassLock || class == repo.ClassTimeout
+}

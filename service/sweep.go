@@ -1,0 +1,231 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// writer calls do with what a write transaction in a database must check and may take: the fence of a run
+// ([execution.guarded]), the advisory lock of a job ([lockWriter]).
+type writer func(ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
+
+// guarded is the writer of a run.
+func (x *execution) guarded(ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+	return x.Write(ctx, d, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
+}
+
+// lockWriter is the writer of a job of which no two transactions may overlap, whatever process they are of.
+func lockWriter(key int64) writer {
+	return func(_ context.Context, _ *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+		return do(repo.AdvisoryLock(key), l)
+	}
+}
+
+// sweeper changes and removes rows of one database in bounded statements (spec/README.md section 4), each a transaction
+// of its own. It is for one goroutine.
+type sweeper struct {
+	catalog *repo.Catalog
+	sizes   *statementSizes
+	write   writer
+	// goOn is asked before every statement; its error ends the sweep as it is.
+	goOn func() error
+	// count hears of every change that is committed: the table, what was done, and to how many rows.
+	count func(ctx context.Context, table string, c repo.Change, rows int64)
+	// outside hears of the paths that removed rows had, of what is not in the database; nil: nobody asks.
+	outside func(ctx context.Context, paths []string)
+}
+
+// lockedError means that rows are left because somebody else has locked them: everything else is done.
+type lockedError struct{ rows string }
+
+func (e *lockedError) Error() string {
+	return "rows of " + e.rows + " are locked by another transaction"
+}
+
+// sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are
+// left: [*lockedError]. A statement that finds fewer rows than it may take, from the start, was the last.
+func (w *sweeper) sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
+	parts, err := w.parts(ctx, rows)
+	if err != nil {
+		return err
+	}
+	var locked error
+	for _, part := range parts {
+		s := &sweep{sweeper: w, rows: part, change: c}
+		err := s.run(ctx)
+		switch {
+		case isLocked(err):
+			locked = err
+		case err != nil:
+			return err
+		}
+	}
+	return locked
+}
+
+func isLocked(err error) bool {
+	var locked *lockedError
+	return errors.As(err, &locked)
+}
+
+// parts asks goOn where that costs a statement.
+func (w *sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
+	if !rows.Partitioned() {
+		return []repo.Rows{rows}, nil
+	}
+	if err := w.goOn(); err != nil {
+		return nil, err
+	}
+	return w.catalog.Parts(ctx, rows, probeLimits())
+}
+
+// probeLimits bound the statements that only look whether there are rows: like those for a single row.
+func probeLimits() repo.Limits { return repo.Limits{Statement: singleRowTime, Lock: longLockTime} }
+
+// sweepMode is how a statement behaves towards rows that somebody else has locked. Each mode starts where the one before
+// has met a lock that it does not cope with.
+type sweepMode int
+
+const (
+	// unlocked expects no locks: a statement that meets one changes nothing.
+	unlocked sweepMode = iota
+	// skippingLocked leaves locked rows out.
+	skippingLocked
+	// waitingLocked waits for them, from the start.
+	waitingLocked
+)
+
+// sweep is the change of all rows of one table or partition.
+type sweep struct {
+	*sweeper
+	rows   repo.Rows
+	change repo.Change
+	mode   sweepMode
+	// behind is where the statement before ended; nil: at the start.
+	behind *int64
+	// fruitless statements in a row have found rows and changed none.
+	fruitless int
+}
+
+func (s *sweep) sizeKey() sizeKey {
+	return sizeKey{s.rows.String(), s.change.Action(), s.rows.Database.Name}
+}
+
+func (s *sweep) run(ctx context.Context) error {
+	for done := false; !done; {
+		if err := s.goOn(); err != nil {
+			return err
+		}
+		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked}
+		r, took, err := s.statement(ctx, &b)
+		if err != nil {
+			if err = s.yield(b, took, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if done, err = s.advance(b, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sweep) limits(rows int64) repo.Limits {
+	l := repo.Limits{Statement: statementTime, Lock: lockTime}
+	if s.mode == waitingLocked {
+		l = repo.Limits{Statement: statementTime + longLockTime, Lock: longLockTime}
+	}
+	if rows == 1 {
+		l.Statement = singleRowTime
+	}
+	return l
+}
+
+// statement changes a batch and accounts for it. b keeps the limits it had.
+func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResult, took time.Duration, err error) {
+	err = s.write(ctx, s.rows.Database, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
+		b.Guard, b.Limits = g, l
+		began := time.Now()
+		r, err = s.rows.Sweep(ctx, s.change, *b)
+		took = time.Since(began)
+		return err
+	})
+	if err != nil {
+		return r, took, err
+	}
+	if s.mode != waitingLocked {
+		s.sizes.observe(s, took, b.Rows, r.Picked, r.Picked >= b.Rows)
+	}
+	if r.Changed > 0 {
+		s.count(ctx, s.rows.Table.Name, s.change, r.Changed)
+	}
+	if len(r.Reported) > 0 && s.outside != nil {
+		s.outside(ctx, r.Reported)
+	}
+	return r, took, nil
+}
+
+// maxFruitless statements may find rows and change none, because others move them under our hands.
+const maxFruitless = 3
+
+// advance decides what the next statement does: true, there is none.
+func (s *sweep) advance(b repo.Batch, r repo.BatchResult) (done bool, err error) {
+	s.fruitless++
+	if r.Changed > 0 || r.Picked == 0 {
+		s.fruitless = 0
+	}
+	if s.fruitless >= maxFruitless {
+		return false, fmt.Errorf("%d rows of %s do not let themselves be changed, though no error is reported: look at the table's triggers",
+			r.Picked, s.rows)
+	}
+	if r.Picked >= b.Rows {
+		s.behind = r.Last
+		return false, nil
+	}
+	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start says.
+	fromStart := s.behind == nil
+	s.behind = nil
+	switch {
+	case s.mode == skippingLocked:
+		s.mode = waitingLocked
+		return false, nil
+	default:
+		return fromStart && r.Picked == r.Changed, nil
+	}
+}
+
+// yield makes the statement smaller, or more patient; errors that neither helps against are returned.
+func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
+	switch class := classOf(err, took, b.Limits); {
+	case class == repo.ClassLock && s.mode == waitingLocked:
+		return &lockedError{s.rows.String()}
+	case class == repo.ClassLock:
+		if s.mode == skippingLocked {
+			s.behind = nil
+		}
+		s.mode++
+		return nil
+	case class == repo.ClassTimeout && b.Rows > 1:
+		s.sizes.halve(s, b.Rows)
+		return nil
+	}
+	return err
+}
+
+// classOf is the class of a statement's error. A statement that was cancelled before its time was cancelled by somebody
+// else, which is no time-out.
+func classOf(err error, took time.Duration, l repo.Limits) repo.Class {
+	var refused *repo.Error
+	switch {
+	case !errors.As(err, &refused):
+		return repo.ClassData
+	case refused.Class() == repo.ClassTimeout && took < l.Statement:
+		return repo.ClassData
+	}
+	return refused.Class()
+}
