@@ -14,6 +14,9 @@ type Child struct {
 	Database *Database
 	table    string
 	types    columnTypes
+	// lock is how rows are locked before they are changed: an update that leaves unique columns alone gets along with
+	// the checks of foreign keys.
+	lock string
 }
 
 // columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut values off.
@@ -22,7 +25,8 @@ type columnTypes map[[2]string]string
 // childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger
 // refuses every write is a leftover of a split database and is no home.
 const childTablesSQL = `
-SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname
+SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname,
+  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
@@ -34,20 +38,27 @@ WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT EXISTS (
 // nil where the table is not here.
 func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
 	tables, columns := namesOf(keys)
-	type column struct{ Table, Name, Type, Schema string }
+	type column struct {
+		Table, Name, Type, Schema string
+		Unique                    bool
+	}
 	found, err := collect(ctx, d, "look for child tables", pgx.RowToStructByPos[column], childTablesSQL, tables, columns)
 	if err != nil {
 		return nil, err
 	}
-	schemas, types := map[string]string{}, columnTypes{}
+	schemas, types, unique := map[string]string{}, columnTypes{}, map[[2]string]bool{}
 	for _, c := range found {
 		schemas[c.Table] = c.Schema
 		types[[2]string{c.Table, c.Name}] = c.Type
+		unique[[2]string{c.Table, c.Name}] = c.Unique
 	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if schema, here := schemas[key.Table]; here {
-			children[i] = &Child{Key: key, Database: d, table: quote(schema, key.Table), types: types}
+			children[i] = &Child{Key: key, Database: d, table: quote(schema, key.Table), types: types, lock: "FOR UPDATE SKIP LOCKED"}
+			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
+				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
+			}
 		}
 	}
 	return children, nil
@@ -191,7 +202,7 @@ func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record
 func (c *Child) PurgeShares(ctx context.Context, p Purge, perKey int64, skipLocked bool) (r PurgeResult, err error) {
 	lock := ""
 	if skipLocked {
-		lock = "FOR UPDATE SKIP LOCKED"
+		lock = c.lock
 	}
 	sql, values := c.sql(purgeSharesSQL, 7, "{lock}", lock)
 	var keys, counts []int64

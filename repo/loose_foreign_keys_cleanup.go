@@ -26,3 +26,14 @@ type ColumnValue struct{ Column, Value string }
 
 // String is the definition's identity in messages: "child.column -> parent".
 func (k LooseForeignKey) String() string { return k.Table + "." + k.Column + " -> " + k.Parent }
+
+// changes is the column that the action sets; "": rows are deleted.
+func (k LooseForeignKey) changes() string {
+	switch k.OnDelete {
+	case AsyncNullify:
+		return k.Column
+	case UpdateColumnTo:
+		return k.TargetColumn
+	}
+	return ""
+}

@@ -198,6 +198,25 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 	e.want("main", `SELECT count(*) FROM c`, "0")
 }
 
+func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	definitions := ""
+	for parent, times := range map[string]string{
+		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,
+		"future": `(now() + interval '1 hour'), ('infinity')`,
+	} {
+		e.exec("main", `CREATE TABLE c_`+parent+` (p_id bigint)`)
+		e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT 'public.' || $1, 1, t::timestamptz FROM (VALUES `+times+`) x (t)`, parent)
+		definitions += "c_" + parent + ":\n  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n"
+	}
+	r := run(t, e.service(definitions), "main")
+	wantWithinLimits(t, r)
+	wantCounts(t, r, "processed_records=4")
+	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")
+}
+
 func TestLooseForeignKeysCleanup_QueriesOfTheQueueNameTheirPartition(t *testing.T) {
 	t.Parallel()
 	e := newOneChild(t)

@@ -63,6 +63,20 @@ func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 	wantCounts(t, r, "processed_records=20 deleted_rows=60")
 }
 
+func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
+	e.deleted("main", "p", 1, 20)
+	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
+	e.hold(`SELECT FROM c WHERE p_id IN (8, 9) FOR KEY SHARE`)
+	e.hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
+	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
+	e.wantPostponed("main", "7")
+}
+
 func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
 	t.Parallel()
 	e := newOneChild(t)
@@ -122,6 +136,27 @@ func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherParentIsLeftAlone(t *test
 			e.want("main", `SELECT count(*) FROM c WHERE p_id = 0 AND moved`, "5")
 			e.want("main", `SELECT count(*) FROM c WHERE p_id = 1`, "0")
 			e.wantQueue("main", "")
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherLeafGoesAllTheSame(t *testing.T) {
+	for _, limit := range []string{"", ", delete_limit: 3"} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			e.exec("main", `CREATE TABLE c (id bigserial, p_id bigint, leaf integer) PARTITION BY LIST (leaf);
+				CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+				INSERT INTO c (p_id, leaf) SELECT i % 2, 0 FROM generate_series(1, 20) i`)
+			e.deleted("main", "p", 1, 1)
+			release := e.holdThenCommit(`UPDATE c SET leaf = 1 WHERE id < 10`)
+			ended := background(e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete" + limit + "}\n"))
+			e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			release()
+			r := ended(t)
+			wantState(t, r, "succeeded")
+			wantCounts(t, r, "processed_records=1 deleted_rows=10")
+			e.want("main", `SELECT count(*) FROM c`, "10")
 		})
 	}
 }

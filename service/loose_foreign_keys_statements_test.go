@@ -23,6 +23,22 @@ func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *test
 		WHERE query ~ '"child_[0-9]+"'`, "153")
 }
 
+func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	var definitions, tables strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&tables, "CREATE TABLE child_%03d (p_id bigint); INSERT INTO child_%03d VALUES (1), (2), (3);", i, i)
+		fmt.Fprintf(&definitions, "child_%03d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", i)
+	}
+	e.exec("main", tables.String())
+	s := e.service(definitions.String())
+	for key := range 3 {
+		e.deleted("main", "p", key+1, key+1)
+		wantCounts(t, run(t, s, "main"), "processed_records=1 updated_rows=300")
+	}
+}
+
 func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 	t.Parallel()
 	e := newOneChild(t)
