@@ -12,35 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/scheduler"
 )
-
-// fragments are constants that are parts of others.
-var fragments = []string{
-	"archivedSQL", "createFunctionSQL", "createTriggerSQL", "cutoffSQL", "deadRecordMatchSQL", "detailsSQL", "directMembershipSQL", "dropTriggerSQL",
-	"enableTriggerSQL", "fenceSQL", "functionBodySQL", "integerTypesSQL", "marksSQL", "noDetailsSQL", "noSchedulesSQL", "protectedSQL",
-	"purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL", "schedulesSQL", "todaySQL",
-}
-
-// fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
-// one whose name stands before it. The name of a constant is its text.
-var fillings = map[string]string{
-	// Loose foreign keys.
-	"{queue}": "public.loose_foreign_keys_deleted_records",
-	"{child}": "public.members", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",
-	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
-	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
-	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
-	// Groups.
-	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
-	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",
-	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
-	// Jobs.
-	"{kind}": "kind = $3", "listJobsSQL{state}": "state = $4::text::maintenance.river_job_state",
-}
 
 // placeholder is what fill replaces.
 var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
@@ -111,7 +83,7 @@ func statements(t *testing.T) map[string]string {
 	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
 		if _, there := constants[name]; !there {
-			t.Errorf("there is no constant %s any more: take it off the fragments", name)
+			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
 		}
 	}
 	whole := map[string]string{}
@@ -133,7 +105,7 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 				filling, known = fillings[p]
 			}
 			if !known {
-				t.Errorf("%s: what is %s? Add it to the fillings", name, p)
+				t.Errorf("%s: what is %s? Add it to the fillings in sql_fillings_test.go", name, p)
 				done = true
 			}
 			return cmp.Or(constants[filling], filling)
@@ -144,18 +116,7 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 
 func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 	t.Parallel()
-	url := databases.Clone(t, devdb.Template{Name: "repo_sql", Schema: "main", Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		if _, err := d.Migrate(ctx); err != nil {
-			return err
-		}
-		_, err = scheduler.MigrateQueue(ctx, d)
-		return err
-	}})
+	url := databases.Clone(t, migrated("main"))
 	conn := connect(t, url)
 	all := statements(t)
 	for name, sql := range all {

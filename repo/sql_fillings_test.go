@@ -1,0 +1,41 @@
+package repo_test
+
+// What TestSQL needs to know of the package's SQL constants.
+
+// fragments are constants that are no statements but parts of them: others are made of them, or code puts them together
+// and the tests of its callers try them.
+var fragments = []string{
+	// Leases and guards.
+	"fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
+	// Loose foreign keys.
+	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "integerTypesSQL",
+	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
+	// Groups.
+	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
+	"schedulesSQL", "sourceMembersSQL", "todaySQL",
+	// Users.
+	"keepsBotSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
+	// Sweeps.
+	"sweepSQL", "takeSQL",
+}
+
+// fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
+// one whose name stands before it. The name of a constant is its text.
+var fillings = map[string]string{
+	// Loose foreign keys.
+	"{queue}": "public.loose_foreign_keys_deleted_records",
+	"{child}": "public.members", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",
+	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
+	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
+	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
+	// Groups.
+	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
+	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",
+	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
+	"{which}": "sourceMembersSQL",
+	// Users.
+	"{ghosts}": "ghost_user_migrations", "{value}": "", "queueGhostSQL{type}": "", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
+	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
+	// Jobs.
+	"{kind}": "kind = $3", "listJobsSQL{state}": "state = $4::text::maintenance.river_job_state",
+}
