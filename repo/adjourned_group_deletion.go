@@ -55,8 +55,9 @@ const (
 type GroupStores struct {
 	// Missing names the first table or column without which groups cannot be worked on; empty: none.
 	Missing string
-	// legacy: group_deletion_schedules. modern: namespace_details with both its columns; metadata: its state_metadata.
-	legacy, modern, metadata bool
+	// legacy: group_deletion_schedules. details: namespace_details; modern: with both its columns, metadata: with
+	// state_metadata.
+	legacy, details, modern, metadata bool
 	// state: namespaces.state. period: application_settings.deletion_adjourned_period.
 	state, period bool
 }

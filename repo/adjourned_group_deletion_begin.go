@@ -39,9 +39,12 @@ type GroupBeginning struct {
 	Restoration Restoration
 }
 
-// errGroupCycle names what keeps a tree from being removed.
-func errGroupCycle(id int64) error {
-	return fmt.Errorf("group %d is its own ancestor: correct parent_id in namespaces", id)
+// GroupCycleError names a group whose tree cannot be removed.
+type GroupCycleError struct{ GroupID int64 }
+
+// Error says what to do.
+func (e *GroupCycleError) Error() string {
+	return fmt.Sprintf("group %d is its own ancestor: correct parent_id in namespaces", e.GroupID)
 }
 
 // BeginGroupRemoval checks everything again under the lock of the group's row and begins its removal, or restores it, in
@@ -150,7 +153,7 @@ func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 	var cycle bool
 	err := tx.QueryRow(ctx, cycleSQL, id).Scan(&cycle)
 	if err == nil && cycle {
-		err = errGroupCycle(id)
+		err = &GroupCycleError{id}
 	}
 	return err
 }

@@ -33,7 +33,7 @@ func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64
 		}
 		slices.Sort(below)
 		if _, again := slices.BinarySearch(below, root); again {
-			return nil, errGroupCycle(root)
+			return nil, &GroupCycleError{root}
 		}
 		levels = append(levels, below)
 	}

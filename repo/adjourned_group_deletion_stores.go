@@ -19,7 +19,7 @@ func groupTables() (essential, optional map[string][]string) {
 		}, map[string][]string{
 			"namespaces":               {"state"},
 			"group_deletion_schedules": {"group_id", "user_id", "marked_for_deletion_on"},
-			"namespace_details":        {"state_metadata", "deletion_scheduled_at"},
+			"namespace_details":        {"namespace_id", "state_metadata", "deletion_scheduled_at"},
 			"application_settings":     {"deletion_adjourned_period"},
 		}
 }
@@ -37,6 +37,7 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	}
 	details := c.Table("namespace_details")
 	s.legacy = c.Table("group_deletion_schedules").Has(wanted["group_deletion_schedules"]...)
+	s.details = details.Has("namespace_id")
 	s.metadata, s.modern = details.Has("state_metadata"), details.Has("state_metadata", "deletion_scheduled_at")
 	s.state = c.Table("namespaces").Has("state")
 	s.period = c.Table("application_settings").Has("deletion_adjourned_period")

@@ -51,6 +51,7 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 		return nil, errors.New("workers.adjourned_group_deletion: batch_size must be at least 1, interval must not be negative")
 	}
 	k := &adjournedGroups{config: config, service: s}
+	s.jobs[repo.DestroyGroup{}.Kind()] = k.destroyGroup
 	return &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,

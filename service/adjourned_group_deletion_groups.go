@@ -124,11 +124,7 @@ func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
 // log is the one line of a group. The specification calls the group namespace_id where it lists the lines, and group_id
 // where it lists the keys.
 func (r *groupRun) log(ctx context.Context, level slog.Level, message string, g *adjournedGroup, outcome groupOutcome, more ...any) {
-	user := any(nil)
-	if g.UserID != nil {
-		user = *g.UserID
-	}
-	r.x.Log.Log(ctx, level, message, append([]any{"namespace_id", g.ID, "group_id", g.ID, "user_id", user,
+	r.x.Log.Log(ctx, level, message, append([]any{"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
 		"outcome", string(outcome), "reason", g.reason}, more...)...)
 }
 

@@ -1,0 +1,152 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The last transactions of a project and of a group: the rows themselves (adjourned_group_deletion.md section 6).
+
+// Removed is what the removal of a group has removed.
+type Removed struct {
+	// GroupID is the group whose removal it is; 0: none, nothing is recorded.
+	GroupID int64
+	// Groups, Projects, Rows of any table, and jobs queued for Bots.
+	Groups, Projects, Rows, Bots int64
+}
+
+// rowPatience is how long the transaction for a single row may take.
+const rowPatience = 15 * time.Second
+
+// ProjectToRemove is a project with its namespace, 0 if it has none.
+type ProjectToRemove struct{ ID, NamespaceID int64 }
+
+const projectToRemoveSQL = `
+SELECT p.id, coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0) FROM projects p WHERE p.id = $1`
+
+// ProjectToRemove looks for a project, or returns [ErrNotFound]. hasNamespaces: there is a column
+// projects.project_namespace_id.
+func (d *Database) ProjectToRemove(ctx context.Context, id int64, hasNamespaces bool, l Limits) (p ProjectToRemove, err error) {
+	namespace := "NULL::bigint"
+	if hasNamespaces {
+		namespace = "p.project_namespace_id"
+	}
+	rows, err := boundedRows(ctx, d, "look for the project", l, pgx.RowToStructByPos[ProjectToRemove], fill(projectToRemoveSQL, "{namespace}", namespace), id)
+	if err == nil && len(rows) == 0 {
+		return p, ErrNotFound
+	}
+	if err != nil {
+		return p, err
+	}
+	return rows[0], nil
+}
+
+const (
+	deleteProjectRouteSQL = `DELETE FROM routes WHERE source_type = 'Project' AND source_id = $1`
+
+	deleteProjectSQL = `DELETE FROM projects WHERE id = $1`
+
+	// deleteProjectNamespaceSQL finds nothing where a trigger on projects has been quicker.
+	deleteProjectNamespaceSQL = `DELETE FROM namespaces WHERE id = $1 AND type = 'Project'`
+
+	deleteGroupRouteSQL = `DELETE FROM routes WHERE source_type = 'Namespace' AND source_id = $1`
+
+	deleteGroupDetailsSQL = `DELETE FROM namespace_details WHERE namespace_id = $1`
+
+	deleteGroupSQL = `DELETE FROM namespaces WHERE id = $1 AND type = 'Group'`
+)
+
+// RemoveProject deletes a project's row, its route and its namespace, and records what has been removed, in one
+// transaction.
+func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove, removed Removed, l Limits) error {
+	return d.limitedTx(ctx, "remove project", l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdGuard(ctx, tx, g); err != nil {
+			return err
+		}
+		n, err := deleteRows(ctx, tx, statement{deleteProjectRouteSQL, []any{p.ID}}, statement{deleteProjectSQL, []any{p.ID}},
+			statement{deleteProjectNamespaceSQL, []any{p.NamespaceID}})
+		if err != nil {
+			return err
+		}
+		removed.Rows += n
+		return saveRemoved(ctx, tx, removed)
+	})
+}
+
+// RemoveGroup deletes a group's row with its marks, details and route, and records what has been removed, in one
+// transaction. With the row of the group whose removal it is goes the record; the sums are returned.
+func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id int64, removed Removed, l Limits) (total Removed, err error) {
+	err = d.limitedTx(ctx, "remove group", l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdGuard(ctx, tx, g); err != nil {
+			return err
+		}
+		var rows []statement
+		if s.legacy {
+			rows = append(rows, statement{unscheduleSQL, []any{id}})
+		}
+		if s.details {
+			rows = append(rows, statement{deleteGroupDetailsSQL, []any{id}})
+		}
+		rows = append(rows, statement{deleteGroupRouteSQL, []any{id}}, statement{deleteGroupSQL, []any{id}})
+		n, err := deleteRows(ctx, tx, rows...)
+		if err != nil {
+			return err
+		}
+		removed.Rows += n
+		if id != removed.GroupID {
+			if err := saveRemoved(ctx, tx, removed); err != nil {
+				return err
+			}
+			return forgetRemoval(ctx, tx, id)
+		}
+		total, err = endRemoval(ctx, tx, removed)
+		return err
+	})
+	return total, err
+}
+
+func deleteRows(ctx context.Context, tx pgx.Tx, statements ...statement) (rows int64, err error) {
+	for _, s := range statements {
+		tag, err := tx.Exec(ctx, s.sql, s.args...)
+		if err != nil {
+			return rows, err
+		}
+		rows += tag.RowsAffected()
+	}
+	return rows, nil
+}
+
+const saveRemovedSQL = `
+UPDATE maintenance.group_removals
+SET removed_groups = removed_groups + $2, removed_projects = removed_projects + $3, removed_rows = removed_rows + $4, queued_bots = queued_bots + $5
+WHERE group_id = $1`
+
+func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) error {
+	if r.GroupID == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots)
+	return err
+}
+
+// SaveRemoved records what an attempt has removed since the last row of a project or group.
+func (d *Database) SaveRemoved(ctx context.Context, r Removed) error {
+	_, err := d.exec(ctx, "record what has been removed", saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots)
+	return err
+}
+
+const endRemovalSQL = `
+DELETE FROM maintenance.group_removals WHERE group_id = $1
+RETURNING removed_groups + $2::bigint, removed_projects + $3::bigint, removed_rows + $4::bigint, queued_bots + $5::bigint`
+
+func endRemoval(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err error) {
+	total.GroupID = r.GroupID
+	err = tx.QueryRow(ctx, endRemovalSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots).Scan(&total.Groups, &total.Projects, &total.Rows, &total.Bots)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, nil
+	}
+	return total, err
+}

@@ -1,0 +1,237 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// destroyGroup is the job destroy_group (adjourned_group_deletion.md section 6): it removes a group with everything of
+// it in main.
+//
+// One attempt:
+//
+//  1. Under the lock of the group's row everything is checked again: it is there, it is due, its user is there and may
+//     remove it. Else nothing happens, or the group is restored. That the removal has begun is recorded in the same
+//     transaction; from then on it is only asked whether the group is there.
+//  2. The groups of the tree, the deepest first. Of each: its projects, its members, what refers to it, its row with
+//     marks, details and route.
+//  3. After 45 s the attempt snoozes. What is gone is the progress.
+//
+// Invariants: every step is a transaction of its own that holds the advisory lock of the group, so that two attempts
+// never overlap; marks and the record of the beginning go with the row of the group, last; with the members go the jobs
+// for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
+// deletion_error, for the next attempt, and after the last one for the next run.
+func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (JobResult, error) {
+	args, err := decode[repo.DestroyGroup](j)
+	if err != nil {
+		return JobResult{}, err
+	}
+	stores, err := k.service.main.GroupStores(ctx)
+	if err == nil && stores.Missing != "" {
+		err = &failedError{stores.Missing}
+	}
+	if err != nil {
+		return JobResult{}, err
+	}
+	d := &groupRemoval{adjournedGroups: k, j: j, args: args, stores: stores}
+	result, err := d.attempt(ctx)
+	result.Attributes = append([]any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}, result.Attributes...)
+	switch {
+	case err == nil:
+		return result, nil
+	case errors.Is(err, errSliceOver):
+		result.Snooze = sliceSnooze
+		return result, nil
+	case errors.Is(err, repo.ErrBusy):
+		result.Snooze = busySnooze
+		return result, nil
+	case ctx.Err() != nil:
+		return result, err
+	}
+	err = publicJobError(err)
+	return result, errors.Join(err, d.fail(ctx, err))
+}
+
+const (
+	// sliceSnooze is how long an attempt that has worked as long as it may waits for the next.
+	sliceSnooze = time.Second
+	// busySnooze is how long an attempt waits for another one at work on the same group.
+	busySnooze = 30 * time.Second
+	// beginPatience is how long the first transaction may take, which may be a restore: less than an attempt.
+	beginPatience = 40 * time.Second
+)
+
+// groupRemoval is one attempt.
+type groupRemoval struct {
+	*adjournedGroups
+	j      *jobExecution
+	args   repo.DestroyGroup
+	stores repo.GroupStores
+}
+
+func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
+	now, err := d.service.main.Now(ctx)
+	if err != nil {
+		return JobResult{}, err
+	}
+	days, settingErr := d.period(ctx, d.stores)
+	if invalid := (*failedError)(nil); settingErr != nil && !errors.As(settingErr, &invalid) {
+		return JobResult{}, settingErr
+	} else if invalid != nil {
+		// Nothing is due then, but what has begun goes on.
+		days = 1<<31 - 1
+	}
+	begun, err := d.service.main.BeginGroupRemoval(ctx, d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
+	switch {
+	case err != nil:
+		return JobResult{}, err
+	case begun.Verdict == repo.GroupBegun:
+		return d.remove(ctx, begun.UserID)
+	case begun.Verdict == repo.GroupNotDue && settingErr != nil:
+		return JobResult{}, settingErr
+	}
+	return d.refusal(begun), nil
+}
+
+// refusal is the end of a job that removes nothing.
+func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
+	switch b.Verdict {
+	case repo.GroupGone:
+		return JobResult{Outcome: JobSkipped, Reason: reasonTargetGone, Quiet: true}
+	case repo.GroupUserMissing:
+		return JobResult{Outcome: JobRefused, Reason: reasonUserMissing}
+	case repo.GroupInProgress:
+		return JobResult{Outcome: JobRefused, Reason: reasonDeletionInProgress}
+	case repo.GroupRestored:
+		return JobResult{Outcome: JobRestored, Reason: reasonRightsMissing,
+			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath}}
+	case repo.GroupNotDue, repo.GroupBegun:
+	}
+	return JobResult{Outcome: JobSkipped, Reason: reasonNoLongerMarked}
+}
+
+// remove removes the tree, or as much of it as the attempt has time for.
+func (d *groupRemoval) remove(ctx context.Context, actor *int64) (JobResult, error) {
+	r, err := d.service.newRemover(ctx, d.j, actor, d.args.GroupID)
+	if err != nil {
+		return JobResult{}, err
+	}
+	r.removed.GroupID = d.args.GroupID
+	total, err := d.removeTree(ctx, r)
+	if err != nil {
+		return JobResult{}, errors.Join(err, d.saveRemoved(ctx, r.removed))
+	}
+	return JobResult{Outcome: JobSucceeded, Attributes: []any{
+		"groups", total.Groups, "projects", total.Projects, "rows", total.Rows, "bots", total.Bots}}, nil
+}
+
+// saveRemoved keeps the counts of an attempt that ends before its group.
+func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+	defer cancel()
+	return d.service.main.SaveRemoved(ctx, removed)
+}
+
+func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
+	tree, err := d.service.main.GroupTree(ctx, d.args.GroupID, readLimits())
+	if err != nil {
+		return total, err
+	}
+	for _, id := range tree {
+		if total, err = d.removeGroup(ctx, r, id); err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// removeGroup removes one group of the tree, which has no groups below it any more.
+func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (total repo.Removed, err error) {
+	if err := d.removeProjects(ctx, r, id); err != nil {
+		return total, err
+	}
+	for _, which := range []repo.Memberships{{SourceType: "Namespace", SourceID: id}, {SourceID: id}} {
+		if err := r.members(ctx, which); err != nil {
+			return total, err
+		}
+	}
+	err = r.clearRow(ctx, "namespaces", id, "members", "routes", "group_deletion_schedules", "namespace_details", importDetails)
+	if err != nil {
+		return total, err
+	}
+	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
+	if rows, there := r.catalog.Rows(importDetails, "namespace_id", repo.IDs(id)...); there {
+		if err := r.sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
+			return total, err
+		}
+	}
+	if err := r.goOn(); err != nil {
+		return total, err
+	}
+	removed := r.removed
+	removed.Groups++
+	if total, err = d.service.main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
+		return total, deleted(r.catalog, err)
+	}
+	r.saved()
+	return total, nil
+}
+
+// importDetails has the placeholder users of imports.
+const importDetails = "import_placeholder_user_details"
+
+func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int64) error {
+	for after := int64(0); ; {
+		if err := r.goOn(); err != nil {
+			return err
+		}
+		projects, err := d.service.main.GroupProjects(ctx, group, after, readLimits())
+		if err != nil || len(projects) == 0 {
+			return err
+		}
+		for _, id := range projects {
+			if err := r.removeProject(ctx, id); err != nil {
+				return fmt.Errorf("project %d: %w", id, err)
+			}
+			after = id
+		}
+	}
+}
+
+// fail notes in the group why the attempt ended. If it cannot, the job's error says so.
+func (d *groupRemoval) fail(ctx context.Context, why error) error {
+	err := d.service.main.FailGroupRemoval(ctx, d.stores, d.args.GroupID, publicText(why), groupLimits())
+	if errors.Is(err, repo.ErrBusy) {
+		// Another attempt is at work: what this one met is none of its business.
+		return nil
+	}
+	return err
+}
+
+// publicJobError puts errors of ours that are fit for clients into words that they get to see.
+func publicJobError(err error) error {
+	var referenced *stillReferencedError
+	var locked *lockedError
+	var cycle *repo.GroupCycleError
+	switch {
+	case errors.As(err, &referenced):
+		return fmt.Errorf("%w: %w", &failedError{referenced.Error() + " still refers to it"}, err)
+	case errors.As(err, &locked):
+		return fmt.Errorf("%w: %w", &failedError{locked.Error()}, err)
+	case errors.As(err, &cycle):
+		return fmt.Errorf("%w: %w", &failedError{cycle.Error()}, err)
+	}
+	return err
+}
+
+// userValue is a user id as logs have it.
+func userValue(id *int64) any {
+	if id == nil {
+		return nil
+	}
+	return *id
+}

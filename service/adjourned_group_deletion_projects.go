@@ -1,0 +1,160 @@
+package service
+
+import (
+	"context"
+	"errors"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Project removal (adjourned_group_deletion.md section 6), for destroy_group and for the personal projects of
+// delete_user.
+
+// errSliceOver ends an attempt of a job that has worked as long as it may; the next one goes on.
+var errSliceOver = errors.New("the attempt's time is over")
+
+// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
+const groupDeletedReason = "Group was deleted"
+
+// projectRemoval is one project to be removed.
+type projectRemoval struct {
+	ID int64
+	// Actor is for whom, the bots' deleted_by_id; nil: nobody knows.
+	Actor *int64
+	// Lock is the key of the advisory lock that every step takes for its transaction.
+	Lock int64
+}
+
+// removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. done
+// is false when the attempt's time is over: then the job snoozes, and what is left goes the next time. The error is
+// [repo.ErrBusy] where another attempt is at work under the same lock.
+func (s *Service) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) (done bool, err error) {
+	r, err := s.newRemover(ctx, j, p.Actor, p.Lock)
+	if err == nil {
+		err = r.removeProject(ctx, p.ID)
+	}
+	if errors.Is(err, errSliceOver) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// remover removes projects and groups in one attempt of a job.
+type remover struct {
+	*sweeper
+	main  *repo.Database
+	queue repo.JobQueue
+	guard repo.Guard
+	bot   func(id int64) repo.Job
+	// removed since that was last saved.
+	removed repo.Removed
+	// project that is being removed, 0 if none is.
+	project int64
+}
+
+func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
+	catalog, err := s.main.Catalog(ctx, forRemoval(map[string][]string{
+		"projects": {"id", "project_namespace_id"}, "namespaces": {"id"}, "import_placeholder_user_details": {"namespace_id"},
+	}))
+	if err != nil {
+		return nil, err
+	}
+	origin := j.origin(ctx)
+	r := &remover{main: s.main, queue: s.queue, guard: repo.AdvisoryLock(lock), bot: func(id int64) repo.Job {
+		job := origin
+		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
+		return job
+	}}
+	r.sweeper = &sweeper{
+		catalog: catalog, sizes: s.sizes, write: lockWriter(lock),
+		goOn: func() error {
+			if j.Left() <= 0 {
+				return errSliceOver
+			}
+			return context.Cause(ctx)
+		},
+		count: func(_ context.Context, _ string, c repo.Change, rows int64) {
+			if c.Delete {
+				r.removed.Rows += rows
+			}
+		},
+		outside: func(ctx context.Context, paths []string) {
+			j.Log.InfoContext(ctx, "left outside the database: remove it there", "project_id", r.project, "left_outside", paths)
+		},
+	}
+	return r, nil
+}
+
+// rowLimits bound the statements of a transaction for a single row that everything else of it has gone before.
+func rowLimits() repo.Limits { return repo.Limits{Statement: singleRowTime, Lock: longLockTime} }
+
+// removeProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
+func (r *remover) removeProject(ctx context.Context, id int64) error {
+	r.project = id
+	p, err := r.main.ProjectToRemove(ctx, id, r.catalog.Table("projects").Has("project_namespace_id"), probeLimits())
+	if errors.Is(err, repo.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.members(ctx, repo.Memberships{SourceType: "Project", SourceID: id}); err != nil {
+		return err
+	}
+	if err := r.clearRow(ctx, "projects", id, "members", "routes"); err != nil {
+		return err
+	}
+	if p.NamespaceID != 0 {
+		if err := r.members(ctx, repo.Memberships{SourceID: p.NamespaceID}); err != nil {
+			return err
+		}
+		if err := r.clearRow(ctx, "namespaces", p.NamespaceID, "members", "projects"); err != nil {
+			return err
+		}
+	}
+	if err := r.goOn(); err != nil {
+		return err
+	}
+	removed := r.removed
+	removed.Projects++
+	if err := r.main.RemoveProject(ctx, r.guard, p, removed, rowLimits()); err != nil {
+		return deleted(r.catalog, err)
+	}
+	r.saved()
+	return nil
+}
+
+// saved forgets what is now recorded.
+func (r *remover) saved() { r.removed = repo.Removed{GroupID: r.removed.GroupID} }
+
+// clearRow removes or nullifies what depends on a row, except in some tables.
+func (r *remover) clearRow(ctx context.Context, table string, id int64, except ...string) error {
+	rows, there := r.catalog.Rows(table, "id", repo.IDs(id)...)
+	columns := keyColumns(dependants(r.catalog, rows.Table))
+	if !there || len(columns) == 0 {
+		return nil
+	}
+	values, err := r.take(ctx, rows, columns, &taking{aside: make([][]string, len(columns))})
+	if err != nil || len(values[0]) == 0 {
+		return err
+	}
+	return r.clear(ctx, rows.Table, columns, values, except...)
+}
+
+// members removes memberships, page by page.
+func (r *remover) members(ctx context.Context, which repo.Memberships) error {
+	for {
+		if err := r.goOn(); err != nil {
+			return err
+		}
+		page, err := r.main.RemoveMembers(ctx, r.guard, which, r.queue, r.bot, groupLimits())
+		if err != nil {
+			return err
+		}
+		r.removed.Rows += page.Rows
+		r.removed.Bots += page.Bots
+		if !page.More {
+			return nil
+		}
+	}
+}
