@@ -40,6 +40,32 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	r.want(t, 2, "jobs --state lost", "available, pending")
 }
 
+func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
+	conn := prepared(t)
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
+	attempts := func() (n int) {
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
+	off := serving(t)
+	if !strings.Contains(off.log.String(), `"jobs":false`) {
+		t.Errorf("the log does not say so:\n%s", off.log.String())
+	}
+	off.stop()
+	if code := <-off.exit; code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if n := attempts(); n != 0 {
+		t.Errorf("%d jobs are worked although they are switched off", n)
+	}
+	t.Setenv("CARETAKER_JOBS_ENABLED", "true")
+	on := serving(t)
+	eventually(t, "jobs are worked", &on.log, func() bool { return attempts() == 1 })
+}
+
 func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
 	conn := prepared(t)
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
