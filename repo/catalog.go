@@ -36,7 +36,7 @@ type Relation struct {
 
 // Column is a column of a table.
 type Column struct {
-	// Name, and Type as PostgreSQL writes it, without modifiers.
+	// Name, and Type as PostgreSQL writes it, without its modifier: a cast to it cuts nothing off.
 	Name, Type string
 	NotNull    bool
 	// HasDefault: an INSERT may leave it out.
@@ -69,7 +69,7 @@ type ForeignKey struct {
 // write is a leftover of a split database. Only columns that were asked for are read, of $1 and $2 pair by pair.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'),
-  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, NULL), ''), coalesce(a.attnotnull, false),
+  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(a.attnotnull, false),
   coalesce(a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', false), coalesce((
     SELECT next.attname FROM pg_index i
     JOIN pg_class ic ON ic.oid = i.indexrelid
@@ -96,10 +96,10 @@ FROM pg_constraint k
 JOIN pg_class ct ON ct.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = ct.relnamespace
 JOIN pg_class pt ON pt.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = pt.relnamespace
 CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, NULL) ORDER BY u.i) AS types
+  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
   FROM unnest(k.conkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n) child
 CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, NULL) ORDER BY u.i) AS types
+  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
   FROM unnest(k.confkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n) parent
 WHERE k.contype = 'f' AND k.conparentid = 0
 ORDER BY cn.nspname, ct.relname, k.conname`

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -106,18 +105,15 @@ func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
 	}
 }
 
-func TestCatalog_IsReadQuicklyInALargeSchema(t *testing.T) {
+func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "")
 	b.exec(`CREATE TABLE t_0 (id bigint PRIMARY KEY)`)
 	b.exec(`DO $$ BEGIN FOR i IN 1..1000 LOOP
-		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE, c text, d text, e text)', i, i - 1, i / 2);
+		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
 	END LOOP; END $$`)
-	b.catalog(nil)
-	began := time.Now()
-	c := b.catalog(map[string][]string{"t_5": {"a"}, "t_6": {"a"}})
-	t.Logf("%s", time.Since(began))
-	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 {
+	c := b.catalog(map[string][]string{"t_5": {"a"}})
+	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 || c.Table("t_5") == nil || c.Table("t_6") != nil {
 		t.Errorf("%d keys refer to t_4, want 3", n)
 	}
 }

@@ -194,7 +194,7 @@ func (r Rows) sql(p *parameters) (match, filter string) {
 	if r.Condition != "" {
 		found, asked = append(found, "("+r.Condition+")"), append(asked, "("+r.Condition+")")
 	}
-	if condition := r.part.condition(); condition != "" {
+	if condition := r.part.condition(p); condition != "" {
 		found, asked = append(found, condition), append(asked, condition)
 	}
 	return strings.Join(found, " AND "), strings.Join(asked, " AND ")

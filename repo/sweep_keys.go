@@ -3,39 +3,35 @@ package repo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // probesAtOnce is how many tables one statement of Any looks at: each is locked while it runs.
-const probesAtOnce = 50
+const probesAtOnce = 100
 
-// Any says of each of the rows whether there are some, in one round trip. All are of this database.
+// Any says of each of the rows whether there are some. All are of this database.
 func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
-	defer cancel()
-	batch := &pgx.Batch{}
-	batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
-	for first := 0; first < len(rows); first += probesAtOnce {
-		var p parameters
-		var probes []string
-		for _, r := range rows[first:min(first+probesAtOnce, len(rows))] {
-			match, _ := r.sql(&p)
-			probes = append(probes, fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match))
-		}
-		batch.Queue("SELECT ARRAY["+strings.Join(probes, ", ")+"]", p...).QueryRow(func(row pgx.Row) error {
-			var some []bool
-			err := row.Scan(&some)
-			has = append(has, some...)
-			return err
-		})
-	}
 	what := "look for rows"
 	if len(rows) == 1 {
 		what = "look for rows of " + rows[0].String()
 	}
-	return has, d.wrap(ctx, what, d.pool.SendBatch(ctx, batch).Close())
+	for some := range slices.Chunk(rows, probesAtOnce) {
+		var p parameters
+		probes := make([]string, len(some))
+		for i, r := range some {
+			match, _ := r.sql(&p)
+			probes[i] = fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match)
+		}
+		var found []bool
+		if err := d.bounded(ctx, what, l, []any{&found}, "SELECT ARRAY["+strings.Join(probes, ", ")+"]", p...); err != nil {
+			return nil, err
+		}
+		has = append(has, found...)
+	}
+	return has, nil
 }
 
 // takeSQL reads keys of rows that are about to be removed. Rows that somebody else has locked are left out, so that no
@@ -95,7 +91,7 @@ func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 	for i := range names {
 		names[i] = fmt.Sprintf("v%d", i)
 	}
-	sql := fmt.Sprintf("SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place) WHERE EXISTS (SELECT FROM %s t WHERE %s)",
+	sql := fmt.Sprintf("SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place) WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1",
 		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(), strings.Join(conditions, " AND "))
 	return boundedRows(ctx, r.Database, "look for what refers by "+r.String(), l, pgx.RowTo[int], sql, p...)
 }

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,11 +15,12 @@ type part struct {
 	direct bool
 }
 
-func (p *part) condition() string {
+// condition keeps a statement that names the partitioned table to the partition.
+func (p *part) condition(values *parameters) string {
 	if p == nil || p.direct {
 		return ""
 	}
-	return fmt.Sprintf("t.tableoid = %d", p.oid)
+	return "t.tableoid = " + values.add(p.oid)
 }
 
 const partsSQL = `

@@ -1,0 +1,198 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// rows of a table in which a column has a value.
+func (b *bench) rows(table, column, value string) repo.Rows {
+	b.Helper()
+	r, there := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
+	if !there {
+		b.Fatalf("no %s.%s", table, column)
+	}
+	return r
+}
+
+// swept is one statement of a sweep.
+func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchResult {
+	b.Helper()
+	batch.Limits = generous
+	result, err := r.Sweep(context.Background(), c, batch)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return result
+}
+
+// numbered makes a table t with n rows of owner 1 between those of owner 2.
+func numbered(t *testing.T, n string) *bench {
+	b := newBench(t, "")
+	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint, path text); CREATE INDEX ON t (owner, id)`)
+	b.exec(`INSERT INTO t (owner, path) SELECT 1 + i % 2, 'p' || i FROM generate_series(0, 2 * ` + n + ` - 1) i`)
+	return b
+}
+
+func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "10")
+	ghost := int64(9)
+	r := b.rows("t", "owner", "1")
+	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
+	if first.Picked != 4 || first.Changed != 4 || first.Last == nil || *first.Last != 7 {
+		t.Fatalf("%+v", first)
+	}
+	b.exec(`UPDATE t SET owner = 1 WHERE id = 1`)
+	second := b.swept(r, repo.Change{Set: []string{"owner"}}, repo.Batch{Rows: 100, Behind: first.Last})
+	if second.Picked != 6 || second.Changed != 6 {
+		t.Errorf("%+v", second)
+	}
+	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
+}
+
+func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "3")
+	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
+	r := b.rows("t", "owner", "1")
+	r.Condition = "t.id > 1"
+	result := b.swept(r, repo.Change{Delete: true, Report: "path"}, repo.Batch{Rows: 100})
+	if result.Changed != 2 || !slices.Equal(result.Reported, []string{"p2"}) {
+		t.Errorf("%+v", result)
+	}
+	b.want(`SELECT string_agg(id::text, ',' ORDER BY id) FROM t`, "1,2,4,6")
+}
+
+func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "3")
+	tx, err := connect(t, b.url).Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`); err != nil {
+		t.Fatal(err)
+	}
+	r := b.rows("t", "owner", "1")
+	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
+		t.Errorf("%+v", result)
+	}
+	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Limits: generous})
+	refused, is := errors.AsType[*repo.Error](err)
+	if !is || refused.Class() != repo.ClassLock {
+		t.Errorf("got %v, want a lock", err)
+	}
+	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
+		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSweep_WorksPartitionByPartition(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "ci")
+	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 + i % 3 FROM generate_series(1, 30) i`)
+	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
+	r, _ := c.Rows("p_ci_builds", "user_id", "1")
+	parts, err := c.Parts(context.Background(), r, generous)
+	if err != nil || len(parts) != 2 || !r.Partitioned() || parts[0].Partitioned() {
+		t.Fatalf("%d partitions with rows, %v", len(parts), err)
+	}
+	for _, part := range parts {
+		if result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5}); result.Changed != 5 || result.Last == nil {
+			t.Errorf("%+v", result)
+		}
+	}
+	b.want(`SELECT count(*) FROM p_ci_builds WHERE user_id IS NULL`, "10")
+}
+
+func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "ci")
+	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i;
+		CREATE ROLE sweep_parent LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public TO sweep_parent; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO sweep_parent`)
+	t.Cleanup(func() { b.exec(`DROP OWNED BY sweep_parent; DROP ROLE sweep_parent`) })
+	d := open(t, b.as("sweep_parent", "x"))
+	c, err := d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _ := c.Rows("p_ci_builds", "user_id", "1")
+	parts, err := c.Parts(context.Background(), r, generous)
+	if err != nil || len(parts) != 2 {
+		t.Fatalf("%d partitions, %v", len(parts), err)
+	}
+	if result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100}); result.Changed != 4 {
+		t.Errorf("%+v", result)
+	}
+	b.want(`SELECT string_agg(DISTINCT partition_id::text, ',') FROM p_ci_builds`, "101")
+}
+
+func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "3")
+	r := b.rows("t", "owner", "1")
+	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ReleaseLease(context.Background(), lease.Fence); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := connect(t, b.url).Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`); err != nil {
+		t.Fatal(err)
+	}
+	for want, guard := range map[error]repo.Guard{repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77)} {
+		batch := repo.Batch{Guard: guard, Limits: generous, Rows: 100}
+		if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		if _, err := r.Take(context.Background(), []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{nil}, batch); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	b.want(`SELECT count(*) FROM t`, "6")
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Guard: repo.AdvisoryLock(77), Rows: 100}); result.Changed != 3 {
+		t.Errorf("%+v", result)
+	}
+}
+
+func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "5")
+	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
+		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
+	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
+	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Limits: generous, Rows: 10})
+	if err != nil || !slices.Equal(values[0], []string{"3", "5", "7", "9"}) || !slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}) {
+		t.Fatalf("%v, %v", values, err)
+	}
+	c := b.catalog(nil)
+	children := c.Children(c.References(repo.Table{Schema: "public", Name: "t"})[0], values)
+	if places, err := children.Refer(context.Background(), generous); err != nil || !slices.Equal(places, []int{0, 3}) {
+		t.Errorf("%v, %v", places, err)
+	}
+	some, err := b.Any(context.Background(), []repo.Rows{children, b.rows("t", "owner", "5")}, generous)
+	if err != nil || !slices.Equal(some, []bool{true, false}) {
+		t.Errorf("%v, %v", some, err)
+	}
+	if result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2}); result.Changed != 2 {
+		t.Errorf("%+v", result)
+	}
+	b.want(`SELECT count(*) FROM c`, "1")
+}
