@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -29,6 +30,8 @@ type backlogKey struct {
 }
 
 type backlogEntry struct {
+	// stale figures are read again, however young they are.
+	stale   atomic.Bool
 	mu      sync.Mutex
 	readAt  time.Time
 	known   bool
@@ -46,8 +49,9 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 	e := b.entry(backlogKey{w.name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if trouble == nil && (e.readAt.IsZero() || time.Since(e.readAt) > backlogAge) {
-		ctx, cancel := context.WithTimeoutCause(ctx, backlogPatience, repo.ErrUnreachable)
+	if trouble == nil && (e.stale.Swap(false) || time.Since(e.readAt) > backlogAge) {
+		// What is read is for others too: this caller may go away.
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
 		defer cancel()
 		fresh, remark, err := w.backlog(ctx, d)
 		e.readAt, e.failure = time.Now(), err
@@ -67,6 +71,7 @@ func (b *backlogs) entry(key backlogKey) *backlogEntry {
 	e := b.known[key]
 	if e == nil {
 		e = &backlogEntry{}
+		e.stale.Store(true)
 		b.known[key] = e
 	}
 	return e
@@ -74,8 +79,5 @@ func (b *backlogs) entry(key backlogKey) *backlogEntry {
 
 // forget makes the next status read afresh: a run has just changed the backlog.
 func (b *backlogs) forget(w *worker, d *repo.Database) {
-	e := b.entry(backlogKey{w.name, d})
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.readAt = time.Time{}
+	b.entry(backlogKey{w.name, d}).stale.Store(true)
 }
