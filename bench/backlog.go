@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // smallBacklog is the number of records that a run of (b) works off, and all there are in the short queue.
@@ -12,15 +14,13 @@ const smallBacklog = 10_000
 
 // queue is one length of the queue.
 type queue struct {
-	template      string
-	records       int
-	times         []time.Duration
-	removed, rows []float64
+	template string
+	records  int
 }
 
-// fill puts records into the queue whose parents were deleted one after the other. The oldest ones, twice as many as a
+// fillQueue puts records into the queue whose parents were deleted one after the other. The oldest ones, twice as many as a
 // run works off, have children: the limit on rows ends the run at the same number of rows, whatever the queue's length.
-func (l *lab) fillQueue(q *queue, work int) []string {
+func (l *lab) fillQueue(q queue, work int) []string {
 	return []string{
 		`CREATE TABLE children (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent_id bigint NOT NULL, title text NOT NULL)`,
 		fmt.Sprintf(`INSERT INTO children (parent_id, title) SELECT p, 'child ' || n || ' of ' || p
@@ -32,70 +32,89 @@ func (l *lab) fillQueue(q *queue, work int) []string {
 	}
 }
 
+// pace is the speed of one run.
+type pace struct {
+	time          time.Duration
+	records, rows float64 // a second
+}
+
 // compareBacklogs is (b): the same work at the head of a short queue and of a long one.
 func compareBacklogs(ctx context.Context, l *lab) (*report, error) {
 	work := min(smallBacklog, l.backlog/2)
-	queues := []*queue{{template: "short_queue", records: work}, {template: "long_queue", records: l.backlog}}
+	queues := []queue{{"short_queue", work}, {"long_queue", l.backlog}}
 	for _, q := range queues {
 		if err := l.build(ctx, q.template, l.fillQueue(q, work)...); err != nil {
 			return nil, err
 		}
 	}
-	for round := range 2 * l.repeat { // a run is short, so there are more of them
+	measured, note, err := rounds(l, 2*l.repeat, func(round int) ([]pace, float64, error) { // a run is short, so there are more
+		paces, others := make([]pace, len(queues)), 0.0
 		for i := range queues {
-			q := queues[(i+round)%2]
-			if err := l.workOff(ctx, q, work); err != nil {
-				return nil, fmt.Errorf("%s records: %w", grouped(int64(q.records)), err)
+			i = (i + round) % 2
+			p, other, err := l.workOff(ctx, queues[i], work)
+			if err != nil {
+				return nil, 0, fmt.Errorf("%s records: %w", grouped(int64(queues[i].records)), err)
 			}
-			l.say("  round %d, %s records: %s", round+1, grouped(int64(q.records)), seconds(q.times[round]))
+			l.say("  %s records: %s", grouped(int64(queues[i].records)), seconds(p.time))
+			paces[i], others = p, max(others, other)
 		}
+		return paces, others, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	r := &report{header: []string{"records in the queue", "median", "range", "records/s", "rows/s"}}
-	for _, q := range queues {
-		r.row(grouped(int64(q.records)), seconds(median(q.times)), spread(q.times), grouped(int64(median(q.removed))), grouped(int64(median(q.rows))))
-	}
-	records, rows := median(quotients(queues[1].removed, queues[0].removed)), median(quotients(queues[1].rows, queues[0].rows))
-	l.target(r, "speed at the long queue", "at least 0.90 × that at the short one",
-		fmt.Sprintf("%s in records, %s in rows", times(records), times(rows)), min(records, rows) >= 0.9)
+	r := l.paces(queues, measured)
 	r.note("Each run ends after %s rows, %s records.", grouped(int64(work*l.children)), grouped(int64(work)))
+	r.note("%s", note)
 	return r, nil
 }
 
-func (l *lab) workOff(ctx context.Context, q *queue, work int) (err error) {
+func (l *lab) paces(queues []queue, measured [][]pace) *report {
+	r := &report{header: []string{"records in the queue", "median", "range", "records/s", "rows/s"}}
+	for i, q := range queues {
+		var took []time.Duration
+		var records, rows []float64
+		for _, m := range measured {
+			took, records, rows = append(took, m[i].time), append(records, m[i].records), append(rows, m[i].rows)
+		}
+		r.row(grouped(int64(q.records)), seconds(median(took)), spread(took), grouped(int64(median(records))), grouped(int64(median(rows))))
+	}
+	var records, rows []float64
+	for _, m := range measured {
+		records, rows = append(records, m[1].records/m[0].records), append(rows, m[1].rows/m[0].rows)
+	}
+	l.target(r, "speed at the long queue", "at least 0.90 × that at the short one",
+		fmt.Sprintf("%s in records, %s in rows", times(median(records)), times(median(rows))), min(median(records), median(rows)) >= 0.9)
+	return r
+}
+
+func (l *lab) workOff(ctx context.Context, q queue, work int) (p pace, others float64, err error) {
 	d, err := l.fresh(ctx, q.template)
 	if err != nil {
-		return err
+		return p, 0, err
 	}
 	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	c, err := newCaretaker(ctx, d, definition(), int64(work*l.children))
 	if err != nil {
-		return err
+		return p, 0, err
 	}
 	if err := c.service.Healthy(ctx); err != nil {
-		return err
+		return p, 0, err
 	}
 	if err := d.settle(ctx); err != nil {
-		return err
+		return p, 0, err
 	}
-	start := time.Now()
-	run, err := c.clean(ctx)
+	var run service.Run
+	took, err := l.timed(func() (err error) {
+		run, err = c.clean(ctx)
+		return err
+	})
 	if err != nil {
-		return err
+		return p, 0, err
 	}
-	took := time.Since(start)
 	removed, rows := run.Counts["processed_records"], run.Counts["deleted_rows"]
 	if rows != int64(work*l.children) || removed < int64(work)*9/10 {
-		return fmt.Errorf("the run removed %d records and %d rows", removed, rows)
+		return p, 0, fmt.Errorf("the run removed %d records and %d rows", removed, rows)
 	}
-	q.times = append(q.times, took)
-	q.removed, q.rows = append(q.removed, float64(removed)/took.Seconds()), append(q.rows, float64(rows)/took.Seconds())
-	return nil
-}
-
-func quotients(of, by []float64) []float64 {
-	out := make([]float64, len(of))
-	for i := range of {
-		out[i] = of[i] / by[i]
-	}
-	return out
+	return pace{took.time, float64(removed) / took.time.Seconds(), float64(rows) / took.time.Seconds()}, took.others, nil
 }

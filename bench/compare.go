@@ -89,7 +89,7 @@ const trackParents = `CREATE TRIGGER parents_loose_fk_trigger AFTER DELETE ON pa
 
 // compareWays is (a): the same rows in every way, each on a fresh copy of the same database.
 func compareWays(ctx context.Context, l *lab) (*report, error) {
-	r := &report{header: []string{"children came", "way", "median", "range", "rows/s", "× cascade", "× reference"}}
+	r := &report{header: []string{"children came", "way", "median", "range", "server CPU", "rows/s", "× cascade", "× reference"}}
 	for _, y := range layouts() {
 		statements := append(l.family("", "", y.order), l.family("cascade_", "REFERENCES cascade_parents ON DELETE CASCADE", y.order)...)
 		if err := l.build(ctx, y.template, append(statements, trackParents)...); err != nil {
@@ -104,54 +104,61 @@ func compareWays(ctx context.Context, l *lab) (*report, error) {
 
 func (l *lab) compareLayout(ctx context.Context, r *report, y layout) error {
 	all := sides()
-	took := make([][]time.Duration, len(all))
 	var deleting []time.Duration
-	for round := range l.repeat {
+	measured, note, err := rounds(l, l.repeat, func(round int) ([]cost, float64, error) {
+		costs, others := make([]cost, len(all)), 0.0
 		for i := range all {
 			if round%2 == 1 {
 				i = len(all) - 1 - i
 			}
 			deleted, cleaned, err := l.measure(ctx, y.template, all[i])
 			if err != nil {
-				return fmt.Errorf("%s: %w", all[i].name, err)
+				return nil, 0, fmt.Errorf("%s: %w", all[i].name, err)
 			}
-			l.say("  %s, round %d, %s: %s", y.name, round+1, all[i].name, seconds(cleaned))
-			took[i] = append(took[i], cleaned)
+			l.say("  %s, %s: %s", y.name, all[i].name, seconds(cleaned.time))
+			costs[i], others = cleaned, max(others, cleaned.others)
 			if !all[i].cascade {
 				deleting = append(deleting, deleted)
 			}
 		}
+		return costs, others, nil
+	})
+	if err != nil {
+		return err
 	}
-	l.ways(r, y, took, deleting)
+	l.ways(r, y, measured)
+	r.note("The application's own DELETE of the parents, which notes their keys, took %s; with ON DELETE CASCADE it waits for all of it.",
+		seconds(median(deleting)))
+	r.note("%s", note)
 	return nil
 }
 
 // measure returns how long the application's DELETE took, and how long removing the children.
-func (l *lab) measure(ctx context.Context, template string, s side) (deleting, cleaning time.Duration, err error) {
+func (l *lab) measure(ctx context.Context, template string, s side) (deleting time.Duration, cleaning cost, err error) {
 	d, err := l.fresh(ctx, template)
 	if err != nil {
-		return 0, 0, err
+		return 0, cost{}, err
 	}
 	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	run, err := s.ready(ctx, d)
 	if err != nil {
-		return 0, 0, err
+		return 0, cost{}, err
 	}
 	if !s.cascade {
 		start := time.Now()
 		if err := d.exec(ctx, fmt.Sprintf(`DELETE FROM parents WHERE id <= %d`, l.parents)); err != nil {
-			return 0, 0, err
+			return 0, cost{}, err
 		}
 		deleting = time.Since(start)
 	}
 	if err := d.settle(ctx); err != nil {
-		return 0, 0, err
+		return 0, cost{}, err
 	}
-	start := time.Now()
-	if err := run(ctx); err != nil {
-		return 0, 0, err
+	cleaning, err = l.timed(func() error { return run(ctx) })
+	if err != nil {
+		return 0, cost{}, err
 	}
-	return deleting, time.Since(start), d.verify(ctx, s)
+	return deleting, cleaning, d.verify(ctx, s)
 }
 
 // verify makes sure that the work is done, and no more than the work.
@@ -170,15 +177,20 @@ func (d *database) verify(ctx context.Context, s side) error {
 	return nil
 }
 
-func (l *lab) ways(r *report, y layout, took [][]time.Duration, deleting []time.Duration) {
+func (l *lab) ways(r *report, y layout, measured [][]cost) {
+	took, server := make([][]time.Duration, len(sides())), make([][]float64, len(sides()))
+	for _, costs := range measured {
+		for i, c := range costs {
+			took[i], server[i] = append(took[i], c.time), append(server[i], c.server)
+		}
+	}
 	cascade, referenced := took[1], took[2]
 	for i, s := range sides() {
-		r.row(y.name, s.name, seconds(median(took[i])), spread(took[i]), perSecond(int64(l.parents*l.children), median(took[i])),
+		r.row(y.name, s.name, seconds(median(took[i])), spread(took[i]), fmt.Sprintf("%.2f s", median(server[i])),
+			perSecond(int64(l.parents*l.children), median(took[i])),
 			times(median(ratios(took[i], cascade))), times(median(ratios(took[i], referenced))))
 	}
 	ours, faster := median(ratios(took[0], cascade)), median(ratios(referenced, took[0]))
 	l.target(r, "caretaker's time, "+y.name+",", "at most 1.00 × that of ON DELETE CASCADE", times(ours), ours <= 1)
 	l.target(r, "the reference algorithm's time, "+y.name+",", "at least 5 × caretaker's", times(faster), faster >= 5)
-	r.note("The application's own DELETE of the parents, which notes their keys, took %s; with ON DELETE CASCADE it waits for all of it.",
-		seconds(median(deleting)))
 }

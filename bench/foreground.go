@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The application of (d): clients that each begin a transaction every pace, on tables of their own.
+// The application of (d): clients that each begin a transaction every so often, on tables of their own.
 const (
 	clients  = 4
-	pace     = 10 * time.Millisecond
+	interval = 10 * time.Millisecond
 	accounts = 100_000
 )
 
@@ -58,14 +58,14 @@ func (d *database) application(ctx context.Context) (application, error) {
 	return a, nil
 }
 
-// beside runs the application as long as work takes, and returns how long each of its transactions took.
-func (a application) beside(ctx context.Context, do work) ([]time.Duration, error) {
+// besides runs the application as long as work takes, and returns how long each of its transactions took.
+func (a application) besides(ctx context.Context, do work) ([]time.Duration, error) {
 	var wait sync.WaitGroup
 	done := make(chan struct{})
 	took, errs := make([][]time.Duration, len(a)), make([]error, len(a))
 	for i, conn := range a {
 		wait.Go(func() {
-			tick := time.NewTicker(pace)
+			tick := time.NewTicker(interval)
 			defer tick.Stop()
 			for errs[i] == nil {
 				select {
@@ -109,63 +109,75 @@ func compareForeground(ctx context.Context, l *lab) (*report, error) {
 		return nil, err
 	}
 	watched := sides()[:3]
-	before, during := make([][]time.Duration, len(watched)), make([][]time.Duration, len(watched))
-	for round := range l.repeat {
+	measured, note, err := rounds(l, l.repeat, func(int) ([]beside, float64, error) {
+		both, others := make([]beside, len(watched)), 0.0
 		for i, s := range watched {
-			quiet, busy, err := l.disturb(ctx, s)
+			b, other, err := l.disturb(ctx, s)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return nil, 0, fmt.Errorf("%s: %w", s.name, err)
 			}
-			l.say("  round %d, %s: p99 %s", round+1, s.name, milliseconds(percentile(busy, 99)))
-			before[i], during[i] = append(before[i], quiet...), append(during[i], busy...)
+			l.say("  %s: p99 %s", s.name, milliseconds(percentile(b.during, 99)))
+			both[i], others = b, max(others, other)
 		}
+		return both, others, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return l.disturbance(watched, before, during), nil
+	r := l.disturbance(watched, measured)
+	r.note("%d clients, a transaction of each every %v: update an account, read it, note it.", clients, interval)
+	r.note("%s", note)
+	return r, nil
 }
 
-// disturb returns the application's times before a clean-up and during it.
-func (l *lab) disturb(ctx context.Context, s side) (before, during []time.Duration, err error) {
+// beside are the application's times before a clean-up and during it.
+type beside struct{ before, during []time.Duration }
+
+// disturb runs the application before a clean-up and during it.
+func (l *lab) disturb(ctx context.Context, s side) (b beside, others float64, err error) {
 	d, err := l.fresh(ctx, "foreground")
 	if err != nil {
-		return nil, nil, err
+		return b, 0, err
 	}
 	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	clean, err := s.ready(ctx, d)
 	if err != nil {
-		return nil, nil, err
+		return b, 0, err
 	}
 	if !s.cascade {
 		if err := d.exec(ctx, fmt.Sprintf(`DELETE FROM parents WHERE id <= %d`, l.parents)); err != nil {
-			return nil, nil, err
+			return b, 0, err
 		}
 	}
 	if err := d.settle(ctx); err != nil {
-		return nil, nil, err
+		return b, 0, err
 	}
 	a, err := d.application(ctx)
 	if err != nil {
-		return nil, nil, err
+		return b, 0, err
 	}
-	if before, err = a.beside(ctx, idle); err == nil {
-		during, err = a.beside(ctx, clean)
-	}
-	return before, during, errors.Join(err, d.verify(ctx, s))
+	took, err := l.timed(func() (err error) {
+		if b.before, err = a.besides(ctx, idle); err == nil {
+			b.during, err = a.besides(ctx, clean)
+		}
+		return err
+	})
+	return b, took.others, errors.Join(err, d.verify(ctx, s))
 }
 
-func (l *lab) disturbance(watched []side, before, during [][]time.Duration) *report {
+func (l *lab) disturbance(watched []side, measured [][]beside) *report {
 	r := &report{header: []string{"while", "transactions", "p50", "p99", "× p99 before"}}
 	for i, s := range watched {
-		for _, t := range []struct {
-			name string
-			took []time.Duration
-		}{{"before: " + s.name, before[i]}, {s.name, during[i]}} {
-			p99 := percentile(t.took, 99)
-			r.row(t.name, grouped(int64(len(t.took))), milliseconds(percentile(t.took, 50)), milliseconds(p99),
-				times(p99.Seconds()/percentile(before[i], 99).Seconds()))
+		var before, during []time.Duration
+		for _, m := range measured {
+			before, during = append(before, m[i].before...), append(during, m[i].during...)
+		}
+		worse := percentile(during, 99).Seconds() / percentile(before, 99).Seconds()
+		r.row("before: "+s.name, grouped(int64(len(before))), milliseconds(percentile(before, 50)), milliseconds(percentile(before, 99)), "")
+		r.row(s.name, grouped(int64(len(during))), milliseconds(percentile(during, 50)), milliseconds(percentile(during, 99)), times(worse))
+		if i == 0 {
+			l.target(r, "the application's p99 during caretaker's run", "below 1.10 × that before", times(worse), worse < 1.1)
 		}
 	}
-	worse := percentile(during[0], 99).Seconds() / percentile(before[0], 99).Seconds()
-	l.target(r, "the application's p99 during caretaker's run", "below 1.10 × that before", times(worse), worse < 1.1)
-	r.note("%d clients, a transaction of each every %v: update an account, read it, note it.", clients, pace)
 	return r
 }

@@ -30,7 +30,7 @@ func (l *lab) loads() []load {
 			`CREATE INDEX ON children (created_at)`, `CREATE INDEX ON children (parent_id, created_at)`,
 			`CREATE INDEX ON children (hashtext(title))`, `CREATE INDEX ON children (id, created_at)`, `CREATE INDEX ON children (created_at, id)`,
 		}},
-		{"a row trigger of 0.2 ms", few / 5, []string{
+		{"a row trigger of 0.2 ms", few / 2, []string{
 			`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
 			DECLARE until timestamptz := clock_timestamp() + interval '0.2 ms';
 			BEGIN
@@ -45,7 +45,7 @@ func (l *lab) loads() []load {
 // measureStatements is (e), from the server's log: so it is not part of what (a) measures.
 func measureStatements(ctx context.Context, l *lab) (*report, error) {
 	r := &report{header: []string{"children", "rows", "statements", "p50", "p99", "longest"}}
-	met, worst := true, time.Duration(0)
+	worst, notes := time.Duration(0), []string{}
 	for i, load := range l.loads() {
 		template := fmt.Sprintf("load_%d", i+1)
 		sized := *l
@@ -54,20 +54,27 @@ func measureStatements(ctx context.Context, l *lab) (*report, error) {
 		if err := l.build(ctx, template, append(statements, load.statements...)...); err != nil {
 			return nil, err
 		}
-		took, err := sized.logged(ctx, template)
+		measured, note, err := rounds(l, 1, func(int) (took []time.Duration, others float64, err error) {
+			c, err := l.timed(func() (err error) {
+				took, err = sized.logged(ctx, template)
+				return err
+			})
+			return took, c.others, err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", load.name, err)
 		}
+		took := measured[0]
 		p99 := percentile(took, 99)
 		l.say("  %s: %s", load.name, milliseconds(p99))
 		r.row(load.name, grouped(int64(load.parents*l.children)), grouped(int64(len(took))), milliseconds(percentile(took, 50)),
 			milliseconds(p99), milliseconds(slices.Max(took)))
-		worst = max(worst, p99)
-		met = met && p99 <= 250*time.Millisecond
+		worst, notes = max(worst, p99), append(notes, load.name+": "+note)
 	}
-	l.target(r, "p99 of the statements that name the child table", "at most 250 ms", milliseconds(worst), met)
+	l.target(r, "p99 of the statements that name the child table", "at most 250 ms", milliseconds(worst), worst <= 250*time.Millisecond)
 	r.note("From the server's log (log_min_duration_statement = 0), in runs of their own; parsing, planning and waiting included. " +
 		"The statement size begins at 1,000 rows and is not yet adapted to the table.")
+	r.notes = append(r.notes, notes...)
 	return r, nil
 }
 
