@@ -63,8 +63,11 @@ func (r *report) String() string {
 // median of what was measured; of an even number the upper one.
 func median[T cmp.Ordered](of []T) T { return percentile(of, 50) }
 
-// percentile is the smallest value that so many in a hundred do not exceed.
-func percentile[T cmp.Ordered](of []T, percent int) T {
+// percentile is the smallest value that so many in a hundred do not exceed; of nothing it is zero.
+func percentile[T cmp.Ordered](of []T, percent int) (zero T) {
+	if len(of) == 0 {
+		return zero
+	}
 	sorted := slices.Sorted(slices.Values(of))
 	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
 }
