@@ -63,7 +63,7 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 
 // endsRun says whether an error is none of a single group's.
 func endsRun(ctx context.Context, err error) bool {
-	var stopped stopReason
+	var stopped stopError
 	return ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable) || errors.As(err, &stopped)
 }
 
@@ -124,8 +124,10 @@ func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
 // log is the one line of a group. The specification calls the group namespace_id where it lists the lines, and group_id
 // where it lists the keys.
 func (r *groupRun) log(ctx context.Context, level slog.Level, message string, g *adjournedGroup, outcome groupOutcome, more ...any) {
-	r.x.Log.Log(ctx, level, message, append([]any{"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
-		"outcome", string(outcome), "reason", g.reason}, more...)...)
+	r.x.Log.Log(ctx, level, message, append([]any{
+		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
+		"outcome", string(outcome), "reason", g.reason,
+	}, more...)...)
 }
 
 // preview counts what act would do: of the removals those that do not wait already.

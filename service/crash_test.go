@@ -46,7 +46,7 @@ func TestLooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *t
 	// The server gives up the removal that nobody waits for.
 	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	e.wantQueue("main", "1 2 3 4 5")
-	e.wantLease("main", "main", 1, true)
+	e.wantLease("main", 1, true)
 
 	s := e.service(oneChild)
 	r := e.afterExpiry(s, "doomed")
@@ -57,8 +57,8 @@ func TestLooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *t
 	}
 	e.want("ci", `SELECT count(*) FROM c`, "50")
 	e.wantQueue("main", "")
-	e.wantLease("main", "main", 2, false)
-	e.wantLease("main", "ci", 2, false)
+	e.wantLease("main", 2, false)
+	e.wantLease("ci", 2, false)
 
 	// Its run is closed as soon as somebody asks after its time.
 	id := e.value("main", `SELECT id FROM maintenance.runs WHERE replica = 'doomed'`)
@@ -109,8 +109,8 @@ func TestLooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease
 
 	successor := e.start("successor", definitions, func(o *processOrder) { o.BatchSize = 10 })
 	e.atGate("main", "successor")
-	e.wantLease("main", "main", 2, true)
-	e.wantLease("main", "ci", 2, true)
+	e.wantLease("main", 2, true)
+	e.wantLease("ci", 2, true)
 	before := e.state("main", "c")
 	e.lift("main", "sleeper")
 	sleeper.signal(syscall.SIGCONT)
@@ -121,8 +121,8 @@ func TestLooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease
 	wantLost(t, result.Run)
 	wantCounts(t, result.Run, "deleted_rows=20")
 	e.wantSame("main", before, "c")
-	e.wantLease("main", "main", 2, true)
-	e.wantLease("main", "ci", 2, true)
+	e.wantLease("main", 2, true)
+	e.wantLease("ci", 2, true)
 	e.want("main", `SELECT holder FROM maintenance.leases WHERE name = '`+mainLease+`'`, "successor")
 
 	e.lift("main", "successor")
@@ -133,7 +133,7 @@ func TestLooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease
 	wantState(t, result.Run, repo.RunSucceeded)
 	wantCounts(t, result.Run, "processed_records=20 deleted_rows=20")
 	e.want("main", `SELECT count(*) FROM c`, "0")
-	e.wantLease("main", "main", 2, false)
+	e.wantLease("main", 2, false)
 }
 
 func TestLooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *testing.T) {
@@ -155,5 +155,5 @@ func TestLooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *tes
 	e.lift("main", "left")
 	e.lift("main", "right")
 	wantCounts(t, first.result().Run, "processed_records=5 deleted_rows=15")
-	e.wantLease("main", "main", 1, false)
+	e.wantLease("main", 1, false)
 }

@@ -41,15 +41,15 @@ type execution struct {
 	refused error
 }
 
-// stopReason is why somebody wants a run to stop after the statement in flight. It is then CANCELLED.
-type stopReason string
+// stopError is why somebody wants a run to stop after the statement in flight. It is then CANCELLED.
+type stopError string
 
-func (r stopReason) Error() string { return string(r) }
+func (r stopError) Error() string { return string(r) }
 
 const (
-	errCancelled stopReason = "CANCELLED"
-	errShutdown  stopReason = "SHUTDOWN"
-	errPaused    stopReason = "PAUSED"
+	errCancelled stopError = "CANCELLED"
+	errShutdown  stopError = "SHUTDOWN"
+	errPaused    stopError = "PAUSED"
 )
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.

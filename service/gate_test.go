@@ -116,17 +116,17 @@ func (e *estate) wantSame(database, before string, tables ...string) {
 	}
 }
 
-// wantLease fails the test unless the lease row of a database's cleanup has this epoch and is held, or free.
-func (e *estate) wantLease(home, row string, epoch int64, held bool) {
+// wantLease fails the test unless the row of main's lease in a database has this epoch and is held, or free.
+func (e *estate) wantLease(database string, epoch int64, held bool) {
 	e.t.Helper()
 	var gotEpoch int64
 	var gotHeld bool
-	err := e.sql[row].QueryRow(context.Background(), `SELECT epoch, expires_at > clock_timestamp() FROM maintenance.leases WHERE name = $1`,
-		cleanupWorker+"/"+home).Scan(&gotEpoch, &gotHeld)
+	err := e.sql[database].QueryRow(context.Background(), `SELECT epoch, expires_at > clock_timestamp() FROM maintenance.leases WHERE name = $1`,
+		mainLease).Scan(&gotEpoch, &gotHeld)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	if gotEpoch != epoch || gotHeld != held {
-		e.t.Errorf("lease of %s in %s: epoch %d, held %t; want %d, %t", home, row, gotEpoch, gotHeld, epoch, held)
+		e.t.Errorf("lease in %s: epoch %d, held %t; want %d, %t", database, gotEpoch, gotHeld, epoch, held)
 	}
 }

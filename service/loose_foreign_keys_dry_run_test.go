@@ -78,18 +78,18 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 		t.Errorf("definitions %s\nwant %s", got, want)
 	}
 
-	real := run(t, s, "main")
-	wantState(t, real, repo.RunSucceeded)
-	if real.LeaseEpoch != 1 {
-		t.Errorf("epoch %d, want 1", real.LeaseEpoch)
+	done := run(t, s, "main")
+	wantState(t, done, repo.RunSucceeded)
+	if done.LeaseEpoch != 1 {
+		t.Errorf("epoch %d, want 1", done.LeaseEpoch)
 	}
-	if !slices.Equal(dry.Tables, real.Tables) {
-		t.Errorf("tables %v, then %v", dry.Tables, real.Tables)
+	if !slices.Equal(dry.Tables, done.Tables) {
+		t.Errorf("tables %v, then %v", dry.Tables, done.Tables)
 	}
 	wantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
-	wantCounts(t, real, "processed_records=8 deleted_rows=55 updated_rows=67")
-	if len(real.Definitions) != 0 {
-		t.Errorf("definitions %v of a real run", real.Definitions)
+	wantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
+	if len(done.Definitions) != 0 {
+		t.Errorf("definitions %v of a real run", done.Definitions)
 	}
 	if again := dryRun(t, s); len(again.Tables) != 0 {
 		t.Errorf("tables %v after the run, want none", again.Tables)
@@ -117,7 +117,7 @@ func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
 		t.Errorf("counts %v of another replica", other.Counts)
 	}
 	e.wantSame("main", before, "c")
-	e.wantLease("main", "main", 1, true)
+	e.wantLease("main", 1, true)
 	e.lift("main", caretakerApp)
 	wantCounts(t, ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// mine makes every change of rows of a table that meet a condition on OLD fail with this SQLSTATE. Sequence tried
+// mine makes every change of rows of a table of main that meet a condition on OLD fail with this SQLSTATE. Sequence tried
 // counts the tries: no rollback takes that back.
-func (e *estate) mine(database, table, condition, sqlstate string) {
+func (e *estate) mine(table, condition, sqlstate string) {
 	e.t.Helper()
-	e.exec(database, `CREATE SEQUENCE IF NOT EXISTS tried MINVALUE 0 START 0; SELECT nextval('tried')`)
-	e.exec(database, `CREATE FUNCTION explode_`+table+`() RETURNS trigger LANGUAGE plpgsql AS $$
+	e.exec("main", `CREATE SEQUENCE IF NOT EXISTS tried MINVALUE 0 START 0; SELECT nextval('tried')`)
+	e.exec("main", `CREATE FUNCTION explode_`+table+`() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN PERFORM nextval('tried'); RAISE EXCEPTION 'secret of %', OLD.p_id USING ERRCODE = '`+sqlstate+`'; END $$`)
-	e.exec(database, `CREATE TRIGGER mine BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION explode_`+table+`()`)
+	e.exec("main", `CREATE TRIGGER mine BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION explode_`+table+`()`)
 }
 
 // minutesLeft is how long the records are put off, in whole minutes, in the order of their keys.
@@ -40,7 +40,7 @@ func wantFailed(t *testing.T, r service.Run, text string) {
 func TestLooseForeignKeysCleanup_OneBadRowCostsItsOwnRecordOnly(t *testing.T) {
 	t.Parallel()
 	e := newDeletedParents(t, 100)
-	e.mine("main", "c", "OLD.p_id = 42", "P0001")
+	e.mine("c", "OLD.p_id = 42", "P0001")
 	r := run(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
 	wantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
@@ -53,7 +53,7 @@ func TestLooseForeignKeysCleanup_OneBadRowCostsItsOwnRecordOnly(t *testing.T) {
 func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *testing.T) {
 	t.Parallel()
 	e := newDeletedParents(t, 2)
-	e.mine("main", "c", "OLD.p_id = 1", "P0001")
+	e.mine("c", "OLD.p_id = 1", "P0001")
 	recorded := e.value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
 	s := e.service(oneChild)
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
@@ -124,7 +124,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 			t.Parallel()
 			e := newDeletedParents(t, 3)
 			e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1), (2), (9); CREATE TABLE other (o_id bigint); INSERT INTO other VALUES (1)`)
-			e.mine("main", "c", "OLD.p_id = 2", c.sqlstate)
+			e.mine("c", "OLD.p_id = 2", c.sqlstate)
 			// 4 has no children; what concerns c concerns neither the other definitions nor the other parents.
 			e.deleted("main", "p", 4, 4)
 			e.deleted("main", "o", 1, 1)

@@ -28,8 +28,8 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 	t.Parallel()
 	e := newTwoChildren(t, 3)
 	e.deleted("main", "p", 2, 2)
-	e.mine("main", "c", "OLD.p_id = 2", "P0001")
-	e.mine("main", "d", "OLD.p_id = 2", "23514")
+	e.mine("c", "OLD.p_id = 2", "P0001")
+	e.mine("d", "OLD.p_id = 2", "23514")
 	r := run(t, e.service(cAndD), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 2 records; d.p_id -> p on main: 23514 check_violation, 2 records")
 	wantCounts(t, r, "processed_records=2 deleted_rows=4 rescheduled_records=2")
@@ -39,8 +39,8 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) {
 	t.Parallel()
 	e := newTwoChildren(t, 2)
-	e.mine("main", "c", "OLD.p_id = 2", "42501")
-	e.mine("main", "d", "OLD.p_id = 2", "23514")
+	e.mine("c", "OLD.p_id = 2", "42501")
+	e.mine("d", "OLD.p_id = 2", "23514")
 	wantState(t, run(t, e.service(cAndD), "main"), repo.RunFailed)
 	e.want("main", failuresByKey, "1 0 1 c.p_id -> p 42501, 2 1 1 d.p_id -> p 23514")
 }
@@ -50,7 +50,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 	e := newTwoChildren(t, 1)
 	e.exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
-	e.mine("main", "c", "true", "42501")
+	e.mine("c", "true", "42501")
 	s := e.service(oneChild)
 	r := run(t, s, "main")
 	wantCounts(t, r, "rescheduled_records=1")
@@ -58,7 +58,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 	e.want("main", minutesLeft, "1:60")
 
 	e.exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
-	e.mine("main", "c", "true", "23514")
+	e.mine("c", "true", "23514")
 	e.makeDue()
 	wantCounts(t, run(t, s, "main"), "dead_records=1")
 }
@@ -93,7 +93,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 	e := newTwoChildren(t, 3)
 	e.exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 1, 1, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
-	e.mine("main", "c", "OLD.p_id = 1", "P0001")
+	e.mine("c", "OLD.p_id = 1", "P0001")
 	lock := e.connect("main")
 	if _, err := lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testing.T) {
 	t.Parallel()
 	e := newTwoChildren(t, 300)
-	e.mine("main", "c", "true", "P0001")
+	e.mine("c", "true", "P0001")
 	r := run(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 300 records")
 	wantCounts(t, r, "rescheduled_records=300")
@@ -167,8 +167,8 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 	}
 	// No attempt is counted, nothing put off.
 	e.wantSame("main", before)
-	e.wantLease("main", "main", 1, false)
-	e.wantLease("main", "ci", 1, false)
+	e.wantLease("main", 1, false)
+	e.wantLease("ci", 1, false)
 }
 
 func TestLooseForeignKeysCleanup_HeldFenceMakesADatabaseUnreachableForThisRun(t *testing.T) {
@@ -194,14 +194,14 @@ main_d: [{table: o, column: o_id, on_delete: async_delete}]
 	e.want("main", failuresByKey, "1 0 1 ci_c.p_id -> p , 2 0 1 ci_c.p_id -> p , 3 0 1 ci_c.p_id -> p ")
 	e.want("ci", `SELECT count(*) FROM ci_c`, "4")
 	e.want("ci", leaseRow, fence)
-	e.wantLease("main", "main", 1, false)
+	e.wantLease("main", 1, false)
 
 	e.exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.makeDue()
 	r = run(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "processed_records=3 deleted_rows=3")
-	e.wantLease("main", "ci", 8, false)
+	e.wantLease("ci", 8, false)
 }
 
 func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
@@ -220,8 +220,8 @@ func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
 	wantLost(t, ended(t, s, r.ID))
 	e.wantSame("main", main)
 	e.wantSame("ci", ci, "c")
-	e.wantLease("main", "main", 1, false)
-	e.wantLease("main", "ci", 2, true)
+	e.wantLease("main", 1, false)
+	e.wantLease("ci", 2, true)
 }
 
 func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {

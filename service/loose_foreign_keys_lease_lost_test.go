@@ -115,8 +115,8 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	if !r.OverLimit {
 		t.Error("not over_limit")
 	}
-	e.wantLease("main", "main", 1, false)
-	e.wantLease("main", "ci", 1, false)
+	e.wantLease("main", 1, false)
+	e.wantLease("ci", 1, false)
 }
 
 func TestLooseForeignKeysCleanup_CancelledRunKeepsWhatItHasRemoved(t *testing.T) {
@@ -145,7 +145,7 @@ func TestLooseForeignKeysCleanup_CancelledRunKeepsWhatItHasRemoved(t *testing.T)
 				t.Errorf("reason %q, finished at %s", r.Reason, r.FinishedAt)
 			}
 			e.wantSame("main", before, "c")
-			e.wantLease("main", "main", 1, false)
+			e.wantLease("main", 1, false)
 		})
 	}
 }

@@ -76,7 +76,7 @@ func TestLooseForeignKeysCleanup_ExpiredLeaseIsTakenWithTheNextEpoch(t *testing.
 	if r.LeaseEpoch != 8 {
 		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
 	}
-	e.wantLease("main", "main", 8, false)
+	e.wantLease("main", 8, false)
 }
 
 func TestLooseForeignKeysCleanup_EveryRunHasItsOwnEpochAndGivesTheLeaseBack(t *testing.T) {
@@ -87,7 +87,7 @@ func TestLooseForeignKeysCleanup_EveryRunHasItsOwnEpochAndGivesTheLeaseBack(t *t
 		if r := run(t, s, "main"); r.LeaseEpoch != epoch {
 			t.Errorf("epoch %d, want %d", r.LeaseEpoch, epoch)
 		}
-		e.wantLease("main", "main", epoch, false)
+		e.wantLease("main", epoch, false)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	r := <-done
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "processed_records=1 deleted_rows=2")
-	e.wantLease("main", "main", 8, false)
+	e.wantLease("main", 8, false)
 }
 
 func TestLooseForeignKeysCleanup_OneRunADatabaseAtATime(t *testing.T) {

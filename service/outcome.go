@@ -25,7 +25,7 @@ const reasonLeaseLost = "LEASE_LOST"
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {
 	var skipped *skippedError
-	var stopped stopReason
+	var stopped stopError
 	switch {
 	case errors.Is(workErr, repo.ErrLeaseLost):
 		run.State, run.Reason = repo.RunFailed, reasonLeaseLost
@@ -45,7 +45,7 @@ func conclude(run *Run, workErr error) {
 func publicText(err error) string {
 	var failed *failedError
 	var refused *repo.Error
-	var stopped stopReason
+	var stopped stopError
 	switch {
 	case err == nil:
 		return ""

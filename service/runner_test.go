@@ -35,7 +35,7 @@ func (e *estate) wantHalf(r service.Run, reason, before string) {
 	}
 	wantCounts(e.t, r, "processed_records=4 deleted_rows=12")
 	e.wantSame("main", before, "c")
-	e.wantLease("main", "main", r.LeaseEpoch, false)
+	e.wantLease("main", r.LeaseEpoch, false)
 }
 
 func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
@@ -260,7 +260,7 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 			if !panics.Load() || !strings.Contains(r.Error, "internal error") || strings.Contains(r.Error, "secret") {
 				t.Errorf("panicked %t, error %q", panics.Load(), r.Error)
 			}
-			e.wantLease("main", "main", 1, false)
+			e.wantLease("main", 1, false)
 			next := run(t, s, "main")
 			wantState(t, next, repo.RunFailed)
 			if !strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records") {

@@ -130,8 +130,10 @@ func databaseLabel(w *worker, d *repo.Database) string {
 }
 
 func addBacklogs(a, b repo.Backlog) repo.Backlog {
-	sum := repo.Backlog{Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
-		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt}
+	sum := repo.Backlog{
+		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
+		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt,
+	}
 	if sum.OldestAt.IsZero() || (!b.OldestAt.IsZero() && b.OldestAt.Before(sum.OldestAt)) {
 		sum.OldestAt = b.OldestAt
 	}
