@@ -69,7 +69,7 @@ func (g *groupEstate) route(kind string, id, namespace, parent int, path string)
 // member makes a user a direct member of a group; more is SQL such as "requested_at = now()".
 func (g *groupEstate) member(group, user, level int, more ...string) {
 	g.t.Helper()
-	id := g.value("main", `SELECT coalesce(max(id), 0) + 1 FROM members`)
+	id := g.value("main", `nextval('members_id_seq')`)
 	g.exec("main", `INSERT INTO members (id, source_type, source_id, type, user_id, access_level, member_namespace_id)
 		VALUES (`+id+`, 'Namespace', $1::bigint, 'GroupMember', $2, $3, $1::bigint)`, group, user, level)
 	for _, m := range more {

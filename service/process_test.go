@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -34,6 +36,8 @@ type processOrder struct {
 	MaxRuntime  time.Duration
 	// Database to run on.
 	Database string
+	// Worker to run; "": loose_foreign_keys_cleanup. Jobs is a kind of job to be worked instead, until the process is killed.
+	Worker, Jobs string
 }
 
 // processResult is what it says at its end.
@@ -73,16 +77,29 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		defer d.Close()
 		config.Databases = append(config.Databases, d)
 	}
-	definitions, err := service.LoadDefinitions(o.Definitions)
+	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	if o.Definitions != "" {
+		var err error
+		if config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(o.Definitions); err != nil {
+			return service.Run{}, err
+		}
+	}
+	queue, err := scheduler.NewQueue(config.Databases[0], scheduler.QueueConfig{PollInterval: 10 * time.Millisecond})
 	if err != nil {
 		return service.Run{}, err
 	}
-	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{Definitions: definitions, BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	config.Queue = queue
 	s, err := service.New(config)
 	if err != nil {
 		return service.Run{}, err
 	}
-	run, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: o.Database})
+	if o.Jobs != "" {
+		if err := queue.Start(onlyKind{s, o.Jobs}); err != nil {
+			return service.Run{}, err
+		}
+		select {}
+	}
+	run, err := s.RunBatch(ctx, service.RunRequest{Worker: cmp.Or(o.Worker, cleanupWorker), Database: o.Database})
 	return run, errors.Join(err, s.Shutdown(ctx))
 }
 
@@ -107,7 +124,7 @@ func (e *estate) start(app, definitions string, change ...func(*processOrder)) *
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	p := &process{t: e.t, command: exec.Command(os.Args[0])} //nolint:noctx // it is killed at the test's end
+	p := &process{t: e.t, command: exec.Command(os.Args[0])}
 	p.command.Env = append(os.Environ(), processVariable+"="+string(order))
 	if testing.Verbose() {
 		p.command.Stderr = os.Stderr

@@ -1,0 +1,236 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.group(5, 0, "other")
+	g.owned(10, 15)
+	g.group(11, 10, "b")
+	g.group(12, 11, "c")
+	g.group(13, 10, "d")
+	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
+		g.project(project, group, fmt.Sprintf("p%d", project))
+		g.content(project)
+	}
+	for _, group := range []int{5, 10, 11, 12} {
+		g.groupContent(group)
+	}
+	g.share(5, 12, 30)
+	g.share(11, 5, 30)
+	// A merge request of another project from a project that goes, and a note of that project's about nothing.
+	g.exec("main", `UPDATE merge_requests SET source_project_id = 2 WHERE id = 1`)
+	g.exec("main", `UPDATE namespaces SET traversal_ids = '{10}' WHERE id = 5`)
+	g.exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+
+	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces`, "5 10001")
+	g.want("main", `SELECT string_agg(source_type || source_id, ' ' ORDER BY source_type) FROM routes`, "Namespace5 Project1")
+	g.wantRows(map[string]int{
+		"projects": 1, "issues": 2, "merge_requests": 1, "notes": 3, "award_emoji": 3, "subscriptions": 2, "todos": 2, "events": 2,
+		"issue_assignees": 1, "merge_request_metrics": 1, "approvals": 1, "reviews": 1, "snippets": 1, "snippet_repositories": 1,
+		"releases": 1, "project_authorizations": 1, "members": 2, "redirect_routes": 1, "project_repositories": 1, "epics": 1, "boards": 1,
+		"achievements": 1, "group_group_links": 0, "group_deletion_schedules": 0, "namespace_details": 2, "maintenance.group_removals": 0, "users": 1,
+	})
+	g.want("main", `SELECT source_project_id FROM merge_requests`, "NULL")
+	g.want("main", `SELECT string_agg(fully_qualified_table_name || ' ' || primary_key_value, ', ' ORDER BY fully_qualified_table_name, primary_key_value)
+		FROM loose_foreign_keys_deleted_records`, "public.merge_requests 2, public.merge_requests 3, public.merge_requests 4, public.merge_requests 6, "+
+		"public.namespaces 10, public.namespaces 11, public.namespaces 12, public.namespaces 13, public.namespaces 10002, public.namespaces 10003, public.namespaces 10004, public.namespaces 10006, "+
+		"public.projects 2, public.projects 3, public.projects 4, public.projects 6")
+	g.wantLog(1, "job finished", "outcome=succeeded", "group_id=10", "user_id=1", "groups=4", "projects=4", "bots=0")
+	for _, project := range []int{2, 3, 4, 6} {
+		g.wantLog(1, "left_outside", fmt.Sprintf("@hashed/%d]", project), fmt.Sprintf("project_id=%d", project))
+		g.wantLog(1, "left_outside", fmt.Sprintf("@snippets/%d]", project))
+	}
+	g.wantLog(0, "left_outside", "@hashed/1]")
+	g.run("")
+}
+
+func TestDestroyGroup_ParentAndChildGoWithOneJob(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.group(10, 0, "parent")
+	g.group(11, 10, "child")
+	g.member(10, 1, 50)
+	g.mark(10, 1, 15)
+	g.mark(11, 1, 15)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0, "group_deletion_schedules": 0})
+}
+
+func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
+	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	g.queueJob(10, 1)
+	g.attempt("completed skipped TARGET_GONE")
+	g.wantRows(map[string]int{"maintenance.group_removals": 0})
+	g.queueJob(16, 1)
+	g.attempt("completed skipped TARGET_GONE")
+	g.wantRows(map[string]int{"namespaces": 1})
+	g.wantLog(0, "job finished")
+}
+
+func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
+	t.Parallel()
+	for _, since := range []string{
+		`DELETE FROM group_deletion_schedules`,
+		`UPDATE group_deletion_schedules SET marked_for_deletion_on = (now() AT TIME ZONE 'UTC')::date - 13`,
+		`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = 10`,
+		`UPDATE application_settings SET deletion_adjourned_period = 16`,
+	} {
+		g := newGroups(t)
+		g.owned(10, 15)
+		g.run("scheduled_jobs=1")
+		g.exec("main", since)
+		g.attempt("completed skipped NO_LONGER_MARKED")
+		g.wantRows(map[string]int{"namespaces": 1, "members": 1, "maintenance.group_removals": 0})
+		g.want("main", `SELECT state FROM namespaces`, "0")
+		g.wantLog(1, "job finished", "level=INFO", "group_id=10", "reason=NO_LONGER_MARKED")
+	}
+}
+
+func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.user(2)
+	g.group(10, 0, "a-deletion_scheduled-10")
+	g.member(10, 2, 50)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 2}`)
+	g.run("scheduled_jobs=1")
+	g.exec("main", `DELETE FROM users WHERE id = 2`)
+	g.attempt("cancelled refused DELETING_USER_MISSING")
+	g.want("main", `SELECT path || ' ' || state FROM namespaces`, "a-deletion_scheduled-10 0")
+	g.wantLog(1, "job finished", "level=WARN", "group_id=10", "reason=DELETING_USER_MISSING")
+	g.run("held_groups=1")
+	g.queueJob(10, 0)
+	g.attempt("cancelled refused DELETING_USER_MISSING")
+}
+
+func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.group(10, 0, "a-deletion_scheduled-10")
+	g.project(1, 10, "p")
+	g.member(10, 1, 50)
+	g.mark(10, 1, 15)
+	g.run("scheduled_jobs=1")
+	g.exec("main", `UPDATE users SET state = 'blocked'`)
+	g.attempt("completed restored RIGHTS_MISSING")
+	g.want("main", routesSQL, "N10=a (A), P1=a/p (A / P)")
+	g.wantMarked("")
+	g.wantRows(map[string]int{"projects": 1, "members": 1, "maintenance.group_removals": 0})
+	g.wantLog(1, "job finished", "level=INFO", "group_id=10", "user_id=1", "old_path=a-deletion_scheduled-10", "new_path=a")
+}
+
+func TestDestroyGroup_IsRefusedWhenTheRightIsLostAndSomebodyDeletesTheGroup(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.group(10, 0, "a")
+	g.mark(10, 1, 15)
+	g.exec("main", `UPDATE namespaces SET state = 4`)
+	g.queueJob(10, 1)
+	g.attempt("cancelled refused DELETION_IN_PROGRESS")
+	g.wantMarked("10")
+	g.wantLog(1, "job finished", "level=WARN", "reason=DELETION_IN_PROGRESS")
+}
+
+func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.queueJob(10, 1)
+	g.exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
+	g.attempt("retryable failed")
+	g.want("main", `SELECT errors[1] ->> 'error' LIKE '%deletion_adjourned_period%' FROM maintenance.river_job`, "true")
+	g.wantMarked("10")
+	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0})
+}
+
+func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.group(11, 10, "sub")
+	g.project(1, 11, "gone")
+	g.project(2, 10, "stays")
+	g.project(3, 10, "waits")
+	g.content(2)
+	g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'secret SQL'; END $$`)
+	g.exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON projects FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION refuse()`)
+	g.run("scheduled_jobs=1")
+	g.attempt("retryable failed")
+	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM projects`, "2 3")
+	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.wantMarked("10")
+	g.wantRows(map[string]int{"group_deletion_schedules": 1, "maintenance.group_removals": 1})
+	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "remove project on main: P0001 raise_exception")
+	g.want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
+	g.want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 remove project on main: P0001 raise_exception")
+	g.wantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "secret SQL")
+	// The next run leaves it to the job that waits, and would not restore it, whatever its user's rights.
+	g.exec("main", `UPDATE users SET state = 'blocked'`)
+	g.run("")
+	g.attempt("retryable failed")
+	g.exec("main", `DROP TRIGGER refuse ON projects`)
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0, "group_deletion_schedules": 0})
+	g.wantLog(1, "job finished", "outcome=succeeded", "groups=2", "projects=3")
+}
+
+func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6"} {
+		g.user(id, "user_type = "+kind)
+	}
+	g.owned(10, 15)
+	g.group(11, 10, "sub")
+	g.project(1, 11, "p")
+	g.project(2, 11, "q")
+	for _, user := range []int{2, 3, 5} {
+		g.member(10, user, 30)
+	}
+	g.member(11, 3, 30)
+	g.member(11, 6, 30, `source_type = 'Gone'`)
+	for _, user := range []int{1, 2, 4} {
+		g.exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
+			VALUES ('Project', 1, 'ProjectMember', $1, 30, 10001)`, user)
+	}
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantBots("3 by 1, 4 by 1, 6 by 1")
+	g.wantRows(map[string]int{"members": 0, "users": 6})
+	g.want("main", `SELECT string_agg(DISTINCT state, ' ') FROM users`, "active")
+	g.wantLog(1, "job finished", "bots=3")
+	g.want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user' AND metadata ->> 'run_id' = r.id::text`, "3")
+}
+
+func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
+		g := newGroups(t)
+		if key != "" {
+			g.exec("main", key)
+		}
+		g.owned(10, 15)
+		g.group(11, 10, "sub")
+		g.group(12, 0, "other")
+		g.user(2, `user_type = 15`)
+		g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at)
+			SELECT 2, n, 1, now(), now() FROM unnest('{10,11,12}'::bigint[]) n`)
+		g.run("scheduled_jobs=1")
+		g.attempt("completed succeeded")
+		g.want("main", `SELECT string_agg(coalesce(namespace_id::text, '-'), ' ' ORDER BY id) FROM import_placeholder_user_details`, "- - 12")
+	}
+}
