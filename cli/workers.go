@@ -19,6 +19,11 @@ func workers(c *config.Config) (out service.Config, err error) {
 		WorkerConfig: workerConfig(placeholders.Worker), MaxAttempts: placeholders.MaxAttempts,
 		RetryPeriod: placeholders.RetryPeriod, Interval: placeholders.Interval, BatchSize: placeholders.BatchSize,
 	}
+	tokens := c.InactiveTokenDeletion
+	out.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{
+		WorkerConfig: workerConfig(tokens.Worker), BatchSize: tokens.BatchSize,
+		MaxRuntime: tokens.MaxRuntime, ContinueAfter: tokens.ContinueAfter,
+	}
 	return out, nil
 }
 

@@ -38,6 +38,7 @@ type Config struct {
 	LooseForeignKeysCleanup LooseForeignKeysCleanup
 	AdjournedGroupDeletion  AdjournedGroupDeletion
 	PlaceholderUserCleanup  PlaceholderUserCleanup
+	InactiveTokenDeletion   InactiveTokenDeletion
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
 }
@@ -83,6 +84,13 @@ type PlaceholderUserCleanup struct {
 	Worker
 	MaxAttempts, BatchSize int
 	RetryPeriod, Interval  time.Duration
+}
+
+// InactiveTokenDeletion configures the worker inactive_token_deletion.
+type InactiveTokenDeletion struct {
+	Worker
+	BatchSize                 int
+	MaxRuntime, ContinueAfter time.Duration
 }
 
 // DatabaseNames are the databases there can be, in the order of the rotation.

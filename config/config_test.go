@@ -32,6 +32,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
 		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
 		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
+		InactiveTokenDeletion:   InactiveTokenDeletion{Worker: Worker{Enabled: true}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -74,6 +75,11 @@ workers:
     retry_period: 7h
     interval: 8s
     batch_size: 9
+  inactive_token_deletion:
+    schedule: "0 1 * * *"
+    batch_size: 10
+    max_runtime: 11s
+    continue_after: 12s
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +97,9 @@ workers:
 		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *"}, BatchSize: 4, Interval: 5 * time.Second},
 		PlaceholderUserCleanup: PlaceholderUserCleanup{
 			Worker: Worker{Enabled: true}, MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
+		},
+		InactiveTokenDeletion: InactiveTokenDeletion{
+			Worker: Worker{Schedule: "0 1 * * *", Enabled: true}, BatchSize: 10, MaxRuntime: 11 * time.Second, ContinueAfter: 12 * time.Second,
 		},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -62,7 +62,8 @@ func (c *Config) keys() []key {
 	}
 	keys = append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
 	keys = append(keys, c.AdjournedGroupDeletion.keys("workers.adjourned_group_deletion.")...)
-	return append(keys, c.PlaceholderUserCleanup.keys("workers.placeholder_user_cleanup.")...)
+	keys = append(keys, c.PlaceholderUserCleanup.keys("workers.placeholder_user_cleanup.")...)
+	return append(keys, c.InactiveTokenDeletion.keys("workers.inactive_token_deletion.")...)
 }
 
 func (w *Worker) keys(prefix string) []key {
@@ -93,6 +94,13 @@ func (w *AdjournedGroupDeletion) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
 		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
 		key{prefix + "interval", duration, "", positiveDuration(&w.Interval)})
+}
+
+func (w *InactiveTokenDeletion) keys(prefix string) []key {
+	return append(w.Worker.keys(prefix),
+		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
+		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)},
+		key{prefix + "continue_after", duration, "", positiveDuration(&w.ContinueAfter)})
 }
 
 func verbatim(to *string) func(string) error {

@@ -18,8 +18,8 @@ type UserDeletion struct {
 	Skipped, Refused string
 	// InvalidSetting says what is wrong with the setting N, if that kept the tokens from being judged.
 	InvalidSetting string
-	// Owned are the first groups, or organizations, of which the user is the only owner.
-	Owned []int64
+	// Groups or Organizations are the first ten of which the user is the only owner.
+	Groups, Organizations []int64
 	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked.
 	Projects []int64
 	// Memberships and Authorizations deleted.

@@ -41,10 +41,11 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
 // lookForSoleOwnership is step 5.
 func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 	if u.features.owners {
-		if err := u.tx.QueryRow(ctx, solelyOwnedOrganizationsSQL, u.args.UserID, ownedNamed).Scan(&u.Owned); err != nil {
+		err := u.tx.QueryRow(ctx, solelyOwnedOrganizationsSQL, u.args.UserID, ownedNamed).Scan(&u.Organizations)
+		if err != nil {
 			return err
 		}
-		if len(u.Owned) > 0 {
+		if len(u.Organizations) > 0 {
 			u.Refused = "SOLE_OWNER_OF_ORGANIZATION"
 			return nil
 		}
@@ -53,15 +54,15 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 		return nil
 	}
 	sql := fill(fill(solelyOwnedGroupsSQL, "{direct}", directMembershipSQL), "{today}", "(now() AT TIME ZONE 'UTC')::date")
-	for last, n := int64(-1<<63), ownedPage; n == ownedPage && len(u.Owned) < ownedNamed; {
-		var owned []int64
-		err := u.tx.QueryRow(ctx, sql, u.args.UserID, last, ownedPage, ownedNamed-len(u.Owned)).Scan(&last, &n, &owned)
+	for last, n := int64(-1<<63), ownedPage; n == ownedPage && len(u.Groups) < ownedNamed; {
+		var groups []int64
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, last, ownedPage, ownedNamed-len(u.Groups)).Scan(&last, &n, &groups)
 		if err != nil {
 			return err
 		}
-		u.Owned = append(u.Owned, owned...)
+		u.Groups = append(u.Groups, groups...)
 	}
-	if len(u.Owned) > 0 {
+	if len(u.Groups) > 0 {
 		u.Refused = "SOLE_OWNER_OF_GROUP"
 	}
 	return nil

@@ -8,6 +8,7 @@
 //     every worker is looked at once a minute whatever its expression.
 //   - A failed or long run, a panic or a database that is down cost that fire alone. Runs of one worker may overlap;
 //     whether they may work is up to their leases.
+//   - What a run has begun whose process died is gone on with, for workers that ask for it, without waiting for a fire.
 //   - Stop leaves no goroutine. It does not stop runs: they belong to package service.
 package scheduler
 
@@ -30,6 +31,8 @@ import (
 type runner interface {
 	Schedules() []service.Schedule
 	RunScheduled(ctx context.Context, worker string, fire time.Time) (service.Run, bool, error)
+	// ResumeRuns starts the runs that go on with what dead ones have left.
+	ResumeRuns(ctx context.Context) error
 }
 
 // Scheduler wakes the enabled workers by their schedules.
@@ -61,6 +64,10 @@ func newScheduler(r runner, logger *slog.Logger, clock clockwork.Clock) (*Schedu
 		if err := s.add(schedule); err != nil {
 			return nil, errors.Join(err, s.Stop())
 		}
+	}
+	_, err = wake.NewJob(gocron.DurationJob(resumeInterval), gocron.NewTask(s.resume), gocron.WithSingletonMode(gocron.LimitModeReschedule))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("schedule resumption: %w", err), s.Stop())
 	}
 	return s, nil
 }
@@ -101,11 +108,7 @@ func (s *Scheduler) tick(worker string, fires cron.Schedule) {
 		return
 	}
 	log := s.logger.With("worker", worker, "fire", fire)
-	defer func() {
-		if p := recover(); p != nil {
-			log.ErrorContext(s.running, "scheduled run panicked", "error", fmt.Sprintf("%v\n%s", p, debug.Stack()))
-		}
-	}()
+	defer s.survive(log)
 	run, ours, err := s.runner.RunScheduled(s.running, worker, fire)
 	switch {
 	case s.running.Err() != nil:
@@ -115,6 +118,25 @@ func (s *Scheduler) tick(worker string, fires cron.Schedule) {
 		log.DebugContext(s.running, "another replica has this fire")
 	default:
 		log.DebugContext(s.running, "scheduled run ended", "run_id", run.ID, "outcome", run.State)
+	}
+}
+
+// survive logs a panic of what was woken.
+func (s *Scheduler) survive(log *slog.Logger) {
+	if p := recover(); p != nil {
+		log.ErrorContext(s.running, "scheduled run panicked", "error", fmt.Sprintf("%v\n%s", p, debug.Stack()))
+	}
+}
+
+// resumeInterval is how often runs that died are looked for: they must be gone on with 60 s after their leases expired
+// (inactive_token_deletion.md section 5).
+const resumeInterval = 30 * time.Second
+
+// resume goes on with what runs that died have left.
+func (s *Scheduler) resume() {
+	defer s.survive(s.logger)
+	if err := s.runner.ResumeRuns(s.running); err != nil && s.running.Err() == nil {
+		s.logger.WarnContext(s.running, "what dead runs have left is not gone on with at present, will be tried again", "error", err.Error())
 	}
 }
 

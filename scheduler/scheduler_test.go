@@ -27,6 +27,7 @@ type fires struct {
 	mu      sync.Mutex
 	claimed map[string][]time.Time
 	asked   int
+	resumed []time.Time
 }
 
 func (f *fires) Schedules() []service.Schedule { return f.schedules }
@@ -43,6 +44,13 @@ func (f *fires) RunScheduled(ctx context.Context, worker string, fire time.Time)
 		return service.Run{}, !taken, nil
 	}
 	return service.Run{}, true, f.run(ctx, fire)
+}
+
+func (f *fires) ResumeRuns(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resumed = append(f.resumed, time.Now())
+	return errors.New("not now")
 }
 
 func (f *fires) of(worker string) []time.Time {
@@ -107,6 +115,19 @@ func TestScheduler_FiresByTheExpression(t *testing.T) {
 			if got := f.of(cron); !slices.Equal(got, want) {
 				t.Errorf("%s: got %v, want %v", cron, got, want)
 			}
+		}
+	})
+}
+
+func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, log := every("0 12 * * *"), new(bytes.Buffer)
+		run(t, f, 95*time.Second, log, 0)
+		if len(f.resumed) != 3 || f.resumed[2].Sub(f.resumed[0]) != time.Minute {
+			t.Errorf("looked at %v", f.resumed)
+		}
+		if n := strings.Count(log.String(), "not now"); n != 3 {
+			t.Errorf("%d warnings, want 3: %s", n, log)
 		}
 	})
 }

@@ -43,6 +43,8 @@ type Config struct {
 	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig
 	// PlaceholderUserCleanup configures that worker.
 	PlaceholderUserCleanup PlaceholderUserCleanupConfig
+	// InactiveTokenDeletion configures that worker.
+	InactiveTokenDeletion InactiveTokenDeletionConfig
 	// AdjournedGroupDeletion configures that worker.
 	AdjournedGroupDeletion AdjournedGroupDeletionConfig
 }
@@ -165,6 +167,7 @@ func (s *Service) addWorkers(c Config) error {
 		s.looseForeignKeysCleanup,
 		s.adjournedGroupDeletion,
 		s.placeholderUserCleanup,
+		s.inactiveTokenDeletion,
 	} {
 		w, err := add(c)
 		if err != nil {

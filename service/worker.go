@@ -17,6 +17,8 @@ type worker struct {
 	config WorkerConfig
 	// databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
 	databases []*repo.Database
+	// fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
+	fences []*repo.Database
 	// missing says what keeps it from running; "" when nothing does.
 	missing func(ctx context.Context) (string, error)
 	// maxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
@@ -25,6 +27,8 @@ type worker struct {
 	work func(ctx context.Context, x *execution) error
 	// backlog counts what waits in a database, and may add a remark for condition_detail.
 	backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
+	// abandoned says that its last run died and left work that must not wait for the schedule; nil: none does.
+	abandoned func(ctx context.Context) (bool, error)
 	// actions are the labels of maintenance_rows_total by the keys of counts.
 	actions map[string]string
 	// finished sees the record of every run that ended.

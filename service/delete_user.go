@@ -1,0 +1,102 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// deleteUserLimits bound each statement of the job: a user's row may be waited for, and no statement deletes more than
+// 1000 rows.
+func deleteUserLimits() repo.Limits {
+	return repo.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second}
+}
+
+// deleteUser is the job delete_user (inactive_token_deletion.md section 6): in one transaction the user is looked at
+// again, blocked, loses all memberships and is queued for the ghost migration. The users row stays. What the rules
+// forbid is refused, with a warning, and not tried again. Done twice, the second time finds everything done.
+//
+// Personal projects are removed after the user is blocked, in bounded steps and as many attempts as that takes; then the
+// transaction comes again, and goes through.
+func (s *Service) deleteUser(ctx context.Context, j *jobExecution) (JobResult, error) {
+	args, err := decode[repo.DeleteUser](j)
+	if err != nil {
+		return JobResult{}, err
+	}
+	features, err := s.userFeatures(ctx, args)
+	if err != nil {
+		return JobResult{}, err
+	}
+	for {
+		deletion, err := s.main.DeleteUser(ctx, features, args, deleteUserLimits())
+		if err != nil {
+			return JobResult{}, err
+		}
+		if len(deletion.Projects) == 0 {
+			return deletionResult(args, deletion)
+		}
+		snooze, err := s.removePersonalProjects(ctx, j, args, deletion.Projects)
+		if err != nil || snooze > 0 {
+			return JobResult{Snooze: snooze, Attributes: []any{"user_id", args.UserID}}, err
+		}
+	}
+}
+
+// userFeatures looks at the tables, and fails if one is missing that this job needs.
+func (s *Service) userFeatures(ctx context.Context, args repo.DeleteUser) (repo.UserFeatures, error) {
+	features, err := s.main.UserFeatures(ctx)
+	if err != nil {
+		return features, err
+	}
+	missing := []string{features.MissingUsers, features.MissingQueue}
+	if args.Reason == repo.TokenDeletionReason {
+		missing = append(missing, features.MissingTokens)
+	}
+	for _, text := range missing {
+		if text != "" {
+			return features, &failedError{text}
+		}
+	}
+	return features, nil
+}
+
+// removePersonalProjects removes projects, and says after what time the attempt should be gone on with, if it cannot now.
+func (s *Service) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) (snooze time.Duration, err error) {
+	for _, id := range projects {
+		// Ids of groups are keys of locks too, those of users are not.
+		done, err := s.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID})
+		switch {
+		case errors.Is(err, repo.ErrBusy):
+			return busySnooze, nil
+		case err != nil:
+			return 0, publicJobError(err)
+		case !done:
+			return sliceSnooze, nil
+		}
+	}
+	return 0, nil
+}
+
+// deletionResult is how the job ends.
+func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error) {
+	r := JobResult{Outcome: JobSucceeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
+	switch {
+	case d.InvalidSetting != "":
+		return JobResult{}, &failedError{d.InvalidSetting}
+	case d.Skipped != "":
+		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == reasonTargetGone
+	case d.Refused != "":
+		r.Outcome, r.Reason = JobRefused, d.Refused
+	default:
+		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "queued", d.Queued)
+	}
+	if len(d.Groups) > 0 {
+		r.Attributes = append(r.Attributes, "groups", d.Groups)
+	}
+	if len(d.Organizations) > 0 {
+		r.Attributes = append(r.Attributes, "organizations", d.Organizations)
+	}
+	return r, nil
+}

@@ -1,0 +1,150 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// InactiveTokenDeletionConfig configures the worker; zero values are the defaults of contract.md section 4.
+type InactiveTokenDeletionConfig struct {
+	WorkerConfig
+	// BatchSize is how many bots are judged at a time; 0: 1000.
+	BatchSize int
+	// MaxRuntime is how long a run goes on; 0: 180 s.
+	MaxRuntime time.Duration
+	// ContinueAfter is when a run that took longer is gone on with; 0: 120 s.
+	ContinueAfter time.Duration
+}
+
+// inactiveTokens is the worker inactive_token_deletion (design document 33, inactive_token_deletion.md): it finds the
+// project bots whose tokens have all been dead for N days, or that have none, and queues the deletion of each.
+//
+// Due is every project bot that is not in the queue of the ghost migration yet. A pass is one walk over them in the order
+// of their ids, with the rules of the moment at which it began. It is stored, and outlives the runs that work on it.
+//
+// One run:
+//
+//  1. The setting N is read. Null switches the worker off and drops an unfinished pass; an invalid one fails the run.
+//  2. An unfinished pass is gone on with, else one is opened: T is the start of the run, C is N times 24 hours earlier.
+//  3. The next batch_size bots above the cursor are judged in one query.
+//  4. The jobs delete_user of those that are inactive, the cursor behind the range and the totals are one transaction.
+//  5. No bot has a higher id: the pass is finished. Else, with max_runtime over, the transaction has queued the job
+//     continue_inactive_token_deletion, due continue_after later, and the run ends. Else back to 3.
+//
+// Invariants: cursor and jobs are stored both or neither, so a pass that is interrupted anywhere goes on with the next
+// range, and no bot has two jobs. A bot gets its job whatever it was that dawdled: the job looks at the tokens again.
+// A range that takes too long is tried again in smaller parts; any other failure ends the run, and the next goes on.
+type inactiveTokens struct {
+	config  InactiveTokenDeletionConfig
+	service *Service
+	// worker is what runs are started of.
+	worker *worker
+}
+
+func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
+	config := c.InactiveTokenDeletion
+	setDefault(&config.Schedule, "0 0 * * *")
+	setDefault(&config.BatchSize, 1000)
+	setDefault(&config.MaxRuntime, 180*time.Second)
+	setDefault(&config.ContinueAfter, 120*time.Second)
+	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 {
+		return nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime and continue_after must not be negative")
+	}
+	k := &inactiveTokens{config: config, service: s}
+	s.jobs[repo.ContinueInactiveTokenDeletion{}.Kind()] = k.continuePass
+	s.jobs[repo.DeleteUser{}.Kind()] = s.deleteUser
+	k.worker = &worker{
+		name:       "inactive_token_deletion",
+		config:     config.WorkerConfig,
+		missing:    k.missing,
+		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
+		work:       k.work,
+		abandoned:  k.abandoned,
+		backlog:    k.backlog,
+		actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
+	}
+	return k.worker, nil
+}
+
+func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
+	if k.service.queue == nil {
+		return "no queue for its jobs", nil
+	}
+	features, err := k.service.main.UserFeatures(ctx)
+	if features.MissingUsers != "" {
+		return features.MissingUsers, err
+	}
+	return features.MissingTokens, err
+}
+
+// Typed reasons of runs (spec/README.md section 4).
+const (
+	reasonSettingOff     = "SETTING_OFF"
+	reasonSettingInvalid = "SETTING_INVALID"
+)
+
+func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
+	features, err := x.Database.UserFeatures(ctx)
+	if err != nil {
+		return err
+	}
+	setting, err := x.Database.TokenSetting(ctx, features)
+	switch {
+	case err != nil:
+		return err
+	case setting.Invalid != "":
+		x.Report(func(r *Run) { r.Reason = reasonSettingInvalid })
+		return &failedError{setting.Invalid}
+	case setting.Off:
+		return k.switchedOff(ctx, x)
+	}
+	w := &tokenWalk{inactiveTokens: k, x: x, features: features, limit: k.config.BatchSize, admins: map[int64]*int64{}}
+	rules := repo.NewTokenRules(x.Now(), setting.Days)
+	if x.DryRun {
+		w.pass = repo.TokenPass{TokenRules: rules}
+		return w.run(ctx)
+	}
+	// A run that is to go on with a pass opens none: another run may have finished it just now.
+	resume := x.snapshot().Reason == reasonContinuation
+	err = x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+		w.pass, err = x.Database.OpenTokenPass(ctx, f, rules, resume, l)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if w.pass.ID == "" {
+		return &skippedError{reasonTargetGone}
+	}
+	return w.run(ctx)
+}
+
+// switchedOff is a run that the setting keeps from working.
+func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
+	if !x.DryRun {
+		var dropped bool
+		err := x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+			dropped, err = x.Database.DropTokenPass(ctx, f, l)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if dropped {
+			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
+		}
+	}
+	return &skippedError{reasonSettingOff}
+}
+
+func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	b, err := d.TokenBacklog(ctx, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), `{"reason": "`+repo.TokenDeletionReason+`"}`)
+	return b, "", err
+}

@@ -1,0 +1,294 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// oneBotARun lets the first range, of one bot, take all of a run's time.
+func oneBotARun(c *service.Config) {
+	c.InactiveTokenDeletion.BatchSize, c.InactiveTokenDeletion.MaxRuntime = 1, time.Millisecond
+}
+
+// tokenFire lets the schedule start a run, at another time with each call.
+func tokenFire(t *testing.T, s *service.Service, minute int) service.Run {
+	t.Helper()
+	r, ours, err := s.RunScheduled(context.Background(), tokenWorker, time.Date(2030, 1, 1, 0, minute, 0, 0, time.UTC))
+	if err != nil || !ours {
+		t.Fatalf("ours %t, %v", ours, err)
+	}
+	return r
+}
+
+// newestRun is the newest run: trigger, state, reason and examined users.
+const newestRun = `SELECT concat_ws(' ', trigger, state, reason, counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
+
+func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	s := e.service("", e.withQueue, oneBotARun)
+	r := runTokens(t, s)
+	wantState(t, r, repo.RunSucceeded)
+	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	if !r.OverLimit {
+		t.Error("over_limit is not set")
+	}
+	e.want("main", continuations, "scheduled")
+	e.want("main", `SELECT concat_ws(' ', args ->> 'pass_id' = p.id::text, metadata ->> 'run_id' = r.id::text, j.max_attempts, r.finished_at - j.scheduled_at < interval '-110 s',
+			j.scheduled_at - r.started_at >= interval '120 s', r.reason)
+		FROM maintenance.river_job j, maintenance.token_passes p, maintenance.runs r WHERE kind = 'continue_inactive_token_deletion'`,
+		"t t 25 t t limit reached: max_runtime")
+	e.want("main", queuedUsers, "1")
+	e.want("main", passes, "1/1/1")
+
+	wantCounts(t, runTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	e.want("main", queuedUsers, "1 2")
+	e.want("main", continuations, "scheduled")
+	r = runTokens(t, s)
+	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	if r.OverLimit {
+		t.Error("over_limit is set after the last bot")
+	}
+	e.want("main", passes, "3/3/3 finished")
+	e.want("main", continuations, "scheduled")
+}
+
+func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1)
+	// The higher ids are no bots.
+	e.user(2, 0, 1)
+	r := runTokens(t, e.service("", e.withQueue, oneBotARun))
+	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	if r.OverLimit {
+		t.Error("over_limit is set")
+	}
+	e.want("main", continuations, "")
+	e.want("main", passes, "1/1/1 finished")
+}
+
+func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
+	e.exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
+	log := &lockedBuffer{}
+	r := runTokens(t, e.service("", e.withQueue, logTo(log)))
+	wantCounts(t, r, "examined_users=2500 scheduled_jobs=1600")
+	if r.OverLimit {
+		t.Error("over_limit is set")
+	}
+	e.want("main", continuations, "")
+	e.want("main", passes, "10497/2500/1600 finished")
+	var ranges []string
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, `"range done"`) {
+			ranges = append(ranges, line[strings.Index(line, `"cursor"`):strings.Index(line, `}`)])
+		}
+	}
+	want := []string{`"cursor":5997,"examined":1000,"scheduled":1000`, `"cursor":8997,"examined":1000,"scheduled":600`, `"cursor":10497,"examined":500,"scheduled":0`}
+	if strings.Join(ranges, "|") != strings.Join(want, "|") {
+		t.Errorf("ranges %q, want %q", ranges, want)
+	}
+}
+
+func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	s := e.service("", e.withQueue, oneBotARun)
+	runTokens(t, s)
+	for _, want := range []string{"completed scheduled", "completed completed"} {
+		if n := e.work(s, "continue_inactive_token_deletion"); n != 1 {
+			t.Fatalf("%d continuations worked, want 1", n)
+		}
+		e.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+		e.want("main", newestRun, "schedule succeeded continuation 1")
+		e.want("main", continuations, want)
+	}
+	e.want("main", passes, "3/3/3 finished")
+	e.want("main", queuedUsers, "1 2 3")
+	e.want("main", `SELECT string_agg(metadata ->> 'outcome', ' ') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "succeeded succeeded")
+}
+
+func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	runTokens(t, e.service("", e.withQueue, oneBotARun))
+	log := &lockedBuffer{}
+	s := e.service("", e.withQueue, logTo(log))
+	r := tokenFire(t, s, 1)
+	wantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+	if r.Reason != "" || r.Trigger != repo.TriggerSchedule {
+		t.Errorf("%+v", r)
+	}
+	e.want("main", passes, "3/3/3 finished")
+	e.work(s, "continue_inactive_token_deletion")
+	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason', attempt) FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`,
+		"completed skipped TARGET_GONE 1")
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	if strings.Contains(log.String(), "job finished") {
+		t.Errorf("not quiet: %s", log)
+	}
+	// A pass that was dropped, or never was.
+	e.insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "no pass"}})
+	e.work(s, "continue_inactive_token_deletion")
+	e.want("main", continuations, "completed completed")
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+}
+
+func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2)
+	s := e.service("", e.withQueue, oneBotARun)
+	runTokens(t, s)
+	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
+		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
+	if _, err := s.PauseWorker(context.Background(), tokenWorker, "test", "me", 0); err != nil {
+		t.Fatal(err)
+	}
+	e.work(s, "continue_inactive_token_deletion")
+	e.want("main", waiting, "scheduled 0 1 t")
+	if _, err := s.ResumeWorker(context.Background(), tokenWorker); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
+	e.work(s, "continue_inactive_token_deletion")
+	e.want("main", waiting, "scheduled 0 2 t")
+	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.work(s, "continue_inactive_token_deletion")
+	e.eventually("main", passes, "2/2/2 finished")
+	e.eventually("main", newestRun, "schedule succeeded continuation 1")
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+}
+
+func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1)
+	// The pass is finished after the job has looked, by a trigger at the run's lease.
+	e.exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
+	e.exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
+		CREATE TRIGGER finish AFTER INSERT ON maintenance.leases EXECUTE FUNCTION finish()`)
+	e.insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: e.value("main", `SELECT id FROM maintenance.token_passes`)}})
+	e.work(e.service("", e.withQueue), "continue_inactive_token_deletion")
+	e.eventually("main", newestRun, "schedule skipped TARGET_GONE 0")
+	e.want("main", passes, "0/0/0 finished")
+	e.want("main", queuedUsers, "")
+}
+
+func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2)
+	s := e.service("", e.withQueue, oneBotARun)
+	runTokens(t, s)
+	e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, tokenSettings("null"))
+	e.work(s, "continue_inactive_token_deletion")
+	e.eventually("main", newestRun, "schedule skipped SETTING_OFF 0")
+	e.want("main", passes, "")
+	e.want("main", continuations, "completed")
+}
+
+func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(10, 20)
+	s := e.service("", e.withQueue, oneBotARun)
+	runTokens(t, s)
+	e.bots(5)
+	e.exec("main", `DELETE FROM users WHERE id = 20`)
+	wantCounts(t, runTokens(t, s), "")
+	e.want("main", passes, "10/1/1 finished")
+	wantCounts(t, runTokens(t, e.service("", e.withQueue)), "examined_users=2 scheduled_jobs=1")
+	e.want("main", queuedUsers, "5 10")
+}
+
+func TestInactiveTokenDeletion_NoBotsIsAPassToo(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	r := runTokens(t, e.service("", e.withQueue))
+	wantState(t, r, repo.RunSucceeded)
+	wantCounts(t, r, "")
+	e.want("main", passes, "0/0/0 finished")
+}
+
+func TestInactiveTokenDeletion_CancelledRunLeavesThePassUnfinished(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	e.gateInserts("maintenance.river_job")
+	e.shut("main", caretakerApp)
+	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 2 })
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.atGate("main", caretakerApp)
+	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	e.lift("main", caretakerApp)
+	r = ended(t, s, r.ID)
+	wantState(t, r, repo.RunCancelled)
+	e.want("main", passes, "2/2/2")
+	e.want("main", continuations, "")
+	if err := s.ResumeRuns(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	wantCounts(t, runTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	e.want("main", passes, "3/3/3 finished")
+}
+
+// gateInserts puts an open gate before the rows inserted into a table.
+func (e *estate) gateInserts(table string) {
+	e.t.Helper()
+	e.gate("main", "application_settings")
+	e.exec("main", fmt.Sprintf(`CREATE TRIGGER gate BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`, table))
+}
+
+func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	s := e.service("", e.withQueue, oneBotARun)
+	backlog := func() service.Backlog {
+		st, err := s.Status(context.Background(), tokenWorker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := st[0].Backlog
+		b.ReadAt = time.Time{}
+		return b
+	}
+	if b := backlog(); b != (service.Backlog{}) {
+		t.Errorf("before: %+v", b)
+	}
+	r := runTokens(t, s)
+	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 2 || b.Due != 0 || b.Dead != 0 {
+		t.Errorf("while the continuation waits: %+v", b)
+	}
+	e.exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
+	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 5, Reason: "Group was deleted"}})
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
+	s = e.service("", e.withQueue)
+	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 0 || b.Due != 2 || b.Dead != 1 {
+		t.Errorf("without a continuation: %+v", b)
+	}
+	runTokens(t, s)
+	if b := backlog(); b != (service.Backlog{Dead: 1}) {
+		t.Errorf("after: %+v", b)
+	}
+}

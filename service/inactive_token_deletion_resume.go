@@ -1,0 +1,89 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// What goes on with an unfinished pass before the schedule does (inactive_token_deletion.md section 5): the job
+// continue_inactive_token_deletion after a run that took too long, ResumeRuns after one that died.
+
+// continuationPatience is how long the continuation waits for a pause or a lease to end.
+const continuationPatience = 10 * time.Second
+
+// continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for its end: the run can
+// queue the next continuation.
+func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (JobResult, error) {
+	args, err := decode[repo.ContinueInactiveTokenDeletion](j)
+	if err != nil {
+		return JobResult{}, err
+	}
+	unfinished, err := k.service.main.TokenPassUnfinished(ctx, args.PassID)
+	if err != nil {
+		return JobResult{}, err
+	}
+	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"pass_id", args.PassID}}
+	if !unfinished {
+		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
+		return result, nil
+	}
+	run, err := k.service.resume(ctx, k.worker)
+	if mustWait(err) {
+		return JobResult{Snooze: continuationPatience, Attributes: result.Attributes}, nil
+	}
+	result.Attributes = append(result.Attributes, "continued_by", run.ID)
+	return result, err
+}
+
+// abandoned says whether a run that died has left a pass unfinished.
+func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
+	return k.service.main.TokenPassAbandoned(ctx, k.worker.name)
+}
+
+// reasonContinuation is the reason of runs that go on with what another has left, besides the schedule.
+const reasonContinuation = "continuation"
+
+// resume starts a run that goes on with what another one has left. It does not wait for its end.
+func (s *Service) resume(ctx context.Context, w *worker) (Run, error) {
+	if err := s.ready(ctx, w); err != nil {
+		return Run{}, err
+	}
+	now, err := s.main.Now(ctx)
+	if err != nil {
+		return Run{}, err
+	}
+	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reasonContinuation, RequestedBy: s.replica}, s.main)
+	if err != nil {
+		return Run{}, err
+	}
+	return x.snapshot(), nil
+}
+
+// mustWait says whether a run did not start for a reason that goes away by itself.
+func mustWait(err error) bool {
+	var held *LeaseHeldError
+	var paused *WorkerPausedError
+	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
+}
+
+// ResumeRuns starts a run of each worker whose last one died, its lease expired, and left work that must not wait for
+// the schedule. The scheduler calls it every half a minute.
+func (s *Service) ResumeRuns(ctx context.Context) error {
+	var errs []error
+	for _, w := range s.workers {
+		if w.abandoned == nil || w.config.Disabled {
+			continue
+		}
+		abandoned, err := w.abandoned(ctx)
+		if err == nil && abandoned {
+			_, err = s.resume(ctx, w)
+		}
+		if !mustWait(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,146 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// tokenWalk is one run's part of a pass.
+type tokenWalk struct {
+	*inactiveTokens
+	x        *execution
+	features repo.UserFeatures
+	pass     repo.TokenPass
+	// limit is the size of the next range: batch_size, or less after one that took too long. failures in a row.
+	limit, failures int
+	// admins are the admin bots of organizations that have been looked up, nil where there is none.
+	admins map[int64]*int64
+}
+
+// tokenLimits bound each statement of a range.
+func tokenLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+func (w *tokenWalk) run(ctx context.Context) error {
+	for {
+		if err := w.x.Stopped(); err != nil {
+			return err
+		}
+		var done bool
+		err := w.x.Batch(ctx, func(ctx context.Context) (err error) {
+			done, err = w.step(ctx)
+			return err
+		}, attribute.Int64("maintenance.cursor", w.pass.Cursor))
+		if err = w.forgive(ctx, err); err != nil || done {
+			return err
+		}
+	}
+}
+
+// maxRangeFailures is how often in a row a range is tried again.
+const maxRangeFailures = 10
+
+// forgive lets a range that took too long, or met a lock, be tried again: half as large.
+func (w *tokenWalk) forgive(ctx context.Context, err error) error {
+	var refused *repo.Error
+	if err == nil {
+		w.failures, w.limit = 0, min(2*w.limit, w.config.BatchSize)
+		return nil
+	}
+	if !errors.As(err, &refused) || refused.Class() != repo.ClassTimeout && refused.Class() != repo.ClassLock || w.failures == maxRangeFailures {
+		return err
+	}
+	w.failures, w.limit = w.failures+1, max(w.limit/2, 1)
+	w.x.Log.WarnContext(ctx, "range tried again in smaller parts", "cursor", w.pass.Cursor, "size", w.limit, "error", err)
+	return nil
+}
+
+// step works one range, and says whether it was the run's last.
+func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
+	r, err := w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, w.pass.Cursor, w.limit, tokenLimits())
+	if err != nil {
+		return false, err
+	}
+	over := w.x.Left() <= 0
+	scheduled, err := w.settle(ctx, r, over && r.More)
+	if err != nil {
+		return false, err
+	}
+	w.pass.Cursor = r.Last
+	w.x.Count(ctx, "examined_users", int64(r.Examined))
+	w.x.Count(ctx, "scheduled_jobs", int64(scheduled))
+	w.x.Log.InfoContext(ctx, "range done", "cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
+	if over && r.More {
+		w.x.Report(func(r *Run) {
+			r.OverLimit = true
+			if r.Reason == "" {
+				r.Reason = "limit reached: max_runtime"
+			}
+		})
+	}
+	return over || !r.More, nil
+}
+
+// settle stores a range with its jobs and, if the run ends with it, the continuation; a dry run only counts.
+func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (scheduled int, err error) {
+	if w.x.DryRun {
+		if len(r.Inactive) == 0 {
+			return 0, nil
+		}
+		return w.x.Database.CountNewDeletions(ctx, r.Inactive, repo.TokenDeletionReason, tokenLimits())
+	}
+	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
+	origin := w.x.origin(ctx)
+	if step.Jobs, err = w.deletions(ctx, r, origin); err != nil {
+		return 0, err
+	}
+	if last {
+		step.Continue = &origin
+	}
+	err = w.x.Write(ctx, w.x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.service.queue, l)
+		return err
+	})
+	return scheduled, err
+}
+
+// deletions are the jobs of a range's inactive bots.
+func (w *tokenWalk) deletions(ctx context.Context, r repo.BotRange, origin repo.Job) ([]repo.Job, error) {
+	if err := w.lookUpAdmins(ctx, r.Organizations); err != nil {
+		return nil, err
+	}
+	jobs := make([]repo.Job, len(r.Inactive))
+	for i, bot := range r.Inactive {
+		jobs[i] = origin
+		jobs[i].Args = repo.DeleteUser{UserID: bot, DeletedByID: w.admins[r.Organizations[i]], SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+	}
+	return jobs, nil
+}
+
+// lookUpAdmins finds the admin bots of those organizations that the run meets for the first time.
+func (w *tokenWalk) lookUpAdmins(ctx context.Context, organizations []int64) error {
+	var unknown []int64
+	for _, o := range organizations {
+		if _, known := w.admins[o]; !known {
+			w.admins[o] = nil
+			unknown = append(unknown, o)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	found, err := w.x.Database.AdminBots(ctx, w.features, unknown, tokenLimits())
+	for _, o := range unknown {
+		if bot, has := found[o]; has {
+			w.admins[o] = &bot
+		}
+		if err != nil {
+			delete(w.admins, o)
+		}
+	}
+	return err
+}
