@@ -1,0 +1,237 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.group(11, 10, "sub")
+	g.project(1, 11, "p")
+	g.exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
+	g.run("scheduled_jobs=1")
+	g.attempt("retryable failed")
+	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`,
+		"group 10 is its own ancestor: correct parent_id in namespaces")
+	g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "group 10 is its own ancestor: correct parent_id in namespaces")
+	g.wantRows(map[string]int{"projects": 1, "maintenance.group_removals": 0})
+	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.exec("main", `UPDATE namespaces SET parent_id = NULL WHERE id = 10`)
+	g.attempt("completed succeeded")
+}
+
+func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.group(11, 10, "sub")
+	g.exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
+	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	g.run("scheduled_jobs=1")
+	g.attempt("retryable failed")
+	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.wantRows(map[string]int{"namespaces": 2})
+}
+
+func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ table, gone, says string }{
+		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
+			INSERT INTO ledgers (project_id) VALUES (1)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.project_id"},
+		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, group_id bigint REFERENCES namespaces ON DELETE RESTRICT); CREATE INDEX ON ledgers (group_id);
+			INSERT INTO ledgers (group_id) VALUES (10)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.group_id"},
+		{`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (99, 'x', 'x', 'Project', 10, 1)`,
+			`DELETE FROM namespaces WHERE id = 99`, "STILL_REFERENCED: namespaces.parent_id"},
+	} {
+		g := newGroups(t)
+		g.owned(10, 15)
+		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+		g.project(1, 10, "p")
+		g.exec("main", c.table)
+		g.run("scheduled_jobs=1")
+		g.attempt("retryable failed")
+		want := c.says + " still refers to it"
+		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
+		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
+		g.wantMarked("10")
+		g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+		g.exec("main", c.gone)
+		g.attempt("completed succeeded")
+	}
+}
+
+func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.project(1, 10, "p")
+	g.content(1)
+	g.exec("main", `INSERT INTO notes (note, noteable_type, noteable_id, author_id, project_id) SELECT 'n', 'Issue', 1, 1, 1 FROM generate_series(1, 50)`)
+	tx, err := g.sql["main"].Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), `SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	r, err := g.workJob(10, "never")
+	wantSays(t, err, "locked by another transaction")
+	if r.Outcome != "" {
+		t.Errorf("%+v", r)
+	}
+	g.wantRows(map[string]int{"projects": 1})
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := g.workJob(10, "never"); err != nil || r.Outcome != "succeeded" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	g.wantRows(map[string]int{"namespaces": 0, "notes": 0})
+}
+
+func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
+	g.exec("main", `DO $$ DECLARE k record; BEGIN
+		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
+			AND conrelid IN ('namespaces'::regclass, 'projects'::regclass, 'namespace_details'::regclass, 'group_deletion_schedules'::regclass, 'routes'::regclass, 'members'::regclass)
+		LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', k.t, k.conname); END LOOP; END $$`)
+	g.owned(10, 15)
+	g.project(1, 10, "p")
+	g.project(2, 10, "without namespace")
+	g.exec("main", `DELETE FROM namespaces WHERE id = 10002`)
+	g.project(3, 10, "in the namespace of a group")
+	g.exec("main", `DELETE FROM namespaces WHERE id = 10003`)
+	g.group(20, 0, "bystander")
+	g.exec("main", `UPDATE projects SET project_namespace_id = 20 WHERE id = 3`)
+	g.exec("main", `DELETE FROM namespace_details WHERE namespace_id > 10000`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.want("main", `SELECT string_agg(id::text, ' ') FROM namespaces`, "20")
+	g.want("main", `SELECT string_agg(source_type || source_id, ' ') FROM routes`, "Namespace20")
+	g.wantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
+}
+
+func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.user(2, `user_type = 6`)
+	g.user(3, `user_type = 6`)
+	g.owned(10, 15)
+	g.project(1, 10, "p")
+	g.member(10, 2, 30, `source_type = 'Project', source_id = 999`)
+	g.member(10, 3, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
+	g.member(10, 3, 30, `user_id = NULL`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"members": 0})
+	g.wantBots("2 by 1, 3 by 1")
+}
+
+func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.user(2, `user_type = 6`)
+	g.group(10, 0, "g")
+	g.member(10, 2, 30)
+	g.exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (10)`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantBots("2 by ")
+	g.want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "null")
+}
+
+func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
+		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
+	g.owned(10, 15)
+	g.exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
+		SELECT 'Namespace', 10, 'GroupMember', id, 30, 10 FROM users WHERE id > 1000`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"members": 0, "users": 1301})
+	g.want("main", `SELECT count(*) || ' ' || count(DISTINCT args ->> 'user_id') FROM maintenance.river_job WHERE kind = 'delete_user'`, "650 650")
+	g.wantLog(1, "job finished", "bots=650")
+}
+
+func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
+		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1500) i`)
+	g.project(1, 1059, "deepest")
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "namespace_details": 0})
+	g.wantLog(1, "job finished", "groups=502", "projects=1")
+}
+
+// What comes while the group goes is found by the database, and taken by the next attempt.
+func TestDestroyGroup_WhatIsAddedMeanwhileGoesWithTheNextAttempt(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.group(11, 10, "sub")
+	g.exec("main", `CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 10, 1); RETURN NULL; END $$`)
+	g.exec("main", `CREATE TRIGGER add AFTER DELETE ON namespaces FOR EACH ROW WHEN (OLD.id = 11) EXECUTE FUNCTION add()`)
+	g.run("scheduled_jobs=1")
+	g.attempt("retryable failed")
+	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces`, "10 12")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0})
+}
+
+func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{
+		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
+		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
+		`DROP TABLE epics, boards, achievements, events, todos, subscriptions, award_emoji, project_repositories, snippet_repositories CASCADE`,
+	} {
+		g := newGroups(t)
+		g.owned(10, 15)
+		g.project(1, 10, "p")
+		g.exec("main", schema)
+		g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+		g.exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON projects FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		g.run("scheduled_jobs=1")
+		g.attempt("retryable failed")
+		g.exec("main", `DROP TRIGGER refuse ON projects`)
+		g.attempt("completed succeeded")
+		g.wantRows(map[string]int{"namespaces": 0, "projects": 0})
+	}
+	g := newGroups(t)
+	g.exec("main", `DROP TABLE group_deletion_schedules`)
+	g.group(10, 0, "g")
+	g.member(10, 1, 50)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.wantRows(map[string]int{"namespaces": 0})
+}
+
+func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.user(2, `user_type = 15`)
+	g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	r, err := g.service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCounts(t, r, "scheduled_jobs=1")
+}
