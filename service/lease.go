@@ -34,8 +34,10 @@ type heldLease struct {
 }
 
 func (s *Service) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
-	return &leaseSet{name: x.worker.leaseName(x.Database), holder: s.replica, ttl: ttl, home: x.Database,
-		leftovers: &s.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{}}
+	return &leaseSet{
+		name: x.worker.leaseName(x.Database), holder: s.replica, ttl: ttl, home: x.Database,
+		leftovers: &s.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{},
+	}
 }
 
 // leftovers are the leases of runs that have ended while their database did not answer: nobody but this process waits
@@ -88,6 +90,19 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 		}
 	}
 	return h, nil
+}
+
+// fence takes the fence rows of other databases at the start of a run. If one is held, everything is given back. A
+// database that does not answer is left for the work to meet: it fails the run.
+func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error {
+	for _, d := range databases {
+		_, err := l.acquire(ctx, d)
+		var held *repo.LeaseHeldError
+		if errors.As(err, &held) || errors.Is(err, repo.ErrLeaseLost) {
+			return errors.Join(err, l.release(ctx))
+		}
+	}
+	return nil
 }
 
 // For a run a database is unreachable if another run writes there, or if the fence there has run out because the

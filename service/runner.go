@@ -62,8 +62,10 @@ func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, er
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Database: databaseLabel(w, database),
-		Trigger: repo.TriggerRequest, DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy}, database)
+	x, err := s.start(ctx, w, Run{
+		ID: newID(now), Worker: w.name, Database: databaseLabel(w, database),
+		Trigger: repo.TriggerRequest, DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy,
+	}, database)
 	var known *knownRequestError
 	if errors.As(err, &known) {
 		return s.join(ctx, known.run, r.Async)
@@ -85,7 +87,7 @@ func validateRequest(r RunRequest) error {
 }
 
 // RunScheduled runs a worker for a fire of its schedule, if no other replica has done so: false. A run that could not
-// start is recorded and returned: as SKIPPED with its reason, or FAILED if a database did not answer.
+// start is recorded and returned: as SKIPPED with its reason, or FAILED if something is broken.
 func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
 	w, err := s.worker(name)
 	if err != nil {
@@ -102,7 +104,9 @@ func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time)
 	return run, true, err
 }
 
-func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time) (Run, error) {
+// runFire runs a fire that is ours: whoever called may go away, the fire must not be lost with it.
+func (s *Service) runFire(caller context.Context, w *worker, fire time.Time) (Run, error) {
+	ctx := context.WithoutCancel(caller)
 	now, err := s.main.Now(ctx)
 	if err != nil {
 		return Run{}, err
@@ -115,16 +119,16 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time) (Run, 
 	if err = s.ready(ctx, w); err == nil {
 		var x *execution
 		if x, err = s.start(ctx, w, run, database); err == nil {
-			return x.join(ctx, false)
+			return x.join(caller, false)
 		}
 	}
 	switch reason := skipReason(err); {
+	case errors.Is(err, ErrStopping):
+		return Run{}, err
 	case reason != "":
 		run.State, run.Reason = repo.RunSkipped, reason
-	case errors.Is(err, ErrUnreachable):
-		run.State, run.Error = repo.RunFailed, publicText(err)
 	default:
-		return Run{}, err
+		run.State, run.Error = repo.RunFailed, publicText(err)
 	}
 	return s.recordStillborn(ctx, w, run, err)
 }
@@ -199,8 +203,10 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(
 		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.database", run.Database),
 		attribute.String("maintenance.trigger", run.Trigger)))
-	x := &execution{Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer,
-		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{})}
+	x := &execution{
+		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer,
+		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
+	}
 	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	run.State, run.Replica, run.Counts = repo.RunRunning, s.replica, map[string]int64{}
@@ -259,6 +265,9 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 	defer span.End()
 	x.leases = s.newLeaseSet(x, ttl)
 	lease, err := x.leases.acquire(ctx, x.Database)
+	if err == nil {
+		err = x.leases.fence(ctx, x.worker.fences)
+	}
 	if err != nil {
 		span.SetStatus(codes.Error, publicText(err))
 		return err
@@ -312,9 +321,11 @@ func guarded(do func() error) (err error) {
 func (s *Service) report(ctx context.Context, x *execution, run Run, err error, span trace.Span) {
 	duration := x.Elapsed()
 	span.SetAttributes(attribute.String("maintenance.outcome", run.State))
-	attrs := []any{"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
+	attrs := []any{
+		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
-		"duration_seconds", duration.Seconds(), "tables", run.Tables}
+		"duration_seconds", duration.Seconds(), "tables", run.Tables,
+	}
 	for key, n := range run.Counts {
 		attrs = append(attrs, key, n)
 	}
@@ -335,7 +346,7 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error, 
 // The microseconds stand where RFC 9562 (6.2, method 3) wants them.
 func newID(at time.Time) string {
 	id := uuid.New()
-	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000               //nolint:gosec // nanoseconds are not negative
-	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|7<<12|fraction) //nolint:gosec // nor is this century
+	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000 //nolint:gosec // nanoseconds are not negative
+	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|7<<12|fraction)
 	return id.String()
 }

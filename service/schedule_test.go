@@ -133,6 +133,43 @@ func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
 	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }
 
+func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("ci", `DROP SCHEMA maintenance CASCADE`)
+	s := e.service(oneChild)
+	r, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	if err != nil || !ours {
+		t.Fatal(ours, err)
+	}
+	wantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
+	if st := status(t, s); st.Condition != service.ConditionFailing || st.LastRun == nil || st.LastRun.ID != r.ID {
+		t.Errorf("condition %s, last run %+v", st.Condition, st.LastRun)
+	}
+}
+
+func TestRunScheduled_AFireIsNotLostWithItsCaller(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	s := e.service(oneChild)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	ctx, stop := context.WithCancel(context.Background())
+	answered := make(chan error, 1)
+	go func() {
+		_, _, err := s.RunScheduled(ctx, cleanupWorker, minute(25772282))
+		answered <- err
+	}()
+	e.atGate("main", caretakerApp)
+	stop()
+	if err := <-answered; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	e.lift("main", caretakerApp)
+	e.eventually("main", `SELECT string_agg(state, ' ') FROM maintenance.runs`, "succeeded")
+	e.wantQueue("main", "")
+}
+
 func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")
