@@ -10,6 +10,10 @@ func workers(c *config.Config) (out service.Config, err error) {
 	if out.LooseForeignKeysCleanup, err = looseForeignKeysCleanup(c.LooseForeignKeysCleanup); err != nil {
 		return out, err
 	}
+	ghosts := c.GhostUserMigration
+	out.GhostUserMigration = service.GhostUserMigrationConfig{
+		WorkerConfig: workerConfig(ghosts.Worker), Limit: ghosts.Limit, MaxRuntime: ghosts.MaxRuntime,
+	}
 	groups := c.AdjournedGroupDeletion
 	out.AdjournedGroupDeletion = service.AdjournedGroupDeletionConfig{
 		WorkerConfig: workerConfig(groups.Worker), BatchSize: groups.BatchSize, Interval: groups.Interval,

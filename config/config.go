@@ -36,6 +36,7 @@ type Config struct {
 	// JobsEnabled lets deferred jobs be worked here; they are queued in any case.
 	JobsEnabled             bool
 	LooseForeignKeysCleanup LooseForeignKeysCleanup
+	GhostUserMigration      GhostUserMigration
 	AdjournedGroupDeletion  AdjournedGroupDeletion
 	PlaceholderUserCleanup  PlaceholderUserCleanup
 	InactiveTokenDeletion   InactiveTokenDeletion
@@ -70,6 +71,13 @@ type LooseForeignKeysCleanup struct {
 	BatchSize              int
 	MaxDeletes, MaxUpdates int64
 	MaxRuntime             time.Duration
+}
+
+// GhostUserMigration configures the worker ghost_user_migration.
+type GhostUserMigration struct {
+	Worker
+	Limit      int
+	MaxRuntime time.Duration
 }
 
 // AdjournedGroupDeletion configures the worker adjourned_group_deletion.

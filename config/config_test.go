@@ -30,6 +30,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
+		GhostUserMigration:      GhostUserMigration{Worker: Worker{Enabled: true}},
 		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
 		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
 		InactiveTokenDeletion:   InactiveTokenDeletion{Worker: Worker{Enabled: true}},
@@ -65,6 +66,10 @@ workers:
     max_deletes: 2
     max_updates: 3
     max_runtime: 1m30s
+  ghost_user_migration:
+    schedule: "*/3 * * * *"
+    limit: 14
+    max_runtime: 15s
   adjourned_group_deletion:
     schedule: "0 3 * * *"
     enabled: false
@@ -93,6 +98,9 @@ workers:
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
 			Worker: Worker{Schedule: "*/5 * * * *"}, Definitions: "d.yml",
 			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
+		},
+		GhostUserMigration: GhostUserMigration{
+			Worker: Worker{Schedule: "*/3 * * * *", Enabled: true}, Limit: 14, MaxRuntime: 15 * time.Second,
 		},
 		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *"}, BatchSize: 4, Interval: 5 * time.Second},
 		PlaceholderUserCleanup: PlaceholderUserCleanup{

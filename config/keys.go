@@ -61,6 +61,7 @@ func (c *Config) keys() []key {
 			key{"databases." + d.Name + ".replica_url", text, "", verbatim(&d.ReplicaURL)})
 	}
 	keys = append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
+	keys = append(keys, c.GhostUserMigration.keys("workers.ghost_user_migration.")...)
 	keys = append(keys, c.AdjournedGroupDeletion.keys("workers.adjourned_group_deletion.")...)
 	keys = append(keys, c.PlaceholderUserCleanup.keys("workers.placeholder_user_cleanup.")...)
 	return append(keys, c.InactiveTokenDeletion.keys("workers.inactive_token_deletion.")...)
@@ -79,6 +80,12 @@ func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
 		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
 		key{prefix + "max_deletes", integer, "", positive(&w.MaxDeletes)},
 		key{prefix + "max_updates", integer, "", positive(&w.MaxUpdates)},
+		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
+}
+
+func (w *GhostUserMigration) keys(prefix string) []key {
+	return append(w.Worker.keys(prefix),
+		key{prefix + "limit", integer, "", positive(&w.Limit)},
 		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
 }
 

@@ -14,7 +14,7 @@ var fragments = []string{
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"keepsBotSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
+	"keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
 	// Sweeps.
 	"sweepSQL", "takeSQL",
 }
@@ -36,6 +36,8 @@ var fillings = map[string]string{
 	// Users.
 	"{ghosts}": "ghost_user_migrations", "{value}": "", "queueGhostSQL{type}": "", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
+	"dueMigrationsSQL{kind}":      "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
+	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",
 	// Jobs.
 	"{kind}": "kind = $3", "listJobsSQL{state}": "state = $4::text::maintenance.river_job_state",
 }

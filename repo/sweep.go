@@ -227,3 +227,13 @@ func (r Rows) from() string {
 
 // Partitioned says whether the rows must be split by [Catalog.Parts] before they are worked.
 func (r Rows) Partitioned() bool { return r.partitioned }
+
+// Referring are the rows that refer by one column of a foreign key to these values of the parent's column.
+func (c *Catalog) Referring(k ForeignKey, parentColumn string, values ...string) Rows {
+	for i, column := range k.ParentColumns {
+		if column.Name == parentColumn {
+			return Rows{Database: c.Database, Table: k.Child, partitioned: k.partitioned, Match: []Match{{k.Columns[i : i+1], [][]string{values}}}}
+		}
+	}
+	return Rows{Database: c.Database, Table: k.Child, Condition: "false"}
+}

@@ -39,14 +39,16 @@ type hand interface {
 	sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
 	// take reads values of the next rows that are to be removed; none: there are no more.
 	take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *taking) ([][]string, error)
+	// any says whether there are rows.
+	any(ctx context.Context, rows repo.Rows) (bool, error)
 }
 
 // taking is how far a removal has come with the rows of one table.
 type taking struct {
 	// aside are values of rows that cannot be removed for now, by column.
 	aside [][]string
-	// after is the position behind which a rehearsal goes on.
-	after string
+	// after is where a rehearsal goes on.
+	after repo.Place
 	// waited: locked rows have been waited for.
 	waited bool
 }
@@ -123,7 +125,7 @@ func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 		case nullified:
 			err = r.sweep(ctx, rows, d.nullify)
 		case forbidding:
-			err = inner.forbid(ctx, d, rows)
+			err = inner.forbid(ctx, rows, d.table.Name, d.column)
 		}
 		if isLocked(err) {
 			locked = err
@@ -169,16 +171,10 @@ func (r *removal) without(ctx context.Context, free []int, rows repo.Rows) ([]in
 }
 
 // forbid is an error if there are such rows.
-func (r *removal) forbid(ctx context.Context, d dependant, rows repo.Rows) error {
-	if err := r.goOn(); err != nil {
-		return err
-	}
-	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, probeLimits())
-	switch {
-	case classOf(err, 0, repo.Limits{}) == repo.ClassLock:
-		return &lockedError{rows.String()}
-	case err == nil && has[0]:
-		return &stillReferencedError{d.table.Name, d.column}
+func (r *removal) forbid(ctx context.Context, rows repo.Rows, table, column string) error {
+	has, err := r.any(ctx, rows)
+	if err == nil && has {
+		return &stillReferencedError{table, column}
 	}
 	return err
 }

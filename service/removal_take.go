@@ -55,3 +55,14 @@ func (w *sweeper) take(ctx context.Context, rows repo.Rows, columns []repo.Colum
 		}
 	}
 }
+
+func (w *sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
+	if err := w.goOn(); err != nil {
+		return false, err
+	}
+	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, probeLimits())
+	if classOf(err, 0, repo.Limits{}) == repo.ClassLock {
+		return false, &lockedError{rows.String()}
+	}
+	return err == nil && has[0], err
+}

@@ -41,6 +41,8 @@ type Config struct {
 	Logger *slog.Logger
 	// LooseForeignKeysCleanup configures that worker.
 	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig
+	// GhostUserMigration configures that worker.
+	GhostUserMigration GhostUserMigrationConfig
 	// PlaceholderUserCleanup configures that worker.
 	PlaceholderUserCleanup PlaceholderUserCleanupConfig
 	// InactiveTokenDeletion configures that worker.
@@ -165,6 +167,7 @@ func New(c Config) (*Service, error) {
 func (s *Service) addWorkers(c Config) error {
 	for _, add := range []func(Config) (*worker, error){
 		s.looseForeignKeysCleanup,
+		s.ghostUserMigration,
 		s.adjournedGroupDeletion,
 		s.placeholderUserCleanup,
 		s.inactiveTokenDeletion,

@@ -1,0 +1,194 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// migratableSQL are the types of users that may be deleted: human, project bot, service account, placeholder
+// (ghost_user_migration.md 4.3).
+const migratableSQL = `u.user_type IN (0, 6, 13, 15)`
+
+// GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
+type GhostQueue struct {
+	table        *Relation
+	organization bool
+	projects     bool
+}
+
+// GhostTables are what [Catalog.GhostQueue] looks at.
+func GhostTables() map[string][]string {
+	queue := []string{"user_id", "user_type", "updated_at"}
+	return map[string][]string{
+		"ghost_user_migrations": queue, "users_ghost_user_migrations": queue,
+		"users": {"id", "user_type", "state", "organization_id"}, "projects": {"namespace_id"}, "namespaces": {"owner_id", "type"},
+	}
+}
+
+// GhostQueue finds the queue. missing names the essential table or column that is not there.
+func (c *Catalog) GhostQueue() (q GhostQueue, missing string) {
+	users := c.Table("users")
+	for _, column := range []string{"id", "user_type", "state"} {
+		if !users.Has(column) {
+			return q, "users." + column
+		}
+	}
+	q = GhostQueue{c.Table("ghost_user_migrations"), users.Has("organization_id"), c.Table("projects").Has("namespace_id")}
+	if q.table == nil {
+		q.table = c.Table("users_ghost_user_migrations")
+	}
+	if q.table == nil {
+		return q, "ghost_user_migrations"
+	}
+	return q, ""
+}
+
+// Table is the queue's.
+func (q GhostQueue) Table() Table { return q.table.Table }
+
+// fill puts what this database has into a statement.
+func (q GhostQueue) fill(sql string) string {
+	kind, organization, same, touched := "u.user_type", "NULL::bigint", "true", ""
+	if q.table.Has("user_type") {
+		kind = "coalesce(q.user_type, u.user_type)"
+	}
+	if q.organization {
+		organization, same = "u.organization_id", "g.organization_id IS NOT DISTINCT FROM u.organization_id"
+	}
+	if q.table.Has("updated_at") {
+		touched = ", updated_at = now()"
+	}
+	return fill(sql, "{ghosts}", q.table.sql(), "{kind}", kind, "{organization}", organization, "{same}", same, "{touched}", touched)
+}
+
+// GhostMigration is a row of the queue.
+type GhostMigration struct{ ID, UserID int64 }
+
+// dueMigrationsSQL: humans first.
+const dueMigrationsSQL = `
+SELECT q.id, q.user_id FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
+WHERE q.consume_after <= $1
+ORDER BY {kind} <> 0, q.consume_after, q.id
+LIMIT $2`
+
+// DueMigrations are the rows that were due at an instant, at most limit, in the order in which they are worked.
+func (d *Database) DueMigrations(ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits) ([]GhostMigration, error) {
+	return boundedRows(ctx, d, "read the queue of users", l, pgx.RowToStructByPos[GhostMigration], q.fill(dueMigrationsSQL), at, limit)
+}
+
+// GhostTarget is a user who is to be deleted, as the row says when its turn comes.
+type GhostTarget struct {
+	// Due: the row is there, and due. Exists: the user is there.
+	Due, Exists, HardDelete bool
+	// Migratable users may be deleted; the others are refused.
+	Migratable bool
+	Type       int16
+	// Organization is nil where users have none. Ghost of it, 0 if there is none.
+	Organization *int64
+	Ghost        int64
+}
+
+const ghostTargetSQL = `
+SELECT true, u.id IS NOT NULL, q.hard_delete, coalesce(` + migratableSQL + `, false), coalesce(u.user_type, 0), {organization}, coalesce((
+    SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
+FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
+WHERE q.id = $1 AND q.user_id = $2 AND q.consume_after <= clock_timestamp()`
+
+// GhostTarget looks at a row of the queue and its user.
+func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigration, l Limits) (t GhostTarget, err error) {
+	found, err := boundedRows(ctx, d, "look at a user of the queue", l, pgx.RowToStructByPos[GhostTarget], q.fill(ghostTargetSQL), m.ID, m.UserID)
+	if len(found) > 0 {
+		t = found[0]
+	}
+	return t, err
+}
+
+const removeOrphanSQL = `
+WITH ` + fenceSQL + `,
+gone AS (
+  DELETE FROM {ghosts} q
+  WHERE q.id = $4 AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id) AND (SELECT held FROM fence) = 1
+)
+SELECT EXISTS (SELECT FROM fence)`
+
+// RemoveOrphan removes a row of the queue whose user is gone.
+func (d *Database) RemoveOrphan(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
+	return d.fenced(ctx, "remove an orphan of the queue", f, l, nil, q.fill(removeOrphanSQL), m.ID)
+}
+
+const (
+	failMigrationSQL = `
+WITH ` + fenceSQL + `,
+postponed AS (
+  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched} WHERE id = $4 AND (SELECT held FROM fence) = 1
+)
+SELECT EXISTS (SELECT FROM fence)`
+
+	deferMigrationSQL = `
+WITH ` + fenceSQL + `,
+postponed AS (
+  UPDATE {ghosts} SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched} WHERE id = $4 AND (SELECT held FROM fence) = 1
+)
+SELECT EXISTS (SELECT FROM fence)`
+)
+
+// FailMigration puts a row off for half an hour after an error.
+func (d *Database) FailMigration(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
+	return d.fenced(ctx, "put off a user after an error", f, l, nil, q.fill(failMigrationSQL), m.ID)
+}
+
+// DeferMigration puts a row behind all that are due, after its time was used up.
+func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
+	return d.fenced(ctx, "defer a user", f, l, nil, q.fill(deferMigrationSQL), m.ID)
+}
+
+// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
+const deleteUserSQL = `
+WITH ` + fenceSQL + `,
+gone AS (DELETE FROM users WHERE id = $4 AND (SELECT held FROM fence) = 1),
+unqueued AS (DELETE FROM {ghosts} WHERE user_id = $4 AND (SELECT held FROM fence) = 1)
+SELECT EXISTS (SELECT FROM fence)`
+
+// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6).
+func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, l Limits) error {
+	return d.fenced(ctx, "delete from users", f, l, nil, q.fill(deleteUserSQL), user)
+}
+
+const ghostProjectsSQL = `
+SELECT EXISTS (SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id WHERE n.owner_id = $1 AND n.type = 'User')`
+
+// HasPersonalProjects says whether there is a project in the user's own namespace.
+func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user int64, l Limits) (has bool, err error) {
+	if q.projects {
+		err = d.bounded(ctx, "look for personal projects", l, []any{&has}, ghostProjectsSQL, user)
+	}
+	return has, err
+}
+
+const scheduledGroupsSQL = `SELECT group_id FROM group_deletion_schedules WHERE user_id = $1 ORDER BY group_id LIMIT 100`
+
+// ScheduledGroups are the first groups that the user has marked for deletion: the marks go with the user.
+func (d *Database) ScheduledGroups(ctx context.Context, user int64, l Limits) ([]int64, error) {
+	return boundedRows(ctx, d, "look for groups marked by the user", l, pgx.RowTo[int64], scheduledGroupsSQL, user)
+}
+
+// ghostBacklogSQL: rows that the target check refuses are dead; those of users that are gone are nobody's.
+const ghostBacklogSQL = `
+SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE ok AND consume_after <= now()), count(*) FILTER (WHERE NOT ok),
+  min(created_at) FILTER (WHERE ok), clock_timestamp()
+FROM (
+  SELECT ` + migratableSQL + ` AS ok, q.consume_after, q.created_at FROM {ghosts} q JOIN users u ON u.id = q.user_id LIMIT $1
+) queued`
+
+// GhostBacklog counts the rows of the queue.
+func (d *Database) GhostBacklog(ctx context.Context, q GhostQueue, l Limits) (Backlog, error) {
+	var b Backlog
+	var oldest *time.Time
+	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt}, q.fill(ghostBacklogSQL), backlogCap+1)
+	if oldest != nil {
+		b.OldestAt = *oldest
+	}
+	return b.capped(), err
+}

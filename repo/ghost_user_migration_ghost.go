@@ -1,0 +1,103 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A ghost user for an organization that has none (ghost_user_migration.md section 5).
+
+// lockGhostSQL lets one transaction at a time make a ghost for an organization.
+const lockGhostSQL = `SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/' || coalesce($1::bigint::text, ''), 0))`
+
+const findGhostSQL = `SELECT id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1`
+
+const userColumnsSQL = `
+SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '')
+FROM pg_attribute a
+WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
+
+// insertGhostSQL takes the first name that nobody has, without regard to case.
+const insertGhostSQL = `
+INSERT INTO users ({columns})
+SELECT {values} FROM (
+  SELECT candidate AS username FROM (
+    SELECT n, 'ghost' || coalesce(nullif(n, 0)::text, '') AS candidate FROM generate_series(0, 1000000) AS n
+  ) names
+  WHERE NOT EXISTS (SELECT FROM users u WHERE lower(u.username) = candidate)
+    AND NOT EXISTS (SELECT FROM users u WHERE u.email = candidate || '@noreply.invalid')
+  ORDER BY n LIMIT 1
+) free
+RETURNING id`
+
+// ghostValues are what caretaker knows of a ghost: columns of users, and SQL for their values.
+func ghostValues() map[string]string {
+	return map[string]string{
+		"user_type": "5", "organization_id": "$1::bigint", "name": "'Ghost User'", "username": "free.username",
+		"email": "free.username || '@noreply.invalid'", "state": "'active'", "admin": "false", "projects_limit": "0",
+		"created_at": "now()", "updated_at": "now()",
+	}
+}
+
+// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none.
+type UnknownColumnError struct{ Column string }
+
+// Error says what to do.
+func (e *UnknownColumnError) Error() string {
+	return fmt.Sprintf("no ghost user could be created: users.%s is NOT NULL, has no default, and caretaker does not know it; "+
+		"create a user with user_type 5 by hand", e.Column)
+}
+
+// CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
+// error may be [*UnknownColumnError].
+func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
+	var unknown string
+	err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
+			return err
+		}
+		same, args := "true", []any(nil)
+		if q.organization {
+			same, args = "g.organization_id IS NOT DISTINCT FROM $1", []any{organization}
+		}
+		err := tx.QueryRow(ctx, fill(findGhostSQL, "{same}", same), args...).Scan(&id)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		var columns, values []string
+		if columns, values, unknown, err = ghostColumns(ctx, tx); err != nil || unknown != "" {
+			return err
+		}
+		return tx.QueryRow(ctx, fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", ")), args...).Scan(&id)
+	})
+	if err == nil && unknown != "" {
+		err = &UnknownColumnError{unknown}
+	}
+	return id, err
+}
+
+// ghostColumns are the columns of users that a ghost gets values for, with these; unknown is the first that it needs and
+// we do not know.
+func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, unknown string, err error) {
+	rows, err := tx.Query(ctx, userColumnsSQL)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	known := ghostValues()
+	var column string
+	var required bool
+	_, err = pgx.ForEachRow(rows, []any{&column, &required}, func() error {
+		if value, is := known[column]; is {
+			columns, values = append(columns, quote(column)), append(values, value)
+		} else if required && unknown == "" {
+			unknown = column
+		}
+		return nil
+	})
+	return columns, values, unknown, err
+}

@@ -1,0 +1,196 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// GhostUserMigrationConfig configures the worker; zero values are the defaults of contract.md section 4.
+type GhostUserMigrationConfig struct {
+	WorkerConfig
+	// Limit is how many users a run takes; 0: 1000.
+	Limit int
+	// MaxRuntime is how long a run may take; 0: 60 s.
+	MaxRuntime time.Duration
+}
+
+// ghostMigration is the worker ghost_user_migration (design document 46, ghost_user_migration.md): for each user of the
+// queue it gives the contributions to a ghost user, clears or deletes what else refers to the user, and deletes the user.
+//
+// Due are the queue's rows whose consume_after has passed, humans before all others, then by consume_after and id; at
+// most limit of them in a run.
+//
+// One user:
+//
+//  1. The row is looked at again. A row without a user is removed; a user of a type that must not be deleted fails.
+//  2. The ghost is the first of the user's organization; without one, one is created.
+//  3. The lists of section 6 and the foreign keys to users are gone through in order, those lines that have rows, each
+//     in bounded statements, in main, ci and sec.
+//  4. A last look at all of them confirms that nothing is left. Then the personal namespace is removed, and the user.
+//
+// Invariants: every statement commits by itself, so what was moved stays moved, and the next run finds only the rest;
+// nothing is done for a user whose row is not due; the deadline is looked at before every statement.
+//
+// A user whose time is used up - half of the run's while others wait - or who has locked rows is deferred by 30 s, one
+// who causes an error by 30 minutes. A lease lost, or a database that does not answer, fails the run and defers nobody.
+type ghostMigration struct {
+	config  GhostUserMigrationConfig
+	service *Service
+}
+
+func (s *Service) ghostUserMigration(c Config) (*worker, error) {
+	config := c.GhostUserMigration
+	setDefault(&config.Schedule, "*/2 * * * *")
+	setDefault(&config.Limit, 1000)
+	setDefault(&config.MaxRuntime, 60*time.Second)
+	if config.Limit < 1 || config.MaxRuntime < 0 {
+		return nil, errors.New("workers.ghost_user_migration: limit must be at least 1, max_runtime more than 0")
+	}
+	g := &ghostMigration{config, s}
+	return &worker{
+		name:       "ghost_user_migration",
+		config:     config.WorkerConfig,
+		fences:     s.databases[1:],
+		missing:    g.missing,
+		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
+		work:       g.work,
+		backlog:    g.backlog,
+		actions: map[string]string{"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
+			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted"},
+	}, nil
+}
+
+func (g *ghostMigration) missing(ctx context.Context) (string, error) {
+	c, err := g.service.main.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return "", err
+	}
+	_, missing := c.GhostQueue()
+	if missing == "" {
+		return "", nil
+	}
+	return fmt.Sprintf("database main has no %s in the application schema", missing), nil
+}
+
+func (g *ghostMigration) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	c, err := d.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	queue, missing := c.GhostQueue()
+	if missing != "" {
+		return repo.Backlog{}, "", nil
+	}
+	backlog, err := d.GhostBacklog(ctx, queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	return backlog, "", err
+}
+
+// ghostRun is one run of the worker.
+type ghostRun struct {
+	*ghostMigration
+	x     *execution
+	queue repo.GhostQueue
+	plan  *ghostPlan
+	// seen are the rows of a dry run that would be gone by now, by database.
+	seen map[*repo.Database]rehearsed
+
+	migrated, deferred, failed int
+	// stopped is what ended the run before the rows were through: a limit, "" if nothing did.
+	stopped string
+}
+
+func (g *ghostMigration) work(ctx context.Context, x *execution) error {
+	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]rehearsed{}}
+	var err error
+	if r.plan, err = g.newPlan(ctx, x); err != nil {
+		return fitForClients(err)
+	}
+	r.queue = r.plan.queue
+	due, err := x.Database.DueMigrations(ctx, r.queue, x.Now(), g.config.Limit+1, readLimits())
+	if err != nil {
+		return err
+	}
+	more := len(due) > g.config.Limit
+	if err := r.all(ctx, due[:min(len(due), g.config.Limit)]); err != nil {
+		return err
+	}
+	if more && r.stopped == "" {
+		r.stopped = "limit reached: limit"
+	}
+	r.conclude()
+	return r.warn(ctx)
+}
+
+// fitForClients keeps the text of an error that names a table that must not be read.
+func fitForClients(err error) error {
+	if errors.Is(err, repo.ErrForbidden) {
+		return &failedError{err.Error()}
+	}
+	return err
+}
+
+// all works the rows in order until the time is up.
+func (r *ghostRun) all(ctx context.Context, due []repo.GhostMigration) error {
+	for i, m := range due {
+		if r.x.Left() <= 0 {
+			r.stopped = "limit reached: max_runtime"
+			return nil
+		}
+		if err := r.x.Stopped(); err != nil {
+			return err
+		}
+		if err := r.one(ctx, m, i < len(due)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// conclude says in the run's record what was left, and why.
+func (r *ghostRun) conclude() {
+	var why []string
+	if r.stopped != "" {
+		why = append(why, r.stopped)
+	}
+	if r.deferred > 0 {
+		why = append(why, fmt.Sprintf("%d users deferred", r.deferred))
+	}
+	if r.failed > 0 {
+		why = append(why, fmt.Sprintf("%d users failed", r.failed))
+	}
+	r.x.Report(func(run *Run) {
+		run.OverLimit = r.stopped != "" || r.deferred > 0
+		run.Reason = strings.Join(why, "; ")
+	})
+}
+
+const (
+	// manyPending and manyFailed (in a hundred) are the thresholds of spec/README.md section 5.
+	manyPending = 1000
+	manyFailed  = 10
+)
+
+// warn compares the end of the run with its thresholds.
+func (r *ghostRun) warn(ctx context.Context) error {
+	if r.x.DryRun {
+		return nil
+	}
+	if all := r.migrated + r.deferred + r.failed; r.failed*100 > manyFailed*all {
+		r.x.Log.WarnContext(ctx, "many users failed", "failed_users", r.failed, "users", all, "threshold_percent", manyFailed)
+	}
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	switch {
+	case hinders(err):
+		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)
+	case err != nil:
+		return err
+	case backlog.Pending > manyPending:
+		r.x.Log.WarnContext(ctx, "many users pending", "pending", backlog.Pending, "threshold", manyPending)
+	}
+	return nil
+}

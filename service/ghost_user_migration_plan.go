@@ -1,0 +1,137 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// ghostPlan is what there is to do for a user, by what the databases have at the start of the run (schema.md section 9).
+type ghostPlan struct {
+	queue repo.GhostQueue
+	// catalogs in the order of the databases, main first.
+	catalogs []*repo.Catalog
+	steps    []ghostStep
+	// schedules says that there is a table of groups marked by users; namespace that there are personal namespaces.
+	schedules, namespaces bool
+}
+
+// ghostStep is a column that may refer to a user, and what happens to it.
+type ghostStep struct {
+	catalog       *repo.Catalog
+	table, column string
+	required      bool
+	normal, hard  ghostAction
+	rowsOf        func(user int64) repo.Rows
+}
+
+func (s ghostStep) action(hardDelete bool) ghostAction {
+	if hardDelete {
+		return s.hard
+	}
+	return s.normal
+}
+
+// String names the column in messages.
+func (s ghostStep) String() string { return s.table + "." + s.column }
+
+// newPlan reads the catalogues, one query a database. A database that does not answer is an error.
+func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan, error) {
+	p := &ghostPlan{}
+	wanted := forRemoval(ghostColumns())
+	for table, columns := range repo.GhostTables() {
+		wanted[table] = append(wanted[table], columns...)
+	}
+	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id")
+	for _, d := range g.service.databases {
+		c, err := d.Catalog(ctx, wanted)
+		if err != nil {
+			return nil, err
+		}
+		p.catalogs = append(p.catalogs, c)
+	}
+	main := p.catalogs[0]
+	var missing string
+	if p.queue, missing = main.GhostQueue(); missing != "" {
+		return nil, &failedError{fmt.Sprintf("database main has no %s in the application schema", missing)}
+	}
+	p.schedules = main.Table("group_deletion_schedules").Has("user_id")
+	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
+	for _, line := range ghostLists() {
+		for _, column := range strings.Fields(line.columns) {
+			step, found := p.step(line, column)
+			if !found {
+				x.Log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)
+				continue
+			}
+			p.steps = append(p.steps, step)
+		}
+	}
+	p.addRest(main)
+	return p, nil
+}
+
+// step finds a line's column in the database where it is expected, or in main.
+func (p *ghostPlan) step(line ghostLine, column string) (ghostStep, bool) {
+	for _, c := range p.homes(line.database) {
+		if condition, needed := conditionColumns()[line.table]; needed && line.only != "" && !c.Table(line.table).Has(condition) {
+			continue
+		}
+		if found, there := c.Table(line.table).Column(column); there {
+			return ghostStep{
+				catalog: c, table: line.table, column: column, required: found.NotNull, normal: line.normal, hard: line.hard,
+				rowsOf: func(user int64) repo.Rows {
+					rows, _ := c.Rows(line.table, column, repo.IDs(user)...)
+					rows.Condition = line.only
+					return rows
+				},
+			}, true
+		}
+	}
+	return ghostStep{}, false
+}
+
+func (p *ghostPlan) homes(database string) []*repo.Catalog {
+	i := slices.IndexFunc(p.catalogs, func(c *repo.Catalog) bool { return c.Database.Name == database })
+	if i > 0 && database != "" {
+		return []*repo.Catalog{p.catalogs[i], p.catalogs[0]}
+	}
+	return p.catalogs[:1]
+}
+
+// addRest adds the foreign keys to users whose column is in no list (section 6.4): first those whose rows go or are
+// cleared, then those that forbid.
+func (p *ghostPlan) addRest(main *repo.Catalog) {
+	listed := map[string]bool{p.queue.Table().Name + ".user_id": true, "group_deletion_schedules.user_id": true, "namespaces.owner_id": true}
+	for table, columns := range ghostColumns() {
+		for _, column := range columns {
+			listed[table+"."+column] = true
+		}
+	}
+	users := main.Table("users").Table
+	var forbidding []ghostStep
+	for _, key := range main.References(users) {
+		column := key.Column("id")
+		if column == "" || (key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column]) {
+			continue
+		}
+		step := ghostStep{
+			catalog: main, table: key.Child.Name, column: column, normal: forbid, hard: forbid,
+			rowsOf: func(user int64) repo.Rows { return main.Referring(key, "id", repo.IDs(user)...) },
+		}
+		switch key.OnDelete {
+		case repo.OnDeleteCascade:
+			step.normal, step.hard = remove, remove
+		case repo.OnDeleteSetNull:
+			step.normal, step.hard = nullify, nullify
+		default:
+			forbidding = append(forbidding, step)
+			continue
+		}
+		p.steps = append(p.steps, step)
+	}
+	p.steps = append(p.steps, forbidding...)
+}

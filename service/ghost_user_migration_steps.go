@@ -1,0 +1,157 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run a rehearsal.
+func (u *ghostUser) hands(c *repo.Catalog) *removal {
+	r := &removal{catalog: c, goOn: u.goOn}
+	if u.x.DryRun {
+		r.hand = &rehearsal{seen: u.seenIn(c.Database), goOn: u.goOn, count: u.count}
+	} else {
+		r.hand = &sweeper{catalog: c, sizes: u.service.sizes, write: u.x.guarded, goOn: u.goOn, count: u.count, outside: u.outside}
+	}
+	return r
+}
+
+// seenIn are the rows of a database that a dry run has removed in thought.
+func (r *ghostRun) seenIn(d *repo.Database) rehearsed {
+	if r.seen[d] == nil {
+		r.seen[d] = rehearsed{}
+	}
+	return r.seen[d]
+}
+
+// migrate brings all that refers to the user where it belongs, and deletes the user. Rows that are locked by others end
+// their line only.
+func (u *ghostUser) migrate(ctx context.Context) error {
+	for {
+		left, err := u.left(ctx)
+		if err != nil {
+			return err
+		}
+		var locked error
+		for _, step := range left {
+			err := u.apply(ctx, step)
+			if isLocked(err) {
+				locked = err
+			} else if err != nil {
+				return err
+			}
+		}
+		if locked != nil {
+			return locked
+		}
+		// A dry run finds the same rows again.
+		if len(left) == 0 || u.x.DryRun {
+			break
+		}
+	}
+	if err := u.removeNamespace(ctx); err != nil {
+		return err
+	}
+	return u.finish(ctx)
+}
+
+// left are the steps that have rows, in order, by a look at all of them from the start.
+func (u *ghostUser) left(ctx context.Context) (left []ghostStep, err error) {
+	has := map[int]bool{}
+	for _, c := range u.plan.catalogs {
+		var places []int
+		var rows []repo.Rows
+		for i, step := range u.plan.steps {
+			if step.catalog == c {
+				places, rows = append(places, i), append(rows, step.rowsOf(u.UserID))
+			}
+		}
+		some, err := probe(ctx, c.Database, u.goOn, rows)
+		if err != nil {
+			return nil, err
+		}
+		for i, place := range places {
+			has[place] = some[i]
+		}
+	}
+	for i, step := range u.plan.steps {
+		if has[i] {
+			left = append(left, step)
+		}
+	}
+	return left, nil
+}
+
+// apply does one step.
+func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
+	rows, hands := step.rowsOf(u.UserID), u.hands(step.catalog)
+	var err error
+	switch step.action(u.HardDelete) {
+	case give:
+		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
+	case nullify:
+		if step.required {
+			return fmt.Errorf("%s is NOT NULL: it cannot be cleared", step)
+		}
+		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}})
+	case remove:
+		err = hands.remove(ctx, rows)
+	case forbid:
+		err = hands.forbid(ctx, rows, step.table, step.column)
+	}
+	return err
+}
+
+// removeNamespace is section 6.5. The namespace itself is not counted.
+func (u *ghostUser) removeNamespace(ctx context.Context) error {
+	if !u.plan.namespaces {
+		return nil
+	}
+	main := u.plan.catalogs[0]
+	rows, _ := main.Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
+	rows.Condition = "t.type = 'User'"
+	has, err := probe(ctx, main.Database, u.goOn, []repo.Rows{rows})
+	if err != nil || !has[0] {
+		return err
+	}
+	projects, err := main.Database.HasPersonalProjects(ctx, u.queue, u.UserID, probeLimits())
+	if err != nil {
+		return err
+	}
+	if projects {
+		return errors.New(reasonPersonalProjects + ": a project is left in the personal namespace")
+	}
+	u.uncounted = rows.Table.Name
+	defer func() { u.uncounted = "" }()
+	return u.hands(main).remove(ctx, rows)
+}
+
+// finish is section 6.6.
+func (u *ghostUser) finish(ctx context.Context) error {
+	if u.x.DryRun {
+		return nil
+	}
+	if err := u.goOn(); err != nil {
+		return err
+	}
+	var groups []int64
+	var err error
+	if u.plan.schedules {
+		if groups, err = u.x.Database.ScheduledGroups(ctx, u.UserID, readLimits()); err != nil {
+			return err
+		}
+	}
+	err = u.x.Write(ctx, u.x.Database, probeLimits(), func(f repo.Fence, l repo.Limits) error {
+		return u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, l)
+	})
+	if classOf(err, 0, repo.Limits{}) == repo.ClassLock {
+		return fmt.Errorf("%w: %w", &lockedError{"users"}, err)
+	}
+	if err == nil && len(groups) > 0 {
+		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
+	}
+	return deleted(u.plan.catalogs[0], err)
+}

@@ -1,0 +1,182 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// The reasons for which a user is put off in the middle (ghost_user_migration.md 4.3).
+var (
+	errDeadline  = errors.New("the run's time is used up")
+	errSliceUsed = errors.New("the user's share of the time is used up")
+)
+
+const (
+	// Typed reasons (spec/README.md section 4).
+	reasonInternalUser     = "INTERNAL_USER"
+	reasonPersonalProjects = "PERSONAL_PROJECTS"
+	// minimalSlice is what a user gets at least, however little time is left.
+	minimalSlice = time.Second
+)
+
+// ghostUser is a user at work.
+type ghostUser struct {
+	*ghostRun
+	repo.GhostMigration
+	repo.GhostTarget
+	log *slog.Logger
+	// until is when the user's share of the time ends; zero: with the run's.
+	until time.Time
+	// tables counts the rows changed by table and action.
+	tables map[string]map[string]int64
+	// uncounted is the table whose own rows are not counted: namespaces, while the personal one goes.
+	uncounted string
+}
+
+// one works a row of the queue, and says in the queue and the counts what became of it. Its error ends the run.
+func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
+	u := &ghostUser{ghostRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID), tables: map[string]map[string]int64{}}
+	if othersWait {
+		u.until = time.Now().Add(max(r.x.Left()/2, minimalSlice))
+	}
+	err := r.x.Batch(ctx, func(ctx context.Context) error { return u.work(ctx) }, attribute.Int64("maintenance.user_id", m.UserID))
+	switch {
+	case err == nil, r.endsRun(ctx, err):
+		return err
+	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err):
+		return u.postpone(ctx, err)
+	}
+	return u.fail(ctx, err)
+}
+
+// endsRun says whether an error is not the user's.
+func (r *ghostRun) endsRun(ctx context.Context, err error) bool {
+	return r.x.Stopped() != nil || ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
+}
+
+// work is steps 1 to 4 of the constructor's comment.
+func (u *ghostUser) work(ctx context.Context) (err error) {
+	d := u.x.Database
+	if u.GhostTarget, err = d.GhostTarget(ctx, u.queue, u.GhostMigration, readLimits()); err != nil {
+		return err
+	}
+	switch {
+	case !u.Due:
+		return nil
+	case !u.Exists:
+		return u.write(ctx, func(f repo.Fence, l repo.Limits) error { return d.RemoveOrphan(ctx, f, u.queue, u.GhostMigration, l) })
+	case !u.Migratable:
+		return fmt.Errorf("%s: users of type %d are not deleted", reasonInternalUser, u.Type)
+	case u.Ghost == u.UserID:
+		return fmt.Errorf("%s: the user is the ghost", reasonInternalUser)
+	}
+	if u.Ghost == 0 && !u.x.DryRun {
+		err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
+			u.Ghost, err = d.CreateGhost(ctx, f, u.queue, u.Organization, l)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
+	}
+	if err := u.migrate(ctx); err != nil {
+		return err
+	}
+	u.migrated++
+	u.x.Count(ctx, "migrated_users", 1)
+	u.log.InfoContext(ctx, "user migrated", "tables", u.tables)
+	return nil
+}
+
+// ghostLimits bound the statements about a single row of the queue or of users.
+func ghostLimits() repo.Limits { return repo.Limits{Statement: 4 * time.Second, Lock: longLockTime} }
+
+// write is for the statements about the queue and users; a dry run has none.
+func (u *ghostUser) write(ctx context.Context, do func(repo.Fence, repo.Limits) error) error {
+	if u.x.DryRun {
+		return nil
+	}
+	return u.x.Write(ctx, u.x.Database, ghostLimits(), do)
+}
+
+// goOn is asked before every statement of a user.
+func (u *ghostUser) goOn() error {
+	switch stopped := u.x.Stopped(); {
+	case stopped != nil:
+		return stopped
+	case u.x.Left() <= 0:
+		return errDeadline
+	case !u.until.IsZero() && !time.Now().Before(u.until):
+		return errSliceUsed
+	}
+	return nil
+}
+
+// postpone defers the user; at the deadline the run takes no further rows.
+func (u *ghostUser) postpone(ctx context.Context, why error) error {
+	if errors.Is(why, errDeadline) {
+		u.stopped = "limit reached: max_runtime"
+	}
+	u.deferred++
+	u.x.Count(ctx, "deferred_users", 1)
+	u.log.InfoContext(ctx, "user deferred", "reason", why.Error(), "tables", u.tables)
+	return u.reschedule(ctx, u.x.Database.DeferMigration)
+}
+
+// fail puts the user off after an error, which is logged here and nowhere else.
+func (u *ghostUser) fail(ctx context.Context, cause error) error {
+	u.failed++
+	u.x.Count(ctx, "failed_users", 1)
+	u.log.ErrorContext(ctx, "user failed", "error", cause, "tables", u.tables, "stack", string(debug.Stack()))
+	return u.reschedule(ctx, u.x.Database.FailMigration)
+}
+
+type rescheduling func(context.Context, repo.Fence, repo.GhostQueue, repo.GhostMigration, repo.Limits) error
+
+// reschedule passes over a row that somebody else has locked: it stays due.
+func (u *ghostUser) reschedule(ctx context.Context, to rescheduling) error {
+	err := u.write(ctx, func(f repo.Fence, l repo.Limits) error { return to(ctx, f, u.queue, u.GhostMigration, l) })
+	if err != nil && !u.endsRun(ctx, err) {
+		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
+		return nil
+	}
+	return err
+}
+
+// count accounts for rows that are changed.
+func (u *ghostUser) count(ctx context.Context, table string, c repo.Change, rows int64) {
+	if table == u.uncounted && c.Delete {
+		return
+	}
+	keys := map[string]string{"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows"}
+	u.x.Count(ctx, keys[c.Action()], rows)
+	if c.Delete {
+		u.x.Changed(table, rows, 0)
+	} else {
+		u.x.Changed(table, 0, rows)
+	}
+	if u.tables[table] == nil {
+		u.tables[table] = map[string]int64{}
+	}
+	u.tables[table][c.Action()] += rows
+}
+
+// outsideAtOnce is how many paths one log line has.
+const outsideAtOnce = 100
+
+func (u *ghostUser) outside(ctx context.Context, paths []string) {
+	for len(paths) > 0 {
+		n := min(len(paths), outsideAtOnce)
+		u.log.InfoContext(ctx, "left outside the database", "left_outside", paths[:n])
+		paths = paths[n:]
+	}
+}
