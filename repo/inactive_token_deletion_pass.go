@@ -36,7 +36,8 @@ opened AS (
   RETURNING id, started_at, cut_off, cursor
 )
 SELECT EXISTS (SELECT FROM fence), coalesce(p.id::text, ''), coalesce(p.started_at, $4), coalesce(p.cut_off, $5), coalesce(p.cursor, 0)
-FROM (SELECT) AS always LEFT JOIN (SELECT * FROM unfinished UNION ALL SELECT * FROM opened) p ON true`
+FROM (SELECT) AS always LEFT JOIN (
+  SELECT id, started_at, cut_off, cursor FROM unfinished UNION ALL SELECT id, started_at, cut_off, cursor FROM opened) p ON true`
 
 // OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens one with these. If
 // resume is set it opens none: the ID is "" then.

@@ -16,7 +16,7 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 		sql  string
 		sole bool
 	}{
-		"nobody else":                          {`SELECT 1`, true},
+		"nobody else":                          {`PERFORM 1`, true},
 		"a second owner":                       {memberSQL(`8, 50, 50`), false},
 		"a second owner of the parent":         {memberSQL(`8, 51, 50`), false},
 		"a second owner of the root":           {memberSQL(`8, 52, 50`), false},
@@ -52,8 +52,8 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 			e.group(51, 52)
 			e.group(50, 51)
 			e.group(60, 0)
-			e.member(7, 50, 50)
-			e.exec("main", `DO $do$ BEGIN PERFORM 1; `+strings.ReplaceAll(c.sql, "SELECT 1", "PERFORM 1")+`; END $do$`)
+			e.member(7, 50)
+			e.exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
 			log := &lockedBuffer{}
 			got := e.deletion(e.service("", e.withQueue, logTo(log)), authorized(7))
 			if !c.sole {

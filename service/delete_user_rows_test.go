@@ -71,7 +71,7 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 			e.bots(7)
 			s := e.service("", e.withQueue)
 			e.exec("main", c.sql)
-			wantDeletion(t, e.deletion(s, inactiveBot(7)), c.want)
+			wantDeletion(t, e.deletion(s, inactiveBot()), c.want)
 			if c.want == done {
 				e.want("main", `SELECT concat_ws(' ', state, (SELECT initiator_user_id FROM `+c.queue+` WHERE user_id = 7)) FROM users WHERE id = 7`, "blocked 101")
 				return
@@ -131,7 +131,7 @@ func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
 			e.bots(7)
 			e.token(7, "false", "date '2001-01-01'", longAgo)
 			s := e.service("", e.withQueue)
-			e.insert(jobOf(inactiveBot(7)))
+			e.insert(jobOf(inactiveBot()))
 			commit := e.other(sql)
 			worked := make(chan string)
 			beside := &estate{t: t, urls: e.urls, open: e.open, sql: map[string]*pgx.Conn{"main": e.connect("main")}}

@@ -15,11 +15,11 @@ func (e *estate) group(id, parent int) {
 		coalesce((SELECT traversal_ids FROM namespaces WHERE id = $2), '{}') || $1::bigint)`, id, parent)
 }
 
-// member makes a direct member of a group.
-func (e *estate) member(user, group, level int) {
+// member makes a direct member of group 50.
+func (e *estate) member(user, level int) {
 	e.t.Helper()
 	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-		VALUES ($1, $2, 'Namespace', 'GroupMember', $3, $2)`, user, group, level)
+		VALUES ($1, 50, 'Namespace', 'GroupMember', $2, 50)`, user, level)
 }
 
 // deletion works one job delete_user and returns how it ended: state, outcome and reason.
@@ -46,12 +46,10 @@ func authorized(user int64) repo.DeleteUser {
 	return repo.DeleteUser{UserID: user, SkipAuthorization: true, Reason: "Group was deleted"}
 }
 
-// inactiveBot deletes a bot as inactive_token_deletion does.
-func inactiveBot(user int64) repo.DeleteUser {
-	return repo.DeleteUser{UserID: user, DeletedByID: id(101), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+// inactiveBot deletes bot 7 as inactive_token_deletion does.
+func inactiveBot() repo.DeleteUser {
+	return repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
 }
-
-func id(n int64) *int64 { return &n }
 
 const (
 	done    = "completed succeeded"

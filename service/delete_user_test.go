@@ -15,7 +15,7 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 	e.user(9, 0, 1)
 	e.group(50, 0)
 	for _, user := range []int{7, 8, 9} {
-		e.member(user, 50, 50)
+		e.member(user, 50)
 	}
 	e.token(7, "true", never, longAgo)
 	e.alive(8)
@@ -28,7 +28,7 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 	e.want("main", `SELECT concat_ws(' ', consume_after <= now(), created_at = updated_at, created_at <= now()) FROM ghost_user_migrations`, "t t t")
 	e.want("main", `SELECT count(*) FROM personal_access_tokens WHERE user_id = 7`, "1")
 	before := e.value("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`)
-	wantDeletion(t, e.deletion(s, inactiveBot(7)), done)
+	wantDeletion(t, e.deletion(s, inactiveBot()), done)
 	e.want("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`, before)
 	for _, user := range []int{8, 9} {
 		if got := e.userRows(user); got != "active 1 0" {
@@ -45,7 +45,7 @@ func TestDeleteUser_MissingUserIsSkippedQuietly(t *testing.T) {
 	log := &lockedBuffer{}
 	s := e.service("", e.withQueue, logTo(log))
 	wantDeletion(t, e.deletion(s, authorized(7)), skipped+"TARGET_GONE")
-	wantDeletion(t, e.deletion(s, inactiveBot(7)), skipped+"TARGET_GONE")
+	wantDeletion(t, e.deletion(s, inactiveBot()), skipped+"TARGET_GONE")
 	if strings.Contains(log.String(), "job finished") {
 		t.Errorf("not quiet: %s", log)
 	}
@@ -105,7 +105,7 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 			e := tokenEstate(t)
 			e.bots(7)
 			e.group(50, 0)
-			e.member(7, 50, 30)
+			e.member(7, 30)
 			e.token(7, "false", "{c_date} - 100", longAgo)
 			s := e.service("", e.withQueue)
 			wantCounts(t, runTokens(t, s), "examined_users=1 scheduled_jobs=1")
@@ -141,19 +141,19 @@ func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 		skip  bool
 		want  string
 	}{
-		"active admin":                      {id(1), false, done},
-		"blocked admin":                     {id(2), false, refused + "NOT_AUTHORIZED"},
-		"normal user":                       {id(3), false, refused + "NOT_AUTHORIZED"},
-		"admin without a state":             {id(4), false, refused + "NOT_AUTHORIZED"},
-		"nobody of that id":                 {id(999), false, refused + "NOT_AUTHORIZED"},
+		"active admin":                      {new(int64(1)), false, done},
+		"blocked admin":                     {new(int64(2)), false, refused + "NOT_AUTHORIZED"},
+		"normal user":                       {new(int64(3)), false, refused + "NOT_AUTHORIZED"},
+		"admin without a state":             {new(int64(4)), false, refused + "NOT_AUTHORIZED"},
+		"nobody of that id":                 {new(int64(999)), false, refused + "NOT_AUTHORIZED"},
 		"nobody":                            {nil, false, refused + "NOT_AUTHORIZED"},
-		"the user":                          {id(7), false, done},
-		"skipped: normal user":              {id(3), true, done},
-		"skipped: blocked admin":            {id(2), true, done},
-		"skipped: nobody of that id":        {id(999), true, done},
+		"the user":                          {new(int64(7)), false, done},
+		"skipped: normal user":              {new(int64(3)), true, done},
+		"skipped: blocked admin":            {new(int64(2)), true, done},
+		"skipped: nobody of that id":        {new(int64(999)), true, done},
 		"skipped: nobody":                   {nil, true, done},
-		"skipped: the user":                 {id(7), true, done},
-		"skipped: admin bot, another group": {id(102), true, done},
+		"skipped: the user":                 {new(int64(7)), true, done},
+		"skipped: admin bot, another group": {new(int64(102)), true, done},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

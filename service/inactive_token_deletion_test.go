@@ -182,8 +182,12 @@ func TestInactiveTokenDeletion_GoesByUTCWhateverTheConnectionsTimeZone(t *testin
 			t.Parallel()
 			e := tokenEstate(t)
 			for i, token := range [][3]string{
-				{"false", "{today}", longAgo}, {"false", "{today} + 1", longAgo}, {"false", "{c_date}", longAgo},
-				{"false", "{c_date} - 1", longAgo}, {"true", never, "{c} + interval '1 minute'"}, {"true", never, "{c} - interval '1 second'"},
+				{"false", "{today}", longAgo},
+				{"false", "{today} + 1", longAgo},
+				{"false", "{c_date}", longAgo},
+				{"false", "{c_date} - 1", longAgo},
+				{"true", never, "{c} + interval '1 minute'"},
+				{"true", never, "{c} - interval '1 second'"},
 			} {
 				e.bots(i + 1)
 				e.token(i+1, token[0], token[1], token[2])

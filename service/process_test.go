@@ -78,6 +78,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		config.Databases = append(config.Databases, d)
 	}
 	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	config.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
 		if config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(o.Definitions); err != nil {
