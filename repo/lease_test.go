@@ -1,0 +1,214 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
+	b.Helper()
+	lease, err := b.AcquireLease(context.Background(), "work", holder, ttl)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
+func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	ctx := context.Background()
+	first := b.acquire("a", time.Hour)
+	if first.Epoch != 1 || first.Holder != "a" || first.Expired || first.ExpiresAt.Sub(first.RenewedAt) != time.Hour || !first.AcquiredAt.Equal(first.RenewedAt) {
+		t.Errorf("%+v", first)
+	}
+	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
+		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
+		held, is := errors.AsType[*repo.LeaseHeldError](err)
+		if !is || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
+			t.Errorf("%s: %v, want that a has it", holder, err)
+		}
+	}
+	if err := b.ReleaseLease(ctx, first.Fence); err != nil {
+		t.Fatal(err)
+	}
+	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
+		t.Errorf("%+v", second)
+	}
+	b.exec(`UPDATE maintenance.leases SET expires_at = now() - interval '1 day'`)
+	if third := b.acquire("a", time.Minute); third.Epoch != 3 {
+		t.Errorf("%+v", third)
+	}
+	b.want(`SELECT count(*) FROM maintenance.leases`, "1")
+}
+
+func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	for round := range 5 {
+		results := make(chan error, 8)
+		for i := range cap(results) {
+			go func() {
+				_, err := b.AcquireLease(context.Background(), "work", fmt.Sprint(i), time.Hour)
+				results <- err
+			}()
+		}
+		got := 0
+		for range cap(results) {
+			err := <-results
+			if _, held := errors.AsType[*repo.LeaseHeldError](err); err == nil {
+				got++
+			} else if !held {
+				t.Error(err)
+			}
+		}
+		if got != 1 {
+			t.Errorf("round %d: %d got it", round, got)
+		}
+		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
+		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
+	}
+}
+
+func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	ctx := context.Background()
+	lease := b.acquire("a", time.Minute)
+	renewed, err := b.RenewLease(ctx, lease.Fence, time.Hour)
+	if err != nil || renewed.Epoch != 1 || !renewed.AcquiredAt.Equal(lease.AcquiredAt) || !renewed.RenewedAt.After(lease.RenewedAt) || renewed.ExpiresAt.Sub(renewed.RenewedAt) != time.Hour {
+		t.Errorf("%+v, %v", renewed, err)
+	}
+	row := b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
+	for _, f := range strangers(lease.Fence) {
+		if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
+			t.Errorf("%+v: %v, want that the lease is lost", f, err)
+		}
+		if err := b.ReleaseLease(ctx, f); err != nil {
+			t.Error(err)
+		}
+		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
+	}
+	// What has expired is not renewed, and a second release changes nothing.
+	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
+		t.Fatal(err)
+	}
+	row = b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
+	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
+		t.Errorf("%v, want that the lease is lost", err)
+	}
+	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
+		t.Error(err)
+	}
+	b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
+}
+
+// strangers are fences like this one that are not its holder's.
+func strangers(f repo.Fence) []repo.Fence {
+	return []repo.Fence{
+		{Name: f.Name, Holder: "stranger", Epoch: f.Epoch},
+		{Name: f.Name, Holder: f.Holder, Epoch: f.Epoch - 1},
+		{Name: f.Name, Holder: f.Holder, Epoch: f.Epoch + 1},
+		{Name: "other", Holder: f.Holder, Epoch: f.Epoch},
+	}
+}
+
+const fencedState = `SELECT concat_ws('; ', (SELECT string_agg(c::text || ctid || xmin, ',') FROM c),
+	(SELECT string_agg(q::text || ctid || xmin, ',') FROM loose_foreign_keys_deleted_records q), (SELECT count(*) FROM maintenance.record_failures),
+	(SELECT string_agg(inhrelid::text, ',') FROM pg_inherits WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass))`
+
+// fencedSteps are all steps of a run that write, on records, children and partitions that are there.
+func fencedSteps(b *bench) map[string]func(repo.Fence) error {
+	b.Helper()
+	ctx := context.Background()
+	b.exec(`CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 9 + 1 FROM generate_series(1, 27) i`)
+	b.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', generate_series(1, 9)`)
+	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
+		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
+	queue, err := b.Queue(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	broken := queue
+	broken.Active = 7
+	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	records, _, err := b.LoadRecords(ctx, queue, "public.p", repo.Position{}, 3, limits)
+	if err != nil || len(records) != 3 {
+		b.Fatal(records, err)
+	}
+	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
+	steps := map[string]func(repo.Fence) error{
+		"remove records":    func(f repo.Fence) error { _, err := b.RemoveRecords(ctx, f, queue, records, limits); return err },
+		"postpone records":  func(f repo.Fence) error { _, err := b.PostponeRecords(ctx, f, queue, records, limits); return err },
+		"charge records":    func(f repo.Fence) error { _, _, err := b.ChargeRecords(ctx, f, queue, records, limits); return err },
+		"fail records":      func(f repo.Fence) error { _, _, err := b.FailRecords(ctx, f, queue, failed, limits); return err },
+		"roll partition":    func(f repo.Fence) error { _, err := b.RollPartition(ctx, f, queue); return err },
+		"drop partitions":   func(f repo.Fence) error { _, err := b.DropPartitions(ctx, f, queue); return err },
+		"repair partitions": func(f repo.Fence) error { _, err := b.RepairPartition(ctx, f, broken); return err },
+	}
+	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
+		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Column: "p_id", Parent: "p", OnDelete: action}})
+		if err != nil || children[0] == nil {
+			b.Fatal(children, err)
+		}
+		purge := repo.Purge{Limits: limits, Keys: []int64{1, 2, 3}, Cap: 100}
+		steps[action+" all"] = func(f repo.Fence) error {
+			purge.Fence = f
+			_, err := children[0].PurgeAll(ctx, purge, queue, nil)
+			return err
+		}
+		steps[action+" all, and the records"] = func(f repo.Fence) error {
+			purge.Fence = f
+			_, err := children[0].PurgeAll(ctx, purge, queue, records)
+			return err
+		}
+		steps[action+" shares"] = func(f repo.Fence) error {
+			purge.Fence = f
+			_, err := children[0].PurgeShares(ctx, purge, 1, true)
+			return err
+		}
+	}
+	return steps
+}
+
+func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
+	t.Parallel()
+	b := installed(t)
+	steps := fencedSteps(b)
+	lease := b.acquire("a", time.Hour)
+	expired, err := b.AcquireLease(context.Background(), "expired", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
+	before := b.value(fencedState)
+	for name, step := range steps {
+		for _, f := range append(strangers(lease.Fence), expired.Fence) {
+			if err := step(f); !errors.Is(err, repo.ErrLeaseLost) {
+				t.Errorf("%s by %+v: %v, want that the lease is lost", name, f, err)
+			}
+			if after := b.value(fencedState); after != before {
+				t.Fatalf("%s by %+v has changed\n%s\nto %s", name, f, before, after)
+			}
+		}
+	}
+	// For its holder they do write.
+	for _, name := range []string{
+		"async_nullify shares", "async_delete shares", "charge records", "postpone records", "fail records",
+		"async_delete all, and the records", "drop partitions", "roll partition", "repair partitions",
+	} {
+		if err := steps[name](lease.Fence); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		after := b.value(fencedState)
+		if after == before {
+			t.Errorf("%s has changed nothing", name)
+		}
+		before = after
+	}
+}
