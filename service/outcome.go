@@ -19,8 +19,11 @@ type failedError struct{ text string }
 
 func (e *failedError) Error() string { return e.text }
 
-// reasonLeaseLost is a typed reason of runs (spec/README.md section 4).
-const reasonLeaseLost = "LEASE_LOST"
+// Typed reasons of runs (spec/README.md section 4).
+const (
+	reasonLeaseLost = "LEASE_LOST"
+	reasonLeaseHeld = "LEASE_HELD"
+)
 
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {

@@ -156,7 +156,7 @@ func skipReason(err error) string {
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return "LEASE_HELD: " + err.Error()
+		return reasonLeaseHeld
 	case errors.As(err, &paused):
 		return "WORKER_PAUSED: " + err.Error()
 	case errors.As(err, &unconfigured):
@@ -174,7 +174,7 @@ func (s *Service) recordStillborn(ctx context.Context, w *worker, run Run, why e
 	}
 	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", run.Database)
 	if run.State == repo.RunSkipped {
-		log.InfoContext(ctx, "run skipped", "reason", run.Reason)
+		log.InfoContext(ctx, "run skipped", "reason", run.Reason, "why", why.Error())
 	} else {
 		log.ErrorContext(ctx, "run did not start", "error", why)
 	}

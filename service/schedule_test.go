@@ -112,7 +112,7 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if wantState(t, r, repo.RunSkipped); !strings.HasPrefix(r.Reason, "LEASE_HELD") {
+	if wantState(t, r, repo.RunSkipped); r.Reason != "LEASE_HELD" {
 		t.Errorf("reason %q", r.Reason)
 	}
 	e.lift("main", caretakerApp)
