@@ -74,24 +74,23 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	if s.state {
 		state = "n.state"
 	}
-	return fill(fill(sql, "{marks}", marksSQL), append([]string{"{legacy}", legacy, "{modern}", modern, "{state}", state,
+	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL), append([]string{"{legacy}", legacy, "{modern}", modern, "{state}", state,
 		"{today}", todaySQL, "{cutoff}", cutoffSQL}, pairs...)...)
 }
 
 // marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the user is the new
-// store's if it exists, else the legacy store's, and of a removal begun the one it was begun for.
+// store's if it exists, else the legacy store's, and of a removal begun the one it was begun for. LIMIT keeps the joins
+// look-ups: only few of all namespaces are marked.
 const marksSQL = `
-LEFT JOIN {legacy} l ON l.group_id = n.id
-LEFT JOIN {modern} d ON d.group_id = n.id
-LEFT JOIN maintenance.group_removals r ON r.group_id = n.id
-LEFT JOIN users lu ON lu.id = l.user_id
-LEFT JOIN users du ON du.id = d.user_id
-LEFT JOIN users ru ON ru.id = r.user_id
+LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_on FROM {legacy} x WHERE x.group_id = n.id LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_at, x.marked_on FROM {modern} x WHERE x.group_id = n.id LIMIT 1) d ON true
+LEFT JOIN LATERAL (SELECT x.group_id, x.user_id FROM maintenance.group_removals x WHERE x.group_id = n.id LIMIT 1) r ON true
 CROSS JOIN LATERAL (SELECT
   l.group_id IS NOT NULL OR d.group_id IS NOT NULL AS marked,
   coalesce(greatest(l.marked_on, d.marked_on) <= {cutoff}, false) AS ripe,
   r.group_id IS NOT NULL AS begun,
-  coalesce(du.id, lu.id, ru.id) AS user_id) mark`
+  coalesce((SELECT u.id FROM users u WHERE u.id = d.user_id), (SELECT u.id FROM users u WHERE u.id = l.user_id),
+    (SELECT u.id FROM users u WHERE u.id = r.user_id)) AS user_id) mark`
 
 // markSuffixes are what the application puts at the end of the path and name of a marked group.
 func markSuffixes(id int64) []string {
@@ -124,7 +123,7 @@ WITH candidates AS MATERIALIZED (
   UNION
   SELECT d.group_id FROM {modern} d WHERE d.marked_at < ({cutoff} + 1)::timestamp AT TIME ZONE 'UTC'
   UNION
-  SELECT r.group_id FROM maintenance.group_removals r
+  SELECT r.group_id FROM maintenance.group_removals r WHERE r.group_id > $3
 )
 SELECT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
 

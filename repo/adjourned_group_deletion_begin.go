@@ -144,7 +144,7 @@ const cycleSQL = `
 WITH RECURSIVE up (id) AS (
   SELECT parent_id FROM namespaces WHERE id = $1
   UNION
-  SELECT n.parent_id FROM up JOIN namespaces n ON n.id = up.id
+  SELECT above.id FROM up CROSS JOIN LATERAL (SELECT n.parent_id AS id FROM namespaces n WHERE n.id = up.id LIMIT 1) above
 )
 SELECT EXISTS (SELECT FROM up WHERE id = $1)`
 

@@ -10,22 +10,29 @@ import (
 // What is wrong with marks, and how many there are.
 
 // groupPage is how many rows one statement looks at that has to look at all of them.
-const groupPage = 5000
+const groupPage = 2000
 
-// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The page's last row always comes back, as
-// where the next page goes on. Only the group's own id makes a suffix.
+// knownMarkSQL says whether the group p is marked in a store, or begun. Counting keeps it a look-up for each: EXISTS may
+// be answered by reading a store whole.
+const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id) + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
+  + (SELECT count(*) FROM maintenance.group_removals r WHERE r.group_id = p.id) > 0`
+
+// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The comparison of rows keeps it on the
+// index of groups. The page's last row always comes back, as where the next page goes on. Only the group's own id makes
+// a suffix.
 const lostMarksSQL = `
 WITH page AS MATERIALIZED (
-  SELECT n.id, n.path, {state} AS state FROM namespaces n WHERE n.type = 'Group' AND n.id > $1 ORDER BY n.id LIMIT $2
+  SELECT n.id, n.path, {state} AS state FROM namespaces n
+  WHERE (n.type, n.id) > ('Group', $1::bigint) AND n.type <= 'Group' ORDER BY n.type, n.id LIMIT $2
 ),
-judged AS (
-  SELECT p.id, (coalesce(p.state = 2, false) OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id)
-    AND NOT EXISTS (SELECT FROM {legacy} l WHERE l.group_id = p.id)
-    AND NOT EXISTS (SELECT FROM {modern} d WHERE d.group_id = p.id)
-    AND NOT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = p.id) AS lost
-  FROM page p
+marked AS MATERIALIZED (
+  SELECT p.id FROM page p
+  WHERE p.state = 2 OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id
 )
-SELECT id, lost FROM judged WHERE lost OR id = (SELECT max(id) FROM page) ORDER BY id`
+SELECT p.id, true FROM marked p WHERE NOT ({known})
+UNION ALL
+SELECT max(p.id), false FROM page p HAVING count(*) > 0
+ORDER BY 1, 2 DESC`
 
 // LostMarks reads the next page of groups behind after, in order of their ids, and returns those that look marked but
 // are in no store (adjourned_group_deletion.md section 3.6), and the id with which to go on, 0 at the end.
@@ -53,7 +60,7 @@ type OddSchedule struct {
 	differs                  bool
 }
 
-// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on.
+// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT keeps the joins look-ups.
 const oddSchedulesSQL = `
 WITH page AS MATERIALIZED (
   SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1 ORDER BY l.group_id LIMIT $2
@@ -62,7 +69,9 @@ judged AS (
   SELECT p.group_id, n.id IS NULL AS no_group, p.marked_on::text AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
     coalesce(d.marked_on::text, '') AS details_date, coalesce(d.named, '') AS details_user,
     d.group_id IS NOT NULL AND (d.marked_on IS DISTINCT FROM p.marked_on OR d.user_id IS DISTINCT FROM p.user_id) AS differs
-  FROM page p LEFT JOIN namespaces n ON n.id = p.group_id AND n.type = 'Group' LEFT JOIN {modern} d ON d.group_id = p.group_id
+  FROM page p
+  LEFT JOIN LATERAL (SELECT x.id FROM namespaces x WHERE x.id = p.group_id AND x.type = 'Group' LIMIT 1) n ON true
+  LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_on, x.named FROM {modern} x WHERE x.group_id = p.group_id LIMIT 1) d ON true
 )
 SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user, differs
 FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page) ORDER BY group_id`

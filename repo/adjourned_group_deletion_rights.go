@@ -12,8 +12,9 @@ const directMembershipSQL = `m.source_type = 'Namespace' AND m.type = 'GroupMemb
   AND m.requested_at IS NULL AND m.invite_token IS NULL AND coalesce(m.state, 0) = 0
   AND (m.expires_at IS NULL OR m.expires_at > {today})`
 
-// removeGroupSQL is the right remove_group of section 5, for pairs of groups and users. UNION ends the walk upwards at
-// a repeated id.
+// removeGroupSQL is the right remove_group of section 5, for pairs of groups and users: a level of at least 50 is an
+// owner's membership of the group, of an ancestor, or of a group invited there with 50. UNION ends the walk upwards at a
+// repeated id. LIMIT and OFFSET keep the joins look-ups.
 const removeGroupSQL = `
 WITH RECURSIVE asked AS (
   SELECT a.group_id, a.user_id FROM unnest($2::bigint[], $3::bigint[]) AS a (group_id, user_id)
@@ -21,25 +22,30 @@ WITH RECURSIVE asked AS (
 up (group_id, user_id, id) AS (
   SELECT group_id, user_id, group_id FROM asked
   UNION
-  SELECT up.group_id, up.user_id, p.id
-  FROM up JOIN namespaces n ON n.id = up.id JOIN namespaces p ON p.id = n.parent_id
+  SELECT up.group_id, up.user_id, above.id
+  FROM up CROSS JOIN LATERAL (
+    SELECT a.id FROM namespaces n JOIN namespaces a ON a.id = n.parent_id WHERE n.id = up.id LIMIT 1) above
 ),
-levels AS (
-  SELECT up.group_id, max(greatest(direct.level, shared.level)) AS level
+owned AS MATERIALIZED (
+  SELECT DISTINCT a.user_id, o.source_id
+  FROM (SELECT DISTINCT user_id FROM asked) a
+  CROSS JOIN LATERAL (
+    SELECT m.source_id FROM members m WHERE m.user_id = a.user_id AND m.access_level >= 50 AND {direct} OFFSET 0) o
+),
+allowed AS (
+  SELECT up.group_id FROM up JOIN owned o ON o.user_id = up.user_id AND o.source_id = up.id
+  UNION
+  SELECT up.group_id
   FROM up
   CROSS JOIN LATERAL (
-    SELECT max(m.access_level) AS level FROM members m
-    WHERE m.source_id = up.id AND m.user_id = up.user_id AND {direct}) direct
-  CROSS JOIN LATERAL (
-    SELECT max(least(s.group_access, m.access_level)) AS level
-    FROM group_group_links s JOIN members m ON m.source_id = s.shared_with_group_id
-    WHERE s.shared_group_id = up.id AND (s.expires_at IS NULL OR s.expires_at > {today})
-      AND m.user_id = up.user_id AND {direct}) shared
-  GROUP BY up.group_id
+    SELECT l.shared_with_group_id AS id FROM group_group_links l
+    WHERE l.shared_group_id = up.id AND l.group_access >= 50 AND (l.expires_at IS NULL OR l.expires_at > {today}) OFFSET 0) invited
+  JOIN owned o ON o.user_id = up.user_id AND o.source_id = invited.id
 )
 SELECT asked.group_id
-FROM asked JOIN users u ON u.id = asked.user_id LEFT JOIN levels ON levels.group_id = asked.group_id
-WHERE u.state = 'active' AND (u.admin OR levels.level >= 50)`
+FROM asked
+CROSS JOIN LATERAL (SELECT x.state, x.admin FROM users x WHERE x.id = asked.user_id LIMIT 1) u
+WHERE u.state = 'active' AND (u.admin OR asked.group_id IN (SELECT a.group_id FROM allowed a))`
 
 func removeGroup() string {
 	return fill(fill(removeGroupSQL, "{direct}", directMembershipSQL), "{today}", todaySQL)
@@ -64,17 +70,16 @@ func (d *Database) readRights(ctx context.Context, a Adjournment, groups []DueGr
 	return err
 }
 
-// markedAncestorsSQL: UNION ends the walk at a repeated id.
+// markedAncestorsSQL walks as removeGroupSQL does.
 const markedAncestorsSQL = `
 WITH RECURSIVE up (group_id, id) AS (
   SELECT n.id, n.parent_id FROM namespaces n WHERE n.id = ANY ($1::bigint[]) AND n.parent_id IS NOT NULL
   UNION
-  SELECT up.group_id, n.parent_id FROM up JOIN namespaces n ON n.id = up.id WHERE n.parent_id IS NOT NULL
+  SELECT up.group_id, above.id
+  FROM up CROSS JOIN LATERAL (
+    SELECT n.parent_id AS id FROM namespaces n WHERE n.id = up.id AND n.parent_id IS NOT NULL LIMIT 1) above
 )
-SELECT up.group_id, up.id FROM up
-WHERE up.id <> up.group_id AND (
-  EXISTS (SELECT FROM {legacy} l WHERE l.group_id = up.id) OR EXISTS (SELECT FROM {modern} d WHERE d.group_id = up.id)
-  OR EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = up.id))`
+SELECT p.group_id, p.id FROM up p WHERE p.id <> p.group_id AND {known}`
 
 // readAncestors finds the ancestors that are marked too.
 func (d *Database) readAncestors(ctx context.Context, s GroupStores, groups []DueGroup, l Limits) error {

@@ -9,13 +9,20 @@ import (
 
 // The steps of a group's removal that are no bounded removal (adjourned_group_deletion.md section 6).
 
+// groupChildrenSQL reads the next children of all parents by id. The comparison of rows keeps it on the index of
+// parents.
 const groupChildrenSQL = `
-SELECT id FROM namespaces WHERE parent_id = ANY ($1::bigint[]) AND type = 'Group' AND id > $2 ORDER BY id LIMIT $3`
+SELECT child.id FROM unnest($1::bigint[]) AS parent (id)
+CROSS JOIN LATERAL (
+  SELECT n.id FROM namespaces n
+  WHERE (n.parent_id, n.id) > (parent.id, $2::bigint) AND n.parent_id <= parent.id AND n.type = 'Group'
+  ORDER BY n.parent_id, n.id LIMIT $3) child
+ORDER BY child.id LIMIT $3`
 
 const (
 	// childrenPage is how many groups are read at a time, parentsPage of how many parents.
-	childrenPage = 10_000
-	parentsPage  = 1000
+	childrenPage = 1000
+	parentsPage  = 100
 )
 
 // GroupTree reads the groups of the tree below a group and the group itself in the order in which they can be removed:

@@ -11,7 +11,7 @@ var fragments = []string{
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
 	// Groups.
-	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
+	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
@@ -32,7 +32,7 @@ var fillings = map[string]string{
 	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
 	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
-	"{which}": "sourceMembersSQL",
+	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
 	"{ghosts}": "ghost_user_migrations", "{value}": "", "queueGhostSQL{type}": "", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date",

@@ -1,0 +1,217 @@
+package repo_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+)
+
+// bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
+// project each. Every hundredth is marked, half of them in each store.
+const bigGroups = `
+INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
+ALTER TABLE namespaces SET (autovacuum_enabled = off);
+ALTER TABLE namespace_details SET (autovacuum_enabled = off);
+ALTER TABLE members SET (autovacuum_enabled = off);
+ALTER TABLE group_group_links SET (autovacuum_enabled = off);
+ALTER TABLE routes SET (autovacuum_enabled = off);
+ALTER TABLE projects SET (autovacuum_enabled = off);
+ALTER TABLE users SET (autovacuum_enabled = off);
+INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
+SELECT i, 'u' || i, 'u' || i, 0, 1, 'active', CASE WHEN i % 10 = 0 THEN 6 ELSE 0 END FROM generate_series(1, 3000) i;
+INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
+SELECT i, 'n' || i, 'n' || i || CASE WHEN i % 100 = 0 THEN '-deletion_scheduled-' || i ELSE '' END, 'Group',
+  CASE WHEN i % 30 = 0 THEN NULL WHEN i % 30 < 6 THEN i - i % 30 ELSE i - i % 30 + i % 5 + 1 END, 1 FROM generate_series(0, 29999) i;
+INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
+SELECT 100000 + i, 'p' || i, 'p' || i, 'Project', i, 1 FROM generate_series(0, 29998) i;
+INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id)
+SELECT i, 'p' || i, 'p' || i, i, 100000 + i, 1 FROM generate_series(0, 29998) i;
+INSERT INTO routes (source_type, source_id, namespace_id, path, name)
+SELECT 'Namespace', n.id, n.id, concat_ws('/', a.path, p.path, n.path), concat_ws(' / ', a.name, p.name, n.name)
+FROM namespaces n LEFT JOIN namespaces p ON p.id = n.parent_id LEFT JOIN namespaces a ON a.id = p.parent_id WHERE n.type = 'Group';
+INSERT INTO routes (source_type, source_id, namespace_id, path, name)
+SELECT 'Project', p.id, p.project_namespace_id, r.path || '/' || p.path, r.name || ' / ' || p.name
+FROM projects p JOIN routes r ON r.source_type = 'Namespace' AND r.source_id = p.namespace_id;
+INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
+SELECT 'Namespace', i % 30000, 'GroupMember', 1 + (i / 30000 + i * 7) % 3000, 50, i % 30000 FROM generate_series(1, 300000) i;
+INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at)
+SELECT i, (i * 13 + 1) % 30000, 50, now(), now() FROM generate_series(0, 29999) i;
+INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
+SELECT i, 1 + i % 3000, (now() AT TIME ZONE 'UTC')::date - 20 FROM generate_series(0, 29999, 200) i;
+UPDATE namespace_details SET deletion_scheduled_at = now() - interval '20 days', state_metadata = jsonb_build_object('deletion_scheduled_by_user_id', 1 + namespace_id % 3000)
+WHERE namespace_id % 200 = 100 AND namespace_id < 30000`
+
+func bigGroupData(t *testing.T) string {
+	t.Helper()
+	return databases.Clone(t, devdb.Template{Name: "repo_big_groups", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if _, err := d.Migrate(ctx); err != nil {
+			return err
+		}
+		if _, err := scheduler.MigrateQueue(ctx, d); err != nil {
+			return err
+		}
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, bigGroups)
+		return err
+	}})
+}
+
+// groupCalls are the statements about groups that must not read whole tables.
+func groupCalls(t *testing.T, d *repo.Database) map[string]func(context.Context) error {
+	t.Helper()
+	ctx := context.Background()
+	s, err := d.GroupStores(ctx)
+	if err != nil || s.Missing != "" {
+		t.Fatal(err, s.Missing)
+	}
+	lease, err := d.AcquireLease(ctx, "groups", "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := d.Now(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := scheduler.NewQueue(d, scheduler.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := repo.Adjournment{At: now, Days: 14}
+	var page []int64
+	for i := range int64(100) {
+		page = append(page, 100*i)
+	}
+	stale := repo.AdvisoryLock(1)
+	return map[string]func(context.Context) error{
+		"candidates": func(ctx context.Context) error {
+			_, err := d.GroupCandidates(ctx, s, due, 0, 10_000, generous)
+			return err
+		},
+		"due": func(ctx context.Context) error {
+			groups, err := d.DueGroups(ctx, s, due, page, generous)
+			if len(groups) != 100 {
+				t.Errorf("%d groups are due, want 100", len(groups))
+			}
+			return err
+		},
+		"waiting removals": func(ctx context.Context) error {
+			_, err := d.WaitingGroupRemovals(ctx, page, generous)
+			return err
+		},
+		"lost": func(ctx context.Context) error {
+			_, _, err := d.LostMarks(ctx, s, 3000, generous)
+			return err
+		},
+		"odd": func(ctx context.Context) error {
+			_, _, err := d.OddSchedules(ctx, s, 3000, generous)
+			return err
+		},
+		"restore": func(ctx context.Context) error {
+			r, err := d.RestoreGroup(ctx, lease.Fence, s, due, 12000, generous, time.Minute)
+			if !r.Restored {
+				t.Errorf("%+v", r)
+			}
+			return err
+		},
+		"begin": func(ctx context.Context) error {
+			_, err := d.BeginGroupRemoval(ctx, s, due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
+			return err
+		},
+		"fail": func(ctx context.Context) error { return d.FailGroupRemoval(ctx, s, 15000, "why", generous) },
+		"tree": func(ctx context.Context) error {
+			tree, err := d.GroupTree(ctx, 15000, generous)
+			if len(tree) != 30 || tree[29] != 15000 {
+				t.Errorf("tree %v", tree)
+			}
+			return err
+		},
+		"projects": func(ctx context.Context) error {
+			_, err := d.GroupProjects(ctx, 15000, 0, generous)
+			return err
+		},
+		"project": func(ctx context.Context) error {
+			_, err := d.ProjectToRemove(ctx, 9000, true, generous)
+			return err
+		},
+		"members": func(ctx context.Context) error {
+			_, err := d.RemoveMembers(ctx, stale, repo.Memberships{SourceType: "Namespace", SourceID: 9001}, queue, func(int64) repo.Job {
+				return repo.Job{Args: repo.DeleteUser{UserID: 1}}
+			}, generous)
+			return err
+		},
+		"members of the namespace": func(ctx context.Context) error {
+			_, err := d.RemoveMembers(ctx, stale, repo.Memberships{SourceID: 18000}, queue, func(int64) repo.Job {
+				return repo.Job{Args: repo.DeleteUser{UserID: 1}}
+			}, generous)
+			return err
+		},
+		"project's row": func(ctx context.Context) error {
+			return d.RemoveProject(ctx, stale, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002}, repo.Removed{GroupID: 1}, generous)
+		},
+		"group's row": func(ctx context.Context) error {
+			_, err := d.RemoveGroup(ctx, stale, s, 29999, repo.Removed{GroupID: 29999}, generous)
+			return err
+		},
+	}
+}
+
+// ours says whether a statement is one of this package's that finds rows.
+func ours(sql string) bool {
+	for _, start := range []string{"SELECT set_config", "begin", "commit", "rollback", "INSERT", "savepoint", "release"} {
+		if strings.HasPrefix(strings.TrimSpace(sql), start) {
+			return false
+		}
+	}
+	return !strings.Contains(sql, "river_job") && !strings.Contains(sql, "server_version_num")
+}
+
+func TestGroups_PlansKeepToIndexes(t *testing.T) {
+	for _, analyzed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
+			t.Parallel()
+			url := bigGroupData(t)
+			conn := connect(t, url)
+			if analyzed {
+				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, heard := listening(t, url)
+			for name, call := range groupCalls(t, d) {
+				t.Run(name, func(t *testing.T) {
+					heard.statements = nil
+					if err := call(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
+					for _, s := range heard.statements {
+						if !ours(s.sql) {
+							continue
+						}
+						for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+							nodes, text := plan(t, conn, []sent{settings, s}, mode)
+							wantIndexes(t, nodes, text)
+						}
+					}
+				})
+			}
+		})
+	}
+}
