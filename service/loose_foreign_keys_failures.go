@@ -68,8 +68,7 @@ func (l *failures) err() error {
 
 func newFailure(s *step, err error, isolated bool) *failure {
 	f := &failure{definition: s.key.String(), database: s.database, condition: "unreachable", message: err.Error(), isolated: isolated}
-	var refused *repo.Error
-	if errors.As(err, &refused) {
+	if refused, is := errors.AsType[*repo.Error](err); is {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
 	}
 	return f
