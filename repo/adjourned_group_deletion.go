@@ -165,23 +165,47 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 	return groups, d.readAncestors(ctx, s, groups, l)
 }
 
-// QueueGroupRemoval queues the removal of a group in a fenced transaction, and says whether it was inserted: one that
-// waits or runs already is enough.
-func (d *Database) QueueGroupRemoval(ctx context.Context, f Fence, queue JobQueue, job Job, l Limits) (inserted bool, err error) {
-	err = d.fencedTx(ctx, "queue the removal of a group", f, l, func(tx pgx.Tx) error {
+// GroupWrite is how a transaction for one group is carried out.
+type GroupWrite struct {
+	// Guard must hold. A rehearsal needs none: it does everything, and takes it back instead of committing.
+	Guard    Guard
+	Rehearse bool
+	// Limits of each statement, Patience that of the transaction.
+	Limits   Limits
+	Patience time.Duration
+}
+
+// errRehearsed takes a rehearsal back.
+var errRehearsed = errors.New("rehearsed")
+
+// groupTx runs a transaction for a group.
+func (d *Database) groupTx(ctx context.Context, operation string, w GroupWrite, do func(context.Context, pgx.Tx) error) error {
+	err := d.limitedTx(ctx, operation, w.Limits, w.Patience, func(ctx context.Context, tx pgx.Tx) error {
+		if err := holdGuard(ctx, tx, w.Guard); err != nil {
+			return err
+		}
+		if err := do(ctx, tx); err != nil || !w.Rehearse {
+			return err
+		}
+		// What would be checked by the commit.
+		if _, err := tx.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`); err != nil {
+			return err
+		}
+		return errRehearsed
+	})
+	if errors.Is(err, errRehearsed) {
+		return nil
+	}
+	return err
+}
+
+// QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits or runs already is
+// enough.
+func (d *Database) QueueGroupRemoval(ctx context.Context, w GroupWrite, queue JobQueue, job Job) (inserted bool, err error) {
+	err = d.groupTx(ctx, "queue the removal of a group", w, func(ctx context.Context, tx pgx.Tx) error {
 		n, err := queue.InsertJobs(ctx, tx, []Job{job})
 		inserted = n > 0
 		return err
 	})
 	return inserted, err
-}
-
-const waitingGroupRemovalsSQL = `
-SELECT DISTINCT (args ->> 'group_id')::bigint FROM maintenance.river_job
-WHERE kind = 'destroy_group' AND state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
-  AND (args ->> 'group_id')::bigint = ANY ($1::bigint[])`
-
-// WaitingGroupRemovals are those of the groups whose removal waits or runs already.
-func (d *Database) WaitingGroupRemovals(ctx context.Context, ids []int64, l Limits) ([]int64, error) {
-	return boundedRows(ctx, d, "look for waiting removals of groups", l, pgx.RowTo[int64], waitingGroupRemovalsSQL, ids)
 }

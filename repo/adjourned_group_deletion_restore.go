@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -37,15 +36,12 @@ type restoring struct {
 // errTooLarge ends a restore that takes longer than the lease lasts.
 var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
 
-// RestoreGroup restores a due group in one fenced transaction of at most patience, each statement under the limits, or
-// leaves everything as it is.
-func (d *Database) RestoreGroup(ctx context.Context, f Fence, s GroupStores, a Adjournment, id int64, l Limits, patience time.Duration) (r Restoration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errTooLarge)
+// RestoreGroup restores a due group in one transaction, or leaves everything as it is.
+func (d *Database) RestoreGroup(ctx context.Context, w GroupWrite, s GroupStores, a Adjournment, id int64) (r Restoration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.Patience, errTooLarge)
 	defer cancel()
-	err = d.limitedTx(ctx, "restore group", l, patience+netTime, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdFence(ctx, tx, f); err != nil {
-			return err
-		}
+	w.Patience += netTime
+	err = d.groupTx(ctx, "restore group", w, func(ctx context.Context, tx pgx.Tx) error {
 		if err := lockGroup(ctx, tx, id); err != nil {
 			return err
 		}

@@ -111,10 +111,6 @@ func groupCalls(t *testing.T, d *repo.Database) map[string]func(context.Context)
 			}
 			return err
 		},
-		"waiting removals": func(ctx context.Context) error {
-			_, err := d.WaitingGroupRemovals(ctx, page, generous)
-			return err
-		},
 		"lost": func(ctx context.Context) error {
 			_, _, err := d.LostMarks(ctx, s, 3000, generous)
 			return err
@@ -124,7 +120,7 @@ func groupCalls(t *testing.T, d *repo.Database) map[string]func(context.Context)
 			return err
 		},
 		"restore": func(ctx context.Context) error {
-			r, err := d.RestoreGroup(ctx, lease.Fence, s, due, 12000, generous, time.Minute)
+			r, err := d.RestoreGroup(ctx, repo.GroupWrite{Guard: lease.Guard(), Limits: generous, Patience: time.Minute}, s, due, 12000)
 			if !r.Restored {
 				t.Errorf("%+v", r)
 			}

@@ -10,12 +10,10 @@ import (
 )
 
 // act does what was decided: first with the groups that others may go with, then with the others in order of their ids.
+// A dry run does the same, and takes it back group by group: only so it knows what would fail.
 func (r *groupRun) act(ctx context.Context) error {
 	covering := r.covering()
 	r.expect(covering)
-	if r.x.DryRun {
-		return r.preview(ctx)
-	}
 	for _, g := range covering {
 		if !r.skipped(g) {
 			queued, err := r.actOn(ctx, g)
@@ -42,7 +40,7 @@ func (r *groupRun) act(ctx context.Context) error {
 
 // actOn gives a group its outcome. An error of the group's own is its outcome; one that is returned ends the run.
 func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
-	if err := r.x.Stopped(); err != nil {
+	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
 	switch g.outcome {
@@ -61,14 +59,45 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 	return false, nil
 }
 
+// over says that the run must stop here: with an error, or as a dry run whose time is over.
+func (r *groupRun) over() (bool, error) {
+	if err := r.x.Stopped(); err != nil {
+		return true, err
+	}
+	if r.x.DryRun && r.x.Left() <= 0 {
+		r.x.Report(func(run *Run) { run.OverLimit = true })
+		return true, nil
+	}
+	return false, nil
+}
+
 // endsRun says whether an error is none of a single group's.
 func endsRun(ctx context.Context, err error) bool {
 	var stopped stopError
 	return ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable) || errors.As(err, &stopped)
 }
 
+// queuePatience is how long the transaction that queues a group may take.
+const queuePatience = 5 * time.Second
+
 // groupLimits bound the statements of a group's transaction.
 func groupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+
+// write calls do with how to write, for at most patience.
+func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(repo.GroupWrite) error) error {
+	w := repo.GroupWrite{Limits: groupLimits(), Rehearse: r.x.DryRun, Patience: patience}
+	if r.x.DryRun {
+		w.Patience = min(patience, r.x.Left()+time.Second)
+		return do(w)
+	}
+	limits := repo.Limits{Statement: patience, Lock: w.Limits.Lock}
+	return r.x.guarded(ctx, r.x.Database, limits, func(g repo.Guard, l repo.Limits) error {
+		// The whole transaction has to end before the lease does.
+		w.Guard, w.Patience = g, l.Statement
+		w.Limits.Statement = min(w.Limits.Statement, w.Patience)
+		return do(w)
+	})
+}
 
 // destroy queues the group's removal. It is queued also if a job for it waits or runs already.
 func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
@@ -76,8 +105,8 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
 	var inserted bool
-	err = r.x.Write(ctx, r.x.Database, groupLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		inserted, err = r.x.Database.QueueGroupRemoval(ctx, f, r.service.queue, job, l)
+	err = r.write(ctx, queuePatience, func(w repo.GroupWrite) (err error) {
+		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.service.queue, job)
 		return err
 	})
 	if err != nil {
@@ -90,14 +119,11 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	return true, nil
 }
 
-// restore undoes the mark, in one transaction that must end before the lease does.
+// restore undoes the mark, in one transaction.
 func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 	var done repo.Restoration
-	limits := repo.Limits{Statement: untimedRun, Lock: groupLimits().Lock}
-	err := r.x.Write(ctx, r.x.Database, limits, func(f repo.Fence, l repo.Limits) (err error) {
-		patience := l.Statement
-		l.Statement = min(patience, groupLimits().Statement)
-		done, err = r.x.Database.RestoreGroup(ctx, f, r.stores, r.due, g.ID, l, patience)
+	err := r.write(ctx, untimedRun, func(w repo.GroupWrite) (err error) {
+		done, err = r.x.Database.RestoreGroup(ctx, w, r.stores, r.due, g.ID)
 		return err
 	})
 	switch {
@@ -126,34 +152,6 @@ func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
 func (r *groupRun) log(ctx context.Context, level slog.Level, message string, g *adjournedGroup, outcome groupOutcome, more ...any) {
 	r.x.Log.Log(ctx, level, message, append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
-		"outcome", string(outcome), "reason", g.reason,
+		"outcome", string(outcome), "reason", g.reason, "dry_run", r.x.DryRun,
 	}, more...)...)
-}
-
-// preview counts what act would do: of the removals those that do not wait already.
-func (r *groupRun) preview(ctx context.Context) error {
-	var removals []int64
-	for i := range r.groups {
-		g := &r.groups[i]
-		if r.skipped(g) {
-			continue
-		}
-		switch g.outcome {
-		case groupDestruction:
-			removals = append(removals, g.ID)
-		case groupRestored:
-			r.x.Count(ctx, "restored_groups", 1)
-		default:
-			r.hold(ctx, g)
-		}
-	}
-	for i := 0; i < len(removals); i += groupCandidates {
-		ids := removals[i:min(i+groupCandidates, len(removals))]
-		waiting, err := r.x.Database.WaitingGroupRemovals(ctx, ids, readLimits())
-		if err != nil {
-			return err
-		}
-		r.x.Count(ctx, "scheduled_jobs", int64(len(ids)-len(waiting)))
-	}
-	return nil
 }

@@ -172,13 +172,24 @@ func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *test
 	g.group(13, 10, "covered")
 	g.mark(13, 1, 15)
 	g.group(14, 0, "lost-deletion_scheduled-14")
+	g.group(15, 0, "fails-deletion_scheduled-15")
+	g.mark(15, 1, 15)
+	g.group(16, 0, "cannot be queued")
+	g.member(16, 1, 50)
+	g.mark(16, 1, 15)
+	g.group(17, 16, "child")
+	g.mark(17, 1, 15)
+	g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	g.exec("main", `CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON group_deletion_schedules INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.group_id = 15) EXECUTE FUNCTION refuse()`)
+	g.exec("main", `CREATE TRIGGER refuse BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'group_id' = '16') EXECUTE FUNCTION refuse()`)
 	const all = `SELECT md5(string_agg(x, '' ORDER BY x)) FROM (SELECT n::text AS x FROM namespaces n UNION ALL SELECT r::text FROM routes r
 		UNION ALL SELECT s::text FROM group_deletion_schedules s UNION ALL SELECT d::text FROM namespace_details d UNION ALL SELECT j::text FROM maintenance.river_job j) x`
 	before := g.value("main", all)
-	g.dryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
+	g.dryRun("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
 	g.want("main", all, before)
 	g.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	g.run("scheduled_jobs=1 restored_groups=1 held_groups=2")
+	g.run("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
+	g.wantJobs("10:1@0", "17:1@100")
 }
 
 func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {

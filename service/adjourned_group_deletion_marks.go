@@ -44,12 +44,8 @@ func (r *groupRun) compareStores(ctx context.Context) error {
 // pages calls look with 0 and then with what it returned, until that is 0 or the run has to stop.
 func (r *groupRun) pages(look func(after int64) (next int64, err error)) error {
 	for after := int64(0); ; {
-		if err := r.x.Stopped(); err != nil {
+		if over, err := r.over(); over || err != nil {
 			return err
-		}
-		if r.x.DryRun && r.x.Left() <= 0 {
-			r.x.Report(func(run *Run) { run.OverLimit = true })
-			return nil
 		}
 		next, err := look(after)
 		if err != nil || next == 0 {

@@ -64,12 +64,8 @@ func (r *groupRun) decide(ctx context.Context) error {
 			return err
 		}
 		for page := range slices.Chunk(candidates, r.config.BatchSize) {
-			if err := r.x.Stopped(); err != nil {
+			if over, err := r.over(); over || err != nil {
 				return err
-			}
-			if r.x.DryRun && r.x.Left() <= 0 {
-				r.x.Report(func(run *Run) { run.OverLimit = true })
-				return nil
 			}
 			err := r.x.Batch(ctx, func(ctx context.Context) error { return r.decidePage(ctx, page) },
 				attribute.String("maintenance.phase", "decide"), attribute.Int("maintenance.groups", len(page)))

@@ -117,7 +117,7 @@ func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
 			g.run("restored_groups=1")
 			g.wantJobs()
 			g.wantMarked("")
-			g.wantLog(1, "group restored", "group_id=10", "user_id=1", "outcome=restored", "reason=RIGHTS_MISSING")
+			g.wantLog(1, "group restored", "group_id=10", "user_id=1", "outcome=restored", "reason=RIGHTS_MISSING", "dry_run=false")
 		})
 	}
 }
