@@ -99,8 +99,10 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 		change = fmt.Sprintf("UPDATE %s t SET %s = %s", c.table, target, value)
 		fmt.Fprintf(&conditions, " AND t.%s IS DISTINCT FROM %s", target, value)
 	}
-	names := append([]string{"{child}", c.table, "{column}", quote(c.Key.Column),
-		"{conditions}", conditions.String(), "{change}", change}, more...)
+	names := append([]string{
+		"{child}", c.table, "{column}", quote(c.Key.Column),
+		"{conditions}", conditions.String(), "{change}", change,
+	}, more...)
 	return fill(template, names...), values
 }
 

@@ -51,7 +51,7 @@ func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testin
 	e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	held := e.hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
 	ended := background(e.service(oneChild, batches(1, 5000)))
-	e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	e.exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
 	held()
 	r := ended(t)
@@ -85,10 +85,10 @@ func (e *estate) transaction(sql, end string) (release func()) {
 	}
 }
 
-// await waits until a condition holds in a database.
-func (e *estate) await(database, condition string) {
+// await waits until a condition holds on main.
+func (e *estate) await(condition string) {
 	e.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); e.value(database, condition) != "true"; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); e.value("main", condition) != "true"; time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			e.t.Fatalf("%s: still not so after half a minute", condition)
 		}

@@ -7,12 +7,12 @@ import (
 )
 
 // wantPostponed fails the test unless the one record left is this key's, due in about a minute, otherwise as it was.
-func (e *estate) wantPostponed(database, key string) {
+func (e *estate) wantPostponed(key string) {
 	e.t.Helper()
-	e.wantQueue(database, key)
-	e.want(database, `SELECT consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
+	e.wantQueue("main", key)
+	e.want("main", `SELECT consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
 		AND cleanup_attempts = 0 AND status = 1 FROM loose_foreign_keys_deleted_records`, "true")
-	e.want(database, `SELECT count(*) FROM maintenance.record_failures`, "0")
+	e.want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) {
@@ -41,7 +41,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 			if test.name == "limit of one" {
 				key = "1"
 			}
-			e.wantPostponed("main", key)
+			e.wantPostponed(key)
 			if r.OverLimit {
 				t.Error("over_limit because of a locked row")
 			}
@@ -56,7 +56,7 @@ func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 	e.deleted("main", "p", 1, 20)
 	release := e.hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
 	ended := background(e.service(oneChild))
-	e.await("main", `SELECT count(*) = 0 FROM c WHERE p_id <> 7`)
+	e.await(`SELECT count(*) = 0 FROM c WHERE p_id <> 7`)
 	release()
 	r := ended(t)
 	wantState(t, r, "succeeded")
@@ -74,7 +74,7 @@ func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.
 	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
-	e.wantPostponed("main", "7")
+	e.wantPostponed("7")
 }
 
 func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
@@ -93,7 +93,7 @@ func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *test
 	r := run(t, e.service(definitions), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 rescheduled_records=1 deleted_rows=23")
-	e.wantPostponed("main", "1")
+	e.wantPostponed("1")
 	for _, table := range []string{"b", "d"} {
 		e.want("main", `SELECT count(*) FROM `+table, "4")
 	}
@@ -114,7 +114,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 	}
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "rescheduled_records=1 deleted_rows=1")
-	e.wantPostponed("main", "1")
+	e.wantPostponed("1")
 	release()
 	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
@@ -130,7 +130,7 @@ func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherParentIsLeftAlone(t *test
 			e.deleted("main", "p", 1, 1)
 			release := e.holdThenCommit(`UPDATE c SET p_id = 0, moved = true WHERE p_id = 1 AND id < 10`)
 			ended := background(e.service("c:\n  - {table: p, column: p_id, " + definition + "}\n"))
-			e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 			release()
 			wantState(t, ended(t), "succeeded")
 			e.want("main", `SELECT count(*) FROM c WHERE p_id = 0 AND moved`, "5")
@@ -151,7 +151,7 @@ func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherLeafGoesAllTheSame(t *tes
 			e.deleted("main", "p", 1, 1)
 			release := e.holdThenCommit(`UPDATE c SET leaf = 1 WHERE id < 10`)
 			ended := background(e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete" + limit + "}\n"))
-			e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 			release()
 			r := ended(t)
 			wantState(t, r, "succeeded")
@@ -169,7 +169,7 @@ func TestLooseForeignKeysCleanup_ARowThatIsChangedMeanwhileGoesAllTheSame(t *tes
 	e.deleted("main", "p", 1, 1)
 	release := e.holdThenCommit(`UPDATE c SET x = 1 WHERE p_id = 1 AND id < 10`)
 	ended := background(e.service(oneChild))
-	e.await("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	release()
 	r := ended(t)
 	wantState(t, r, "succeeded")
@@ -198,7 +198,7 @@ func TestLooseForeignKeysCleanup_RowsThatATriggerKeepsPostponeTheirRecord(t *tes
 				}
 				wantState(t, r, "succeeded")
 				wantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
-				e.wantPostponed("main", "7")
+				e.wantPostponed("7")
 			})
 		}
 	}
@@ -214,7 +214,7 @@ func TestLooseForeignKeysCleanup_ARunGoesOnWhereOneWasKilled(t *testing.T) {
 	e.exec("main", `DELETE FROM c WHERE p_id IN (1, 2)`)
 	e.exec("main", `INSERT INTO maintenance.leases VALUES ('loose_foreign_keys_cleanup/main', 'killed', 7, now(), now(), now() + interval '2 seconds')`)
 	s := e.service(oneChild)
-	e.await("main", `SELECT expires_at < clock_timestamp() FROM maintenance.leases`)
+	e.await(`SELECT expires_at < clock_timestamp() FROM maintenance.leases`)
 	r := run(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=4 deleted_rows=20")

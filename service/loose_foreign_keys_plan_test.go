@@ -110,8 +110,7 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsIsNotConfigured(t *testing.T)
 	e := newEstate(t, "main", "main")
 	s := e.service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
-	var unconfigured *service.NotConfiguredError
-	if !errors.As(err, &unconfigured) {
+	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
 		t.Errorf("RunBatch: %v, want a *NotConfiguredError", err)
 	}
 	states, err := s.Status(context.Background(), cleanupWorker)

@@ -51,7 +51,7 @@ func (m *meter) counter(name, attributes string) (sum int64) {
 func has(set attribute.Set, attributes string) bool {
 	for pair := range strings.FieldsSeq(attributes) {
 		key, want, _ := strings.Cut(pair, "=")
-		if got, ok := set.Value(attribute.Key(key)); !ok || got.Emit() != want {
+		if got, ok := set.Value(attribute.Key(key)); !ok || got.String() != want {
 			return false
 		}
 	}
