@@ -176,9 +176,10 @@ const (
 	leaveSQL = `
 DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM members WHERE user_id = $1 LIMIT $2))`
 
+	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by their places.
 	unauthorizeSQL = `
 DELETE FROM project_authorizations
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM project_authorizations WHERE user_id = $1 LIMIT $2)) AND user_id = $1`
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM project_authorizations WHERE user_id = $1 LIMIT $2)) AND user_id IS NOT DISTINCT FROM $1`
 )
 
 // membershipBatch is how many rows one statement deletes (inactive_token_deletion.md section 6.8).

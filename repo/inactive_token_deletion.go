@@ -119,12 +119,13 @@ const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expir
     OR t.expires_at <= $1::date AND t.expires_at >= $2::date
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
 
-// inactiveBotsSQL judges a range of bots. The tokens of each are probed, the newest first, as it is the one that most
+// inactiveBotsSQL judges a range of bots: those of type 6, as rows are compared so that no index but the one on both
+// columns will do, and not everybody is read to find the bots. The tokens of each are probed, the newest first, as it is the one that most
 // likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there are. $4 is the
 // cursor, $5 the size of the range.
 const inactiveBotsSQL = `
 WITH page AS MATERIALIZED (
-  SELECT id FROM users WHERE user_type = 6 AND id > $4 ORDER BY id LIMIT $5
+  SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5
 ),
 idle AS MATERIALIZED (
   SELECT p.id FROM page p WHERE NOT EXISTS (
@@ -135,7 +136,7 @@ due AS MATERIALIZED (
   WHERE NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = i.id OFFSET 0)
 )
 SELECT (SELECT count(*) FROM page), coalesce((SELECT max(id) FROM page), $4::bigint),
-  EXISTS (SELECT FROM users WHERE user_type = 6 AND id > (SELECT max(id) FROM page)),
+  EXISTS (SELECT FROM users WHERE (user_type, id) > (6, (SELECT max(id) FROM page)) AND user_type <= 6),
   ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)`
 
 // noGhostsSQL stands in for the queue of the ghost migration where it is missing.

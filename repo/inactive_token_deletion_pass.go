@@ -154,7 +154,8 @@ func (d *Database) CountNewDeletions(ctx context.Context, users []int64, reason 
 
 // tokenBacklogSQL: without an unfinished pass there is no row.
 const tokenBacklogSQL = `
-SELECT p.started_at, (SELECT count(*) FROM (SELECT FROM users WHERE user_type = 6 AND id > p.cursor LIMIT $1) above),
+SELECT p.started_at, (SELECT count(*) FROM (
+    SELECT FROM users WHERE (user_type, id) > (6, p.cursor) AND user_type <= 6 ORDER BY user_type, id LIMIT $1) above),
   EXISTS (SELECT FROM maintenance.river_job j
     WHERE j.kind = 'continue_inactive_token_deletion' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
       AND j.args @> jsonb_build_object('pass_id', p.id)),

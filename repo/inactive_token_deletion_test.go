@@ -1,0 +1,331 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+)
+
+// bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
+func (b *bench) bots(tokens ...string) {
+	b.Helper()
+	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	for i, token := range tokens {
+		b.exec(fmt.Sprintf(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (%d, 'b%[1]d', 'b%[1]d', 0, 'active', 6, 1)`, i+1))
+		b.exec(fmt.Sprintf(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, revoked, expires_at, updated_at) VALUES (%d, 't', 1, now(), %s)`, i+1, token))
+	}
+}
+
+// inactive are the inactive bots by some rules, as the database sees them over a connection.
+func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
+	b.Helper()
+	f, err := d.UserFeatures(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := d.InactiveBots(context.Background(), f, rules, 0, 1000, generous)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r.Inactive
+}
+
+func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
+	t.Parallel()
+	for _, zone := range []string{"UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"} {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, "main")
+			// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
+			rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
+			b.bots(
+				`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
+				`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
+				`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
+				`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
+				`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
+				`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
+				`false, '2026-03-31', '2020-01-01'`,          // 7: active
+				`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
+				`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
+				`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
+				`NULL, 'infinity', '-infinity'`,              // 11: active
+				`true, '-infinity', '-infinity'`,             // 12: dead
+				`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
+			)
+			want := []int64{2, 5, 8, 10, 12, 13}
+			d := open(t, b.with("timezone="+zone))
+			if got := b.inactive(d, rules); !slices.Equal(got, want) {
+				t.Errorf("inactive %v, want %v", got, want)
+			}
+			// The same instant, as another time zone has it.
+			rules = repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
+			if got := b.inactive(d, rules); !slices.Equal(got, want) {
+				t.Errorf("inactive %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 4, 1, 12, 0, 0, 123456000, time.UTC)
+	if got := repo.NewTokenRules(at, 36500); got.At != at || at.Sub(got.CutOff) != 36500*24*time.Hour {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
+	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
+	f, err := b.UserFeatures(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := repo.NewTokenRules(time.Now(), 42)
+	for _, c := range []struct {
+		after int64
+		limit int
+		want  string
+	}{
+		{0, 1, "{1 1 true [] []}"},
+		{1, 1, "{1 2 true [2] [1]}"},
+		{1, 2, "{2 3 false [2 3] [1 1]}"},
+		{0, 3, "{3 3 false [2 3] [1 1]}"},
+		{0, 9, "{3 3 false [2 3] [1 1]}"},
+		{3, 9, "{0 3 false [] []}"},
+		{1 << 62, 9, "{0 4611686018427387904 false [] []}"},
+	} {
+		r, err := b.InactiveBots(context.Background(), f, rules, c.after, c.limit, generous)
+		if got := fmt.Sprint(r); err != nil || got != c.want {
+			t.Errorf("after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
+		}
+	}
+}
+
+// pass opens a pass under a lease of an hour.
+func (b *bench) pass() (repo.Fence, repo.TokenPass) {
+	b.Helper()
+	lease, err := b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := b.OpenTokenPass(context.Background(), lease.Fence, repo.NewTokenRules(time.Now(), 42), false, generous)
+	if err != nil || p.ID == "" || p.Cursor != 0 {
+		b.Fatalf("%+v, %v", p, err)
+	}
+	return lease.Fence, p
+}
+
+func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	ctx := context.Background()
+	fence, first := b.pass()
+	again, err := b.OpenTokenPass(ctx, fence, repo.NewTokenRules(time.Now(), 7), false, generous)
+	if err != nil || again.ID != first.ID || !again.At.Equal(first.At.Truncate(time.Microsecond)) || !again.CutOff.Equal(first.CutOff.Truncate(time.Microsecond)) {
+		t.Errorf("%+v, %v, want %+v", again, err, first)
+	}
+	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
+	if _, err := b.AdvanceTokenPass(ctx, fence, first.ID, step, nil, generous); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.AdvanceTokenPass(ctx, fence, first.ID, step, nil, generous); !errors.Is(err, repo.ErrNotFound) {
+		t.Errorf("advance of a finished pass: %v", err)
+	}
+	none, err := b.OpenTokenPass(ctx, fence, first.TokenRules, true, generous)
+	if err != nil || none.ID != "" {
+		t.Errorf("resumed %+v, %v, want none", none, err)
+	}
+	b.exec(`UPDATE maintenance.token_passes SET finished_at = now() - interval '31 days'`)
+	second, err := b.OpenTokenPass(ctx, fence, first.TokenRules, false, generous)
+	if err != nil || second.ID == "" || second.ID == first.ID {
+		t.Errorf("%+v, %v, want another one", second, err)
+	}
+	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
+}
+
+func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	ctx := context.Background()
+	b.bots(`true, NULL, '2020-01-01'`)
+	fence, p := b.pass()
+	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
+	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
+	attempts := map[string]func() error{
+		"advance": func() error {
+			_, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous)
+			return err
+		},
+		"advance with jobs": func() error {
+			step := step
+			step.Jobs, step.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
+			_, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous)
+			return err
+		},
+		"drop": func() error {
+			_, err := b.DropTokenPass(ctx, fence, generous)
+			return err
+		},
+		"open": func() error {
+			_, err := b.OpenTokenPass(ctx, fence, p.TokenRules, false, generous)
+			return err
+		},
+	}
+	for name, attempt := range attempts {
+		if err := attempt(); !errors.Is(err, repo.ErrLeaseLost) {
+			t.Errorf("%s: %v, want that the lease is lost", name, err)
+		}
+	}
+	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
+	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
+}
+
+func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	ctx := context.Background()
+	fence, p := b.pass()
+	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dropped, err := b.DropTokenPass(ctx, fence, generous); err != nil || !dropped {
+		t.Fatalf("dropped %t, %v", dropped, err)
+	}
+	step := repo.TokenStep{
+		BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}, Continue: &repo.Job{}, ContinueAfter: time.Minute,
+		Jobs: []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}},
+	}
+	if _, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous); !errors.Is(err, repo.ErrNotFound) {
+		t.Errorf("%v, want that it is not found", err)
+	}
+	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
+}
+
+// manyBots are 60,000 users, every third a bot, with three tokens each; user 2 has many of everything.
+const manyBots = `
+INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
+INSERT INTO users (id, username, email, projects_limit, organization_id, user_type)
+SELECT i, 'u' || i, 'u' || i, 0, 1, CASE WHEN i % 3 = 0 THEN 6 WHEN i % 10000 = 1 THEN 11 ELSE 0 END FROM generate_series(1, 60000) i;
+INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at, revoked, expires_at)
+SELECT i, 't', 1, now(), '2020-01-01', n < 3, CASE WHEN n = 3 AND i % 100 = 0 THEN date '2020-01-01' END FROM generate_series(1, 3) n, generate_series(1, 60000) i;
+INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(1, 60000, 2) i;
+INSERT INTO namespaces (id, name, path, type, organization_id, owner_id)
+SELECT i, 'n' || i, 'n' || i, CASE WHEN i % 2 = 0 THEN 'Group' ELSE 'User' END, 1, i FROM generate_series(1, 20000) i;
+INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) SELECT 20000 + i, 'p' || i, 'p' || i, 'Project', 1, i FROM generate_series(1, 20000) i;
+INSERT INTO projects (id, namespace_id, project_namespace_id, organization_id) SELECT i, i, 20000 + i, 1 FROM generate_series(1, 20000) i;
+INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
+INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+SELECT 3 * i, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
+INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 30 FROM generate_series(1, 20000) i;
+INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at) SELECT 1, i, 10, now(), now() FROM generate_series(1, 2000) i;
+INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 30000)`
+
+func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
+	for _, analyzed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
+			t.Parallel()
+			url := databases.Clone(t, devdb.Template{Name: "repo_bots", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+				if err := migrated("main").Prepare(ctx, url); err != nil {
+					return err
+				}
+				conn, err := pgx.Connect(ctx, url)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = conn.Close(ctx) }()
+				_, err = conn.Exec(ctx, manyBots)
+				return err
+			}})
+			conn := connect(t, url)
+			if analyzed {
+				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, heard := listening(t, url)
+			f, err := d.UserFeatures(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, call := range inactiveTokenCalls(d, f) {
+				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
+			}
+			t.Run("backlog", func(t *testing.T) {
+				heard.statements = nil
+				if b, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
+					t.Fatalf("%+v, %v", b, err)
+				}
+				nodes, text := plan(t, conn, heard.statements, "auto")
+				wantIndexes(t, slices.DeleteFunc(nodes, func(n node) bool { return n.Relation != "users" }), text)
+			})
+			t.Run("delete user", func(t *testing.T) { wantIndexedDeletion(t, conn, d, heard, f) })
+		})
+	}
+}
+
+func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"range": func(ctx context.Context) error {
+			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), 30_000, 1000, generous)
+			return err
+		},
+		"admin bots": func(ctx context.Context) error {
+			_, err := d.AdminBots(ctx, f, []int64{1, 2}, generous)
+			return err
+		},
+		"new jobs": func(ctx context.Context) error {
+			_, err := d.CountNewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
+			return err
+		},
+	}
+}
+
+// wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
+func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f repo.UserFeatures) {
+	t.Helper()
+	const bot = 59_994
+	heard.statements = nil
+	u, err := d.DeleteUser(context.Background(), f, repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, generous)
+	if err != nil || !u.Queued {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	seen := 0
+	for i, s := range heard.statements {
+		place := slices.IndexFunc(s.args, func(arg any) bool { return arg == int64(bot) })
+		if place < 0 {
+			continue
+		}
+		seen++
+		s.args = slices.Clone(s.args)
+		s.args[place] = int64(2)
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			nodes, text := plan(t, conn, []sent{heard.statements[1], s}, mode)
+			wantIndexes(t, nodes, text)
+			if t.Failed() {
+				t.Fatalf("statement %d: %s", i, s.sql)
+			}
+		}
+	}
+	if seen < 8 {
+		t.Errorf("%d statements about the user", seen)
+	}
+}
