@@ -74,8 +74,10 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	if s.state {
 		state = "n.state"
 	}
-	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL), append([]string{"{legacy}", legacy, "{modern}", modern, "{state}", state,
-		"{today}", todaySQL, "{cutoff}", cutoffSQL}, pairs...)...)
+	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL), append([]string{
+		"{legacy}", legacy, "{modern}", modern, "{state}", state,
+		"{today}", todaySQL, "{cutoff}", cutoffSQL,
+	}, pairs...)...)
 }
 
 // marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the user is the new

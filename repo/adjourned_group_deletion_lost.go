@@ -108,27 +108,13 @@ SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held
   (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
-// GroupBacklog counts marked groups, and the lost marks among all groups as far as patience lasts. Those that are held
-// are dead: a due group whose user is missing, a lost mark.
-func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, patience time.Duration) (b Backlog, err error) {
-	until, l := time.Now().Add(patience), Limits{Statement: patience, Lock: patience}
+// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost marks are not counted.
+func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
 	err = d.bounded(ctx, "count marked groups", l, []any{&b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt},
 		s.fill(groupBacklogSQL), a.args(backlogCap)...)
 	if oldest != nil {
 		b.OldestAt = *oldest
-	}
-	for after := int64(0); err == nil; {
-		var lost []int64
-		lost, after, err = d.LostMarks(ctx, s, after, l)
-		b.Dead += int64(len(lost))
-		if after == 0 {
-			break
-		}
-		if time.Now().After(until) {
-			b.AtLeast = true
-			break
-		}
 	}
 	return b, err
 }

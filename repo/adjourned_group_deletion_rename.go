@@ -93,7 +93,8 @@ changed AS (
   FROM page WHERE r.id = page.id AND starts_with(r.path, $1::text || '/')
   RETURNING 1
 )
-SELECT coalesce((SELECT path FROM page ORDER BY path USING ~>~ LIMIT 1), ''), (SELECT count(*) FROM changed)`
+SELECT coalesce((SELECT path FROM page ORDER BY path USING ~>~ LIMIT 1), ''), (SELECT count(*) FROM changed),
+  clock_timestamp() - statement_timestamp()`
 
 const (
 	// minRename and maxRename bound the routes that one statement renames; it grows while it takes less than quickRename.
@@ -108,15 +109,15 @@ func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, to restoring) (r
 	}
 	after, limit := "", minRename
 	for {
-		began := time.Now()
 		var last string
 		var n int64
-		err := tx.QueryRow(ctx, renameBelowSQL, g.route, after, limit, to.route, g.title, to.title).Scan(&last, &n)
+		var took time.Duration
+		err := tx.QueryRow(ctx, renameBelowSQL, g.route, after, limit, to.route, g.title, to.title).Scan(&last, &n, &took)
 		renamed += n
 		switch {
 		case err != nil, last == "" && (after == "" || to.route == g.route):
 			return renamed, err
-		case time.Since(began) < quickRename:
+		case took < quickRename:
 			limit = min(2*limit, maxRename)
 		}
 		after = last

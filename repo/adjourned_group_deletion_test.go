@@ -3,6 +3,7 @@ package repo_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -73,13 +74,23 @@ func bigGroupData(t *testing.T) string {
 	}})
 }
 
-// groupCalls are the statements about groups that must not read whole tables.
-func groupCalls(t *testing.T, d *repo.Database) map[string]func(context.Context) error {
+// groupBench is the database with them.
+type groupBench struct {
+	*repo.Database
+	t      *testing.T
+	stores repo.GroupStores
+	fence  repo.Fence
+	due    repo.Adjournment
+	queue  repo.JobQueue
+}
+
+func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	t.Helper()
 	ctx := context.Background()
-	s, err := d.GroupStores(ctx)
-	if err != nil || s.Missing != "" {
-		t.Fatal(err, s.Missing)
+	b := &groupBench{Database: d, t: t}
+	var err error
+	if b.stores, err = d.GroupStores(ctx); err != nil || b.stores.Missing != "" {
+		t.Fatal(err, b.stores.Missing)
 	}
 	lease, err := d.AcquireLease(ctx, "groups", "test", time.Hour)
 	if err != nil {
@@ -89,80 +100,87 @@ func groupCalls(t *testing.T, d *repo.Database) map[string]func(context.Context)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := scheduler.NewQueue(d, scheduler.QueueConfig{})
-	if err != nil {
+	b.fence, b.due = lease.Fence, repo.Adjournment{At: now, Days: 14}
+	if b.queue, err = scheduler.NewQueue(d, scheduler.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	due := repo.Adjournment{At: now, Days: 14}
+	return b
+}
+
+// calls of a run.
+func (b *groupBench) runCalls() map[string]func(context.Context) error {
 	var page []int64
 	for i := range int64(100) {
 		page = append(page, 100*i)
 	}
-	stale := repo.AdvisoryLock(1)
 	return map[string]func(context.Context) error{
 		"candidates": func(ctx context.Context) error {
-			_, err := d.GroupCandidates(ctx, s, due, 0, 10_000, generous)
+			_, err := b.GroupCandidates(ctx, b.stores, b.due, 0, 10_000, generous)
 			return err
 		},
 		"due": func(ctx context.Context) error {
-			groups, err := d.DueGroups(ctx, s, due, page, generous)
-			if len(groups) != 100 {
-				t.Errorf("%d groups are due, want 100", len(groups))
+			groups, err := b.DueGroups(ctx, b.stores, b.due, page, generous)
+			if len(groups) != len(page) {
+				b.t.Errorf("%d groups are due, want %d", len(groups), len(page))
 			}
 			return err
 		},
 		"lost": func(ctx context.Context) error {
-			_, _, err := d.LostMarks(ctx, s, 3000, generous)
+			_, _, err := b.LostMarks(ctx, b.stores, 3000, generous)
 			return err
 		},
 		"odd": func(ctx context.Context) error {
-			_, _, err := d.OddSchedules(ctx, s, 3000, generous)
+			_, _, err := b.OddSchedules(ctx, b.stores, 3000, generous)
 			return err
 		},
 		"restore": func(ctx context.Context) error {
-			r, err := d.RestoreGroup(ctx, repo.GroupWrite{Guard: lease.Guard(), Limits: generous, Patience: time.Minute}, s, due, 12000)
+			w := repo.GroupWrite{Guard: b.fence.Guard(), Limits: generous, Patience: time.Minute}
+			r, err := b.RestoreGroup(ctx, w, b.stores, b.due, 12000)
 			if !r.Restored {
-				t.Errorf("%+v", r)
+				b.t.Errorf("%+v", r)
 			}
 			return err
 		},
+	}
+}
+
+// calls of a job.
+func (b *groupBench) jobCalls() map[string]func(context.Context) error {
+	lock := repo.AdvisoryLock(1)
+	members := func(of repo.Memberships) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := b.RemoveMembers(ctx, lock, of, b.queue, func(int64) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1}} }, generous)
+			return err
+		}
+	}
+	return map[string]func(context.Context) error{
 		"begin": func(ctx context.Context) error {
-			_, err := d.BeginGroupRemoval(ctx, s, due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
+			_, err := b.BeginGroupRemoval(ctx, b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
 			return err
 		},
-		"fail": func(ctx context.Context) error { return d.FailGroupRemoval(ctx, s, 15000, "why", generous) },
+		"fail": func(ctx context.Context) error { return b.FailGroupRemoval(ctx, b.stores, 15000, "why", generous) },
 		"tree": func(ctx context.Context) error {
-			tree, err := d.GroupTree(ctx, 15000, generous)
+			tree, err := b.GroupTree(ctx, 15000, generous)
 			if len(tree) != 30 || tree[29] != 15000 {
-				t.Errorf("tree %v", tree)
+				b.t.Errorf("tree %v", tree)
 			}
 			return err
 		},
 		"projects": func(ctx context.Context) error {
-			_, err := d.GroupProjects(ctx, 15000, 0, generous)
+			_, err := b.GroupProjects(ctx, 15000, 0, generous)
 			return err
 		},
 		"project": func(ctx context.Context) error {
-			_, err := d.ProjectToRemove(ctx, 9000, true, generous)
+			_, err := b.ProjectToRemove(ctx, 9000, true, generous)
 			return err
 		},
-		"members": func(ctx context.Context) error {
-			_, err := d.RemoveMembers(ctx, stale, repo.Memberships{SourceType: "Namespace", SourceID: 9001}, queue, func(int64) repo.Job {
-				return repo.Job{Args: repo.DeleteUser{UserID: 1}}
-			}, generous)
-			return err
-		},
-		"members of the namespace": func(ctx context.Context) error {
-			_, err := d.RemoveMembers(ctx, stale, repo.Memberships{SourceID: 18000}, queue, func(int64) repo.Job {
-				return repo.Job{Args: repo.DeleteUser{UserID: 1}}
-			}, generous)
-			return err
-		},
+		"members":                  members(repo.Memberships{SourceType: "Namespace", SourceID: 9001}),
+		"members of the namespace": members(repo.Memberships{SourceID: 18000}),
 		"project's row": func(ctx context.Context) error {
-			return d.RemoveProject(ctx, stale, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002}, repo.Removed{GroupID: 1}, generous)
+			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002}, repo.Removed{GroupID: 1}, generous)
 		},
 		"group's row": func(ctx context.Context) error {
-			_, err := d.RemoveGroup(ctx, stale, s, 29999, repo.Removed{GroupID: 29999}, generous)
+			_, err := b.RemoveGroup(ctx, lock, b.stores, 29999, repo.Removed{GroupID: 29999}, generous)
 			return err
 		},
 	}
@@ -190,24 +208,31 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 				}
 			}
 			d, heard := listening(t, url)
-			for name, call := range groupCalls(t, d) {
-				t.Run(name, func(t *testing.T) {
-					heard.statements = nil
-					if err := call(context.Background()); err != nil {
-						t.Fatal(err)
-					}
-					settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
-					for _, s := range heard.statements {
-						if !ours(s.sql) {
-							continue
-						}
-						for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-							nodes, text := plan(t, conn, []sent{settings, s}, mode)
-							wantIndexes(t, nodes, text)
-						}
-					}
-				})
+			b := newGroupBench(t, d)
+			calls := b.runCalls()
+			maps.Copy(calls, b.jobCalls())
+			for name, call := range calls {
+				t.Run(name, func(t *testing.T) { wantIndexPlansOfAll(t, conn, heard, call) })
 			}
 		})
+	}
+}
+
+// wantIndexPlansOfAll is wantIndexPlans for a transaction of several statements.
+func wantIndexPlansOfAll(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
+	t.Helper()
+	heard.statements = nil
+	if err := call(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
+	for _, s := range heard.statements {
+		if !ours(s.sql) {
+			continue
+		}
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			nodes, text := plan(t, conn, []sent{settings, s}, mode)
+			wantIndexes(t, nodes, text)
+		}
 	}
 }

@@ -59,8 +59,10 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 		maxRuntime: untimed,
 		work:       k.work,
 		backlog:    k.backlog,
-		actions: map[string]string{"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
-			"failed_groups": "failed"},
+		actions: map[string]string{
+			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
+			"failed_groups": "failed",
+		},
 	}, nil
 }
 
@@ -79,7 +81,7 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 	}
 	days, err := k.period(ctx, stores)
 	if err != nil {
-		if invalid := (*failedError)(nil); errors.As(err, &invalid) {
+		if _, invalid := errors.AsType[*failedError](err); invalid {
 			x.Report(func(r *Run) { r.Reason = "SETTING_INVALID" })
 		}
 		return err
@@ -128,14 +130,33 @@ func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.B
 	}
 	remark := ""
 	days, err := k.period(ctx, stores)
-	var invalid *failedError
-	if errors.As(err, &invalid) {
+	if invalid, is := errors.AsType[*failedError](err); is {
 		// Nothing is due then; what is marked is.
 		days, remark, err = 1<<31-1, invalid.text, nil
 	}
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	b, err := d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, backlogPatience/2)
-	return b, remark, err
+	limits := repo.Limits{Statement: backlogPatience, Lock: backlogPatience}
+	b, err := d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, limits)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	return countLostMarks(ctx, d, stores, b, remark)
+}
+
+// countLostMarks adds the lost marks to the dead, as far as it gets in half of the time that a backlog may take.
+func countLostMarks(ctx context.Context, d *repo.Database, stores repo.GroupStores, b repo.Backlog, remark string) (repo.Backlog, string, error) {
+	began := time.Now()
+	for after := int64(0); ; {
+		lost, next, err := d.LostMarks(ctx, stores, after, repo.Limits{Statement: backlogPatience, Lock: backlogPatience})
+		b.Dead += int64(len(lost))
+		if err != nil || next == 0 {
+			return b, remark, err
+		}
+		if after = next; time.Since(began) > backlogPatience/2 {
+			b.AtLeast = true
+			return b, remark, nil
+		}
+	}
 }

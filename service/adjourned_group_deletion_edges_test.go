@@ -46,8 +46,10 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 			INSERT INTO ledgers (project_id) VALUES (1)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.project_id"},
 		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, group_id bigint REFERENCES namespaces ON DELETE RESTRICT); CREATE INDEX ON ledgers (group_id);
 			INSERT INTO ledgers (group_id) VALUES (10)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.group_id"},
-		{`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (99, 'x', 'x', 'Project', 10, 1)`,
-			`DELETE FROM namespaces WHERE id = 99`, "STILL_REFERENCED: namespaces.parent_id"},
+		{
+			`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (99, 'x', 'x', 'Project', 10, 1)`,
+			`DELETE FROM namespaces WHERE id = 99`, "STILL_REFERENCED: namespaces.parent_id",
+		},
 	} {
 		g := newGroups(t)
 		g.owned(10, 15)
@@ -80,7 +82,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	if _, err := tx.Exec(context.Background(), `SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	r, err := g.workJob(10, "never")
+	r, err := g.workJob("never")
 	wantSays(t, err, "locked by another transaction")
 	if r.Outcome != "" {
 		t.Errorf("%+v", r)
@@ -89,7 +91,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	if err := tx.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := g.workJob(10, "never"); err != nil || r.Outcome != "succeeded" {
+	if r, err := g.workJob("never"); err != nil || r.Outcome != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	g.wantRows(map[string]int{"namespaces": 0, "notes": 0})

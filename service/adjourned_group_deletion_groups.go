@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -55,7 +54,7 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 		return queued, err
 	}
 	r.x.Count(ctx, "failed_groups", 1)
-	r.log(ctx, slog.LevelError, "group failed, the next run looks at it again", g, groupFailed, "error", err)
+	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again", r.about(g, groupFailed, "error", err)...)
 	return false, nil
 }
 
@@ -115,7 +114,7 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
 	}
-	r.log(ctx, slog.LevelInfo, "group goes", g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)
+	r.x.Log.InfoContext(ctx, "group goes", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
 }
 
@@ -137,21 +136,21 @@ func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 		for _, t := range done.Tables {
 			r.x.Changed(t.Table, t.Deleted, t.Updated)
 		}
-		r.log(ctx, slog.LevelInfo, "group restored", g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)
+		r.x.Log.InfoContext(ctx, "group restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
 	}
 	return nil
 }
 
 func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
 	r.x.Count(ctx, "held_groups", 1)
-	r.log(ctx, slog.LevelWarn, "Group held, somebody has to look at it", g, groupHeld)
+	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, groupHeld)...)
 }
 
-// log is the one line of a group. The specification calls the group namespace_id where it lists the lines, and group_id
-// where it lists the keys.
-func (r *groupRun) log(ctx context.Context, level slog.Level, message string, g *adjournedGroup, outcome groupOutcome, more ...any) {
-	r.x.Log.Log(ctx, level, message, append([]any{
+// about is what the one line of a group says. The specification calls the group namespace_id where it lists the lines,
+// and group_id where it lists the keys.
+func (r *groupRun) about(g *adjournedGroup, outcome groupOutcome, more ...any) []any {
+	return append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
 		"outcome", string(outcome), "reason", g.reason, "dry_run", r.x.DryRun,
-	}, more...)...)
+	}, more...)
 }

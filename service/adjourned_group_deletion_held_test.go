@@ -145,7 +145,7 @@ func TestAdjournedGroupDeletion_LaterDateCountsAndDisagreementIsSaid(t *testing.
 	for id, times := range map[string]int{"10": 1, "11": 1, "12": 1, "13": 1, "14": 0, "15": 1} {
 		g.wantLog(times, "Deletion stores disagree", "level=WARN", "group_id="+id)
 	}
-	g.wantLog(1, "Deletion stores disagree", "group_id=12", "group_deletion_schedules.user_id=1", "namespace_details.deletion_scheduled_by_user_id=2")
+	g.wantLog(1, "Deletion stores disagree", "group_id=12", "schedule_user_id=1", "details_user_id=2")
 }
 
 func TestAdjournedGroupDeletion_ScheduleOfWhatIsNoGroupIsIgnored(t *testing.T) {

@@ -79,9 +79,9 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 		return JobResult{}, err
 	}
 	days, settingErr := d.period(ctx, d.stores)
-	if invalid := (*failedError)(nil); settingErr != nil && !errors.As(settingErr, &invalid) {
+	if _, invalid := errors.AsType[*failedError](settingErr); settingErr != nil && !invalid {
 		return JobResult{}, settingErr
-	} else if invalid != nil {
+	} else if invalid {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
@@ -107,8 +107,10 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
 	case repo.GroupInProgress:
 		return JobResult{Outcome: JobRefused, Reason: reasonDeletionInProgress}
 	case repo.GroupRestored:
-		return JobResult{Outcome: JobRestored, Reason: reasonRightsMissing,
-			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath}}
+		return JobResult{
+			Outcome: JobRestored, Reason: reasonRightsMissing,
+			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
+		}
 	case repo.GroupNotDue, repo.GroupBegun:
 	}
 	return JobResult{Outcome: JobSkipped, Reason: reasonNoLongerMarked}
@@ -126,7 +128,8 @@ func (d *groupRemoval) remove(ctx context.Context, actor *int64) (JobResult, err
 		return JobResult{}, errors.Join(err, d.saveRemoved(ctx, r.removed))
 	}
 	return JobResult{Outcome: JobSucceeded, Attributes: []any{
-		"groups", total.Groups, "projects", total.Projects, "rows", total.Rows, "bots", total.Bots}}, nil
+		"groups", total.Groups, "projects", total.Projects, "rows", total.Rows, "bots", total.Bots,
+	}}, nil
 }
 
 // saveRemoved keeps the counts of an attempt that ends before its group.

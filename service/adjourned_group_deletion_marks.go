@@ -34,8 +34,8 @@ func (r *groupRun) compareStores(ctx context.Context) error {
 				continue
 			}
 			r.x.Log.WarnContext(ctx, "Deletion stores disagree", "group_id", o.GroupID,
-				"group_deletion_schedules.marked_for_deletion_on", o.LegacyDate, "group_deletion_schedules.user_id", o.LegacyUser,
-				"namespace_details.deletion_scheduled_at", o.DetailsDate, "namespace_details.deletion_scheduled_by_user_id", o.DetailsUser)
+				"schedule_date", o.LegacyDate, "schedule_user_id", o.LegacyUser,
+				"details_date", o.DetailsDate, "details_user_id", o.DetailsUser)
 		}
 		return next, err
 	})

@@ -47,8 +47,13 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 	t.Parallel()
 	g := newGroups(t)
 	cases := []struct{ path, want string }{
-		{"a-deleted-10", "a"}, {"b", "b"}, {"c-deletion_scheduled-1", "c-deletion_scheduled-1"}, {"d-deletion_scheduled-113", "d-deletion_scheduled-113"},
-		{"e-deleted-14-x", "e-deleted-14-x"}, {"-deletion_scheduled-15", "-deletion_scheduled-15"}, {"f-deleted-16-deletion_scheduled-16", "f-deleted-16"},
+		{"a-deleted-10", "a"},
+		{"b", "b"},
+		{"c-deletion_scheduled-1", "c-deletion_scheduled-1"},
+		{"d-deletion_scheduled-113", "d-deletion_scheduled-113"},
+		{"e-deleted-14-x", "e-deleted-14-x"},
+		{"-deletion_scheduled-15", "-deletion_scheduled-15"},
+		{"f-deleted-16-deletion_scheduled-16", "f-deleted-16"},
 		{"g-DELETED-17", "g-DELETED-17"},
 	}
 	for i, c := range cases {

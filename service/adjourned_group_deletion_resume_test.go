@@ -152,15 +152,15 @@ func (s stopper) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return s
 }
 
-// workJob does an attempt of a removal that ends when the log says at ("": at once).
-func (g *groupEstate) workJob(group int, at string) (service.JobResult, error) {
+// workJob does an attempt of the removal of group 10 that ends when the log says at ("": at once).
+func (g *groupEstate) workJob(at string) (service.JobResult, error) {
 	g.t.Helper()
 	stop := stopper{slog.NewTextHandler(&g.log, nil), at, &sync.Once{}, make(chan struct{})}
 	if at == "" {
 		close(stop.stopped)
 	}
 	s := g.estate.service("", g.withQueue, func(c *service.Config) { c.Logger = slog.New(stop) })
-	args, err := json.Marshal(map[string]int{"group_id": group, "user_id": 1})
+	args, err := json.Marshal(map[string]int{"group_id": 10, "user_id": 1})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	}
 	attempts := 0
 	for at := ""; ; at = "left outside" {
-		r, err := g.workJob(10, at)
+		r, err := g.workJob(at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	g.owned(10, 15)
 	g.project(1, 10, "p")
 	g.exec("main", `SELECT pg_advisory_lock(10)`)
-	r, err := g.workJob(10, "never")
+	r, err := g.workJob("never")
 	if err != nil || r.Snooze.Seconds() != 30 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -217,11 +217,11 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	g.shut("main", caretakerApp)
 	done := make(chan service.JobResult, 1)
 	go func() {
-		r, _ := g.workJob(10, "never")
+		r, _ := g.workJob("never")
 		done <- r
 	}()
 	g.atGate("main", caretakerApp)
-	if r, err := g.workJob(10, "never"); err != nil || r.Snooze.Seconds() != 30 {
+	if r, err := g.workJob("never"); err != nil || r.Snooze.Seconds() != 30 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	g.lift("main", caretakerApp)
