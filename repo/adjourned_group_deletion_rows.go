@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -92,6 +93,10 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		}
 		rows = append(rows, statement{deleteGroupRouteSQL, []any{id}}, statement{deleteGroupSQL, []any{id}})
 		n, err := deleteRows(ctx, tx, rows...)
+		if err == nil {
+			// With the marks gone nobody would look at a group that stays.
+			err = refuseStubborn(ctx, tx, id)
+		}
 		if err != nil {
 			return err
 		}
@@ -106,6 +111,25 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		return err
 	})
 	return total, err
+}
+
+// StubbornError means that rows of a table were to be deleted, were not, and no error was reported.
+type StubbornError struct{ Table string }
+
+// Error says where to look.
+func (e *StubbornError) Error() string {
+	return fmt.Sprintf("rows of %s do not let themselves be deleted, though no error is reported: look at the table's triggers", e.Table)
+}
+
+const groupStaysSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE id = $1 AND type = 'Group')`
+
+func refuseStubborn(ctx context.Context, tx pgx.Tx, id int64) error {
+	var stays bool
+	err := tx.QueryRow(ctx, groupStaysSQL, id).Scan(&stays)
+	if err == nil && stays {
+		err = &StubbornError{"namespaces"}
+	}
+	return err
 }
 
 func deleteRows(ctx context.Context, tx pgx.Tx, statements ...statement) (rows int64, err error) {

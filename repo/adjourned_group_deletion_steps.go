@@ -116,8 +116,10 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		var picked int64
 		var bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)
-		if err != nil || len(bots) == 0 {
-			r.More = picked > 0
+		if err == nil && picked > 0 && r.Rows == 0 {
+			err = &StubbornError{"members"}
+		}
+		if r.More = picked > 0; err != nil || len(bots) == 0 {
 			return err
 		}
 		jobs := make([]Job, len(bots))
@@ -125,7 +127,7 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 			jobs[i] = job(bot)
 		}
 		n, err := queue.InsertJobs(ctx, tx, jobs)
-		r.Bots, r.More = int64(n), true
+		r.Bots = int64(n)
 		return err
 	})
 	return r, err

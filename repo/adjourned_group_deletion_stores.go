@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // groupTables is what of the application schema groups are worked on with: essentials first (schema.md section 9).
@@ -52,4 +53,24 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 		}
 	}
 	return s, nil
+}
+
+// String lists what was found besides the essentials.
+func (s GroupStores) String() string {
+	found := []string{}
+	for _, f := range []struct {
+		name string
+		here bool
+	}{
+		{"group_deletion_schedules", s.legacy},
+		{"namespace_details.deletion_scheduled_at", s.modern},
+		{"namespace_details.state_metadata", s.metadata},
+		{"namespaces.state", s.state},
+		{"application_settings.deletion_adjourned_period", s.period},
+	} {
+		if f.here {
+			found = append(found, f.name)
+		}
+	}
+	return strings.Join(found, ", ")
 }

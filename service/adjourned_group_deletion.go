@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -40,6 +41,10 @@ type AdjournedGroupDeletionConfig struct {
 type adjournedGroups struct {
 	config  AdjournedGroupDeletionConfig
 	service *Service
+
+	mu sync.Mutex
+	// seen is what main had when it was last looked at.
+	seen *repo.GroupStores
 }
 
 func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
@@ -70,12 +75,30 @@ func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
 	if k.service.queue == nil {
 		return "the queue of jobs is not configured", nil
 	}
-	stores, err := k.service.main.GroupStores(ctx)
+	stores, err := k.stores(ctx)
 	return stores.Missing, err
 }
 
+// stores looks at what main has, and says once what has changed.
+func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) {
+	found, err := k.service.main.GroupStores(ctx)
+	if err != nil {
+		return found, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.seen == nil:
+		k.service.logger.DebugContext(ctx, "marks of groups looked for", "found", found.String())
+	case *k.seen != found:
+		k.service.logger.InfoContext(ctx, "the schema of groups has changed", "was", k.seen.String(), "found", found.String())
+	}
+	k.seen = &found
+	return found, nil
+}
+
 func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
-	stores, err := x.Database.GroupStores(ctx)
+	stores, err := k.stores(ctx)
 	if err != nil {
 		return err
 	}
@@ -120,7 +143,7 @@ func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (
 }
 
 func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
-	stores, err := d.GroupStores(ctx)
+	stores, err := k.stores(ctx)
 	if err != nil || stores.Missing != "" {
 		return repo.Backlog{}, "", err
 	}

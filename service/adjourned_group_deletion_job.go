@@ -30,7 +30,7 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	if err != nil {
 		return JobResult{}, err
 	}
-	stores, err := k.service.main.GroupStores(ctx)
+	stores, err := k.stores(ctx)
 	if err == nil && stores.Missing != "" {
 		err = &failedError{stores.Missing}
 	}
@@ -220,15 +220,21 @@ func publicJobError(err error) error {
 	var referenced *stillReferencedError
 	var locked *lockedError
 	var cycle *repo.GroupCycleError
+	var stubborn *repo.StubbornError
+	text := ""
 	switch {
 	case errors.As(err, &referenced):
-		return fmt.Errorf("%w: %w", &failedError{referenced.Error() + " still refers to it"}, err)
+		text = referenced.Error() + " still refers to it"
 	case errors.As(err, &locked):
-		return fmt.Errorf("%w: %w", &failedError{locked.Error()}, err)
+		text = locked.Error()
 	case errors.As(err, &cycle):
-		return fmt.Errorf("%w: %w", &failedError{cycle.Error()}, err)
+		text = cycle.Error()
+	case errors.As(err, &stubborn):
+		text = stubborn.Error()
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", &failedError{text}, err)
 }
 
 // userValue is a user id as logs have it.
