@@ -8,27 +8,32 @@ import (
 	"strings"
 )
 
-// groupTables is what of the application schema groups are worked on with: essentials first (schema.md section 9).
-func groupTables() (essential, optional map[string][]string) {
+// groupEssentials is what of the application schema groups cannot be worked on without (schema.md section 9).
+func groupEssentials() map[string][]string {
 	return map[string][]string{
-			"users":             {"id", "user_type", "state"},
-			"namespaces":        {"id", "type", "parent_id", "name", "path"},
-			"routes":            {"source_type", "source_id", "path", "name"},
-			"members":           {"source_type", "source_id", "user_id", "access_level"},
-			"group_group_links": {"shared_group_id", "shared_with_group_id", "group_access"},
-			"projects":          {"id", "namespace_id"},
-		}, map[string][]string{
-			"namespaces":               {"state"},
-			"group_deletion_schedules": {"group_id", "user_id", "marked_for_deletion_on"},
-			"namespace_details":        {"namespace_id", "state_metadata", "deletion_scheduled_at"},
-			"application_settings":     {"deletion_adjourned_period"},
-		}
+		"users":             {"id", "user_type", "state"},
+		"namespaces":        {"id", "type", "parent_id", "name", "path"},
+		"routes":            {"source_type", "source_id", "path", "name"},
+		"members":           {"source_type", "source_id", "user_id", "access_level"},
+		"group_group_links": {"shared_group_id", "shared_with_group_id", "group_access"},
+		"projects":          {"id", "namespace_id"},
+	}
+}
+
+// groupOptions is what they are worked on with where it is there.
+func groupOptions() map[string][]string {
+	return map[string][]string{
+		"namespaces":               {"state"},
+		"group_deletion_schedules": {"group_id", "user_id", "marked_for_deletion_on"},
+		"namespace_details":        {"namespace_id", "state_metadata", "deletion_scheduled_at"},
+		"application_settings":     {"deletion_adjourned_period"},
+	}
 }
 
 // GroupStores looks where the marks are kept, and what else there is. A table that must not be read is a
 // [*PrivilegeError].
 func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
-	essential, wanted := groupTables()
+	essential, wanted := groupEssentials(), groupOptions()
 	for table, columns := range essential {
 		wanted[table] = append(columns, wanted[table]...)
 	}

@@ -221,7 +221,7 @@ func publicJobError(err error) error {
 	var locked *lockedError
 	var cycle *repo.GroupCycleError
 	var stubborn *repo.StubbornError
-	text := ""
+	var text string
 	switch {
 	case errors.As(err, &referenced):
 		text = referenced.Error() + " still refers to it"
