@@ -44,6 +44,7 @@ func scenarios() []scenario {
 		{"c", "A parent with many definitions and no children", countStatements},
 		{"d", "An application at work beside it", compareForeground},
 		{"e", "How long one statement takes", measureStatements},
+		{"f", "Project bots that keep their tokens", comparePasses},
 	}
 }
 

@@ -120,24 +120,23 @@ const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expir
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
 
 // inactiveBotsSQL judges a range of bots: those of type 6, as rows are compared so that no index but the one on both
-// columns will do, and not everybody is read to find the bots. The tokens of each are probed, the newest first, as it is the one that most
-// likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there are. $4 is the
-// cursor, $5 the size of the range.
+// columns will do, and not everybody is read to find the bots. The tokens of each are probed, the newest first, as it is
+// the one that most likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there
+// are. $4 is the cursor, $5 the size of the range.
 const inactiveBotsSQL = `
-WITH page AS MATERIALIZED (
-  SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5
-),
-idle AS MATERIALIZED (
-  SELECT p.id FROM page p WHERE NOT EXISTS (
-    SELECT FROM personal_access_tokens t WHERE t.user_id = p.id AND ` + keepsBotSQL + ` ORDER BY t.id DESC OFFSET 0)
+WITH judged AS MATERIALIZED (
+  SELECT count(*) AS examined, max(p.id) AS last, array_agg(p.id) FILTER (WHERE NOT EXISTS (
+      SELECT FROM personal_access_tokens t WHERE t.user_id = p.id AND ` + keepsBotSQL + ` ORDER BY t.id DESC OFFSET 0)) AS idle
+  FROM (SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5) p
 ),
 due AS MATERIALIZED (
-  SELECT i.id, (SELECT {organization} FROM users u WHERE u.id = i.id) AS organization_id FROM idle i
+  SELECT i.id, (SELECT {organization} FROM users u WHERE u.id = i.id) AS organization_id
+  FROM judged CROSS JOIN LATERAL unnest(judged.idle) AS i (id)
   WHERE NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = i.id OFFSET 0)
 )
-SELECT (SELECT count(*) FROM page), coalesce((SELECT max(id) FROM page), $4::bigint),
-  EXISTS (SELECT FROM users WHERE (user_type, id) > (6, (SELECT max(id) FROM page)) AND user_type <= 6),
-  ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)`
+SELECT j.examined, coalesce(j.last, $4::bigint), EXISTS (SELECT FROM users WHERE (user_type, id) > (6, j.last) AND user_type <= 6),
+  ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)
+FROM judged j`
 
 // noGhostsSQL stands in for the queue of the ghost migration where it is missing.
 const noGhostsSQL = `(SELECT NULL::bigint AS user_id WHERE false)`

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// bots is how many project bots there are in (f), quickBots in a quick look.
+const (
+	bots      = 1_000_000
+	quickBots = 3000
+)
+
+// botTables are bots with three tokens each: rotated twice, the newest lives, so nothing is to be queued. Tokens come as
+// they did in life, all bots' first ones before their second ones.
+func botTables(bots int) []string {
+	return []string{
+		`SET session_replication_role = replica`,
+		`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'bench', now(), now())`,
+		fmt.Sprintf(`INSERT INTO users (id, username, email, projects_limit, organization_id, user_type, state, created_at, updated_at)
+			SELECT i, 'bot_' || i, 'bot_' || i || '@example.com', 0, 1, 6, 'active', now(), now() FROM generate_series(1, %d) i`, bots),
+		fmt.Sprintf(`INSERT INTO personal_access_tokens (user_id, name, revoked, expires_at, organization_id, token_digest, created_at, updated_at)
+			SELECT i, 'token', n < 3, current_date + 100 * (n - 2), 1, md5(n || '-' || i), now() - interval '400 days', now() - interval '100 days'
+			FROM generate_series(1, 3) n, generate_series(1, %d) i`, bots),
+	}
+}
+
+// aggregateSQL is the other side: the same question in one query, without parallel workers, its dates worked out before.
+const aggregateSQL = `
+SELECT count(*) FROM (
+  SELECT u.id FROM users u LEFT JOIN personal_access_tokens t ON t.user_id = u.id
+  WHERE u.user_type = 6
+  GROUP BY u.id
+  HAVING bool_or(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > date '%[1]s')
+    OR t.expires_at <= date '%[1]s' AND t.expires_at >= date '%[2]s'
+    OR t.revoked IS TRUE AND t.updated_at >= timestamp '%[2]s') IS NOT TRUE) inactive`
+
+// pass is what one round measured.
+type pass struct{ ours, aggregate cost }
+
+// comparePasses is (f): a whole pass over bots that all keep, beside one sequential query that aggregates.
+func comparePasses(ctx context.Context, l *lab) (*report, error) {
+	n := bots
+	if l.quick {
+		n = quickBots
+	}
+	d, err := l.buildBots(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{header: []string{"way", "median", "range", "server CPU", "bots/s"}}
+	if err = l.passes(ctx, d, r, n); err == nil {
+		err = l.longestStatement(ctx, d, r)
+	}
+	return r, errors.Join(err, d.drop(ctx))
+}
+
+func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
+	const name = "bots"
+	if err := l.cluster.CreateDatabase(ctx, name); err != nil {
+		return nil, err
+	}
+	if err := devdb.LoadSchema(ctx, l.cluster.URL(name), "main"); err != nil {
+		return nil, err
+	}
+	d, err := l.connect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	settings := []string{`RESET session_replication_role`, `SET max_parallel_workers_per_gather = 0`}
+	err = d.exec(ctx, append(botTables(n), settings...)...)
+	return d, err
+}
+
+func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
+	s, err := newTokenDeletion(ctx, d)
+	if err != nil {
+		return err
+	}
+	if err := d.settle(ctx); err != nil {
+		return err
+	}
+	measured, note, err := rounds(l, l.repeat, func(int) (p pass, others float64, err error) {
+		if p.aggregate, err = l.timed(func() error { return d.nobody(ctx) }); err != nil {
+			return p, 0, err
+		}
+		p.ours, err = l.timed(func() error { return walk(ctx, s, n) })
+		l.say("  pass %s, aggregate %s", seconds(p.ours.time), seconds(p.aggregate.time))
+		return p, max(p.ours.others, p.aggregate.others), err
+	})
+	if err != nil {
+		return err
+	}
+	var took [2][]time.Duration
+	var server [2][]float64
+	for _, p := range measured {
+		for i, c := range []cost{p.ours, p.aggregate} {
+			took[i], server[i] = append(took[i], c.time), append(server[i], c.server)
+		}
+	}
+	for i, way := range []string{"caretaker, a whole pass", "one sequential query that aggregates"} {
+		r.row(way, seconds(median(took[i])), spread(took[i]), fmt.Sprintf("%.2f s", median(server[i])), perSecond(int64(n), median(took[i])))
+	}
+	ratio := median(ratios(took[0], took[1]))
+	l.target(r, "the pass's time", "at most 1.50 × that of the query", times(ratio), ratio <= 1.5)
+	r.note("%s bots with 3 tokens each, none inactive.", grouped(int64(n)))
+	r.note("%s", note)
+	return nil
+}
+
+// newTokenDeletion opens the worker on a database.
+func newTokenDeletion(ctx context.Context, d *database) (*service.Service, error) {
+	main, err := repo.Open(ctx, "main", d.url)
+	if err != nil {
+		return nil, err
+	}
+	closeMain := func() error { main.Close(); return nil }
+	d.closers = append(d.closers, closeMain)
+	if _, err := main.Migrate(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := scheduler.MigrateQueue(ctx, main); err != nil {
+		return nil, err
+	}
+	queue, err := scheduler.NewQueue(main, scheduler.QueueConfig{})
+	if err != nil {
+		return nil, err
+	}
+	s, err := service.New(service.Config{
+		Databases: []*repo.Database{main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
+		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{MaxRuntime: 10 * time.Minute},
+	})
+	if err == nil {
+		d.closers = []func() error{func() error { return s.Shutdown(context.WithoutCancel(ctx)) }, closeMain}
+	}
+	return s, err
+}
+
+// nobody makes sure that by the query nobody is inactive.
+func (d *database) nobody(ctx context.Context) error {
+	var inactive int
+	today := time.Now().UTC()
+	sql := fmt.Sprintf(aggregateSQL, today.Format(time.DateOnly), today.AddDate(0, 0, -30).Format(time.DateOnly))
+	if err := d.one(ctx, &inactive, sql); err != nil {
+		return err
+	}
+	if inactive > 0 {
+		return fmt.Errorf("%d bots are inactive, of which there should be none", inactive)
+	}
+	return nil
+}
+
+// walk is a whole pass.
+func walk(ctx context.Context, s *service.Service, n int) error {
+	run, err := s.RunBatch(ctx, service.RunRequest{Worker: "inactive_token_deletion"})
+	if err != nil {
+		return err
+	}
+	if run.State != repo.RunSucceeded || run.OverLimit || run.Counts["examined_users"] != int64(n) || run.Counts["scheduled_jobs"] != 0 {
+		return fmt.Errorf("the run ended %s %s%s, counts %v", run.State, run.Reason, run.Error, run.Counts)
+	}
+	return nil
+}
+
+// longestStatement notes how long statements took that name the tokens, where the server tells.
+func (l *lab) longestStatement(ctx context.Context, d *database, r *report) error {
+	counts, err := l.countsStatements(ctx)
+	if err != nil || !counts {
+		return err
+	}
+	var calls int64
+	var mean, longest float64
+	err = d.exec(ctx, `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`)
+	if err == nil {
+		err = d.conn.QueryRow(ctx, `SELECT sum(calls)::bigint, sum(total_exec_time) / sum(calls), max(max_exec_time)
+			FROM pg_stat_statements s JOIN pg_database b ON b.oid = s.dbid AND b.datname = current_database()
+			WHERE query LIKE '%judged%'`).Scan(&calls, &mean, &longest)
+	}
+	if err != nil {
+		return fmt.Errorf("read pg_stat_statements: %w", err)
+	}
+	const limit = 250
+	l.target(r, "the longest of caretaker's statements", fmt.Sprintf("at most %d ms at p99", limit), fmt.Sprintf("%.1f ms", longest), longest <= limit)
+	r.note("%s statements, %.2f ms on average.", grouped(calls), mean)
+	return nil
+}
