@@ -31,7 +31,7 @@ func groupOptions() map[string][]string {
 }
 
 // GroupStores looks where the marks are kept, and what else there is. A table that must not be read is a
-// [*PrivilegeError].
+// [ErrForbidden].
 func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	essential, wanted := groupEssentials(), groupOptions()
 	for table, columns := range essential {

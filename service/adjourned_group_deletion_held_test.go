@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -259,4 +260,25 @@ func TestAdjournedGroupDeletion_BacklogSaysThatTheSettingIsInvalid(t *testing.T)
 		t.Fatal(err)
 	}
 	wantSays(t, errors.New(st[0].ConditionDetail), "deletion_adjourned_period")
+}
+
+func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	role := "reader_" + g.value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
+	g.exec("main", `CREATE ROLE `+role)
+	t.Cleanup(func() { g.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	g.exec("main", `GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
+	g.exec("main", `GRANT USAGE ON SCHEMA public, maintenance TO `+role)
+	g.exec("main", `REVOKE ALL ON group_group_links FROM `+role)
+	d, err := repo.Open(context.Background(), "main", g.urls["main"]+"&options=-c%20role%3D"+role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	_, err = d.GroupStores(context.Background())
+	wantSays(t, err, "group_group_links")
+	if !errors.Is(err, repo.ErrForbidden) {
+		t.Errorf("got %v", err)
+	}
 }
