@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // UserFeatures says which of the tables and columns about users there are in main (schema.md section 9).
@@ -58,4 +59,29 @@ func (d *Database) lacks(here map[Reference]bool, columns ...Reference) string {
 		}
 	}
 	return ""
+}
+
+// String lists what there is of what not every version has, for the log.
+func (f UserFeatures) String() string {
+	var found []string
+	for _, feature := range []struct {
+		name string
+		here bool
+	}{
+		{"users.organization_id", f.organizations},
+		{"organization_users", f.owners},
+		{"project_authorizations", f.authorizations},
+		{"members", f.members},
+		{"namespaces", f.namespaces},
+		{"projects", f.projects},
+		{tokenSettingColumn, f.setting},
+		{"personal_access_tokens", f.MissingTokens == ""},
+		{f.ghosts, f.ghosts != ""},
+		{f.ghosts + ".user_type", f.ghostType},
+	} {
+		if feature.here {
+			found = append(found, feature.name)
+		}
+	}
+	return strings.Join(found, ", ")
 }

@@ -14,39 +14,44 @@ func deleteUserLimits() repo.Limits {
 	return repo.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second}
 }
 
-// deleteUser is the job delete_user (inactive_token_deletion.md section 6): in one transaction the user is looked at
+// userDeletion is the job delete_user (inactive_token_deletion.md section 6): in one transaction the user is looked at
 // again, blocked, loses all memberships and is queued for the ghost migration. The users row stays. What the rules
 // forbid is refused, with a warning, and not tried again. Done twice, the second time finds everything done.
 //
 // Personal projects are removed after the user is blocked, in bounded steps and as many attempts as that takes; then the
 // transaction comes again, and goes through.
-func (s *Service) deleteUser(ctx context.Context, j *jobExecution) (JobResult, error) {
+type userDeletion struct {
+	service *Service
+	schema  *userSchema
+}
+
+func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
 	args, err := decode[repo.DeleteUser](j)
 	if err != nil {
 		return JobResult{}, err
 	}
-	features, err := s.userFeatures(ctx, args)
+	features, err := u.features(ctx, args)
 	if err != nil {
 		return JobResult{}, err
 	}
 	for {
-		deletion, err := s.main.DeleteUser(ctx, features, args, deleteUserLimits())
+		deletion, err := u.service.main.DeleteUser(ctx, features, args, deleteUserLimits())
 		if err != nil {
 			return JobResult{}, err
 		}
 		if len(deletion.Projects) == 0 {
 			return deletionResult(args, deletion)
 		}
-		snooze, err := s.removePersonalProjects(ctx, j, args, deletion.Projects)
+		snooze, err := u.removePersonalProjects(ctx, j, args, deletion.Projects)
 		if err != nil || snooze > 0 {
 			return JobResult{Snooze: snooze, Attributes: []any{"user_id", args.UserID}}, err
 		}
 	}
 }
 
-// userFeatures looks at the tables, and fails if one is missing that this job needs.
-func (s *Service) userFeatures(ctx context.Context, args repo.DeleteUser) (repo.UserFeatures, error) {
-	features, err := s.main.UserFeatures(ctx)
+// features looks at the tables, and fails if one is missing that this job needs.
+func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo.UserFeatures, error) {
+	features, err := u.schema.look(ctx)
 	if err != nil {
 		return features, err
 	}
@@ -63,10 +68,10 @@ func (s *Service) userFeatures(ctx context.Context, args repo.DeleteUser) (repo.
 }
 
 // removePersonalProjects removes projects, and says after what time the attempt should be gone on with, if it cannot now.
-func (s *Service) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) (snooze time.Duration, err error) {
+func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) (snooze time.Duration, err error) {
 	for _, id := range projects {
 		// Ids of groups are keys of locks too, those of users are not.
-		done, err := s.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID})
+		done, err := u.service.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID})
 		switch {
 		case errors.Is(err, repo.ErrBusy):
 			return busySnooze, nil

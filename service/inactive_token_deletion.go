@@ -40,6 +40,7 @@ type InactiveTokenDeletionConfig struct {
 type inactiveTokens struct {
 	config  InactiveTokenDeletionConfig
 	service *Service
+	schema  *userSchema
 	// worker is what runs are started of.
 	worker *worker
 }
@@ -53,9 +54,9 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 {
 		return nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime and continue_after must not be negative")
 	}
-	k := &inactiveTokens{config: config, service: s}
+	k := &inactiveTokens{config: config, service: s, schema: &userSchema{service: s}}
 	s.jobs[repo.ContinueInactiveTokenDeletion{}.Kind()] = k.continuePass
-	s.jobs[repo.DeleteUser{}.Kind()] = s.deleteUser
+	s.jobs[repo.DeleteUser{}.Kind()] = (&userDeletion{s, k.schema}).work
 	k.worker = &worker{
 		name:       "inactive_token_deletion",
 		config:     config.WorkerConfig,
@@ -73,7 +74,7 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.service.queue == nil {
 		return "no queue for its jobs", nil
 	}
-	features, err := k.service.main.UserFeatures(ctx)
+	features, err := k.schema.look(ctx)
 	if features.MissingUsers != "" {
 		return features.MissingUsers, err
 	}
@@ -87,7 +88,7 @@ const (
 )
 
 func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
-	features, err := x.Database.UserFeatures(ctx)
+	features, err := k.schema.look(ctx)
 	if err != nil {
 		return err
 	}

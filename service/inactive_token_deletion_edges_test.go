@@ -1,0 +1,173 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func dryTokens(t *testing.T, s *service.Service) service.Run {
+	t.Helper()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, repo.RunSucceeded)
+	return r
+}
+
+func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	runTokens(t, e.service("", e.withQueue, oneBotARun))
+	e.exec("main", `DELETE FROM maintenance.river_job`)
+	// Somebody else's lease does not stop it.
+	e.exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
+	before := e.value("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`)
+	wantCounts(t, dryTokens(t, e.service("", e.withQueue)), "examined_users=3 scheduled_jobs=3")
+	r := dryTokens(t, e.service("", e.withQueue, oneBotARun))
+	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	if !r.OverLimit {
+		t.Error("over_limit is not set")
+	}
+	e.want("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`, before)
+	e.want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+}
+
+func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3, 4, 5, 6, 7, 8)
+	for _, bot := range []int{2, 5} {
+		e.alive(bot)
+	}
+	e.exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`)
+	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: repo.TokenDeletionReason}},
+		repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: "Group was deleted"}},
+		repo.Job{Args: repo.DeleteUser{UserID: 4, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'completed', finalized_at = now() WHERE args @> '{"user_id": 4}'`)
+	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 3 })
+	const counts = "examined_users=8 scheduled_jobs=4"
+	wantCounts(t, dryTokens(t, s), counts)
+	wantCounts(t, runTokens(t, s), counts)
+}
+
+func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ sql, named string }{
+		"no tokens":                {`DROP TABLE personal_access_tokens`, "personal_access_tokens"},
+		"tokens without an expiry": {`ALTER TABLE personal_access_tokens DROP COLUMN expires_at`, "expires_at"},
+		"no users":                 {`DROP TABLE users CASCADE`, "users"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := tokenEstate(t)
+			e.exec("main", c.sql)
+			s := e.service("", e.withQueue)
+			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
+			if unconfigured, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(unconfigured.Missing, c.named) {
+				t.Errorf("%v, want that %s is missing", err, c.named)
+			}
+			r := tokenFire(t, s, 1)
+			if r.State != repo.RunSkipped || !strings.Contains(r.Reason, "WORKER_NOT_CONFIGURED") {
+				t.Errorf("tick: %+v", r)
+			}
+			st, err := s.Status(context.Background(), tokenWorker)
+			if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, c.named) {
+				t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
+			}
+		})
+	}
+}
+
+func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	_, err := e.service("").RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
+	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
+		t.Errorf("%v, want that it is not configured", err)
+	}
+}
+
+func TestInactiveTokenDeletion_MissingPrivilegeNamesTheTable(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	role := "reader_" + e.value("main", `SELECT substr(md5(current_database()), 1, 8)`)
+	e.exec("main", `CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
+	e.exec("main", `GRANT ALL ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role+`;
+		REVOKE ALL ON personal_access_tokens FROM `+role)
+	t.Cleanup(func() { e.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	config, err := pgxpool.ParseConfig(e.urls["main"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := strings.Replace(e.urls["main"], config.ConnConfig.User+":"+config.ConnConfig.Password, role+":x", 1)
+	d, err := repo.Open(context.Background(), "main", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	s := e.service("", e.withQueue, func(c *service.Config) { c.Databases = []*repo.Database{d} })
+	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
+	if !errors.Is(err, repo.ErrForbidden) || !strings.Contains(err.Error(), "personal_access_tokens") {
+		t.Errorf("%v, want that the privilege on personal_access_tokens is missing", err)
+	}
+}
+
+func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2, 3, 4, 5)
+	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	release := e.other(`UPDATE maintenance.river_job SET priority = 2`)
+	log := &lockedBuffer{}
+	s := e.service("", e.withQueue, logTo(log), func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 4 })
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range tried again in smaller parts") })
+	release()
+	r = ended(t, s, r.ID)
+	wantState(t, r, repo.RunSucceeded)
+	wantCounts(t, r, "examined_users=5 scheduled_jobs=4")
+	e.want("main", passes, "5/5/4 finished")
+	e.want("main", queuedUsers, "1 2 3 4 5")
+}
+
+func TestInactiveTokenDeletion_WrongConfigurationIsNamed(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	for _, c := range []service.InactiveTokenDeletionConfig{
+		{BatchSize: -1}, {MaxRuntime: -time.Second}, {ContinueAfter: -1}, {WorkerConfig: service.WorkerConfig{Schedule: "0 0 * *"}},
+	} {
+		_, err := service.New(service.Config{Databases: e.open, InactiveTokenDeletion: c})
+		if err == nil || !strings.Contains(err.Error(), "workers.inactive_token_deletion") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1)
+	log := &lockedBuffer{}
+	s := e.service("", e.withQueue, logTo(log))
+	runTokens(t, s)
+	e.exec("main", `DROP TABLE organization_users`)
+	runTokens(t, s)
+	runTokens(t, s)
+	e.work(s, "delete_user")
+	if n := strings.Count(log.String(), "the schema of users has changed"); n != 1 {
+		t.Errorf("said %d times, want once: %s", n, log)
+	}
+}
