@@ -28,6 +28,8 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 	}
 	if found.library(ctx, "pg_stat_statements") {
 		all["shared_preload_libraries"] = "pg_stat_statements"
+		// Many tests share a cluster: none may push another's statements out.
+		all["pg_stat_statements.max"] = "50000"
 	}
 	maps.Copy(all, c.config.Settings)
 	return all

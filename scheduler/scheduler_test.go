@@ -28,6 +28,8 @@ type fires struct {
 	claimed map[string][]time.Time
 	asked   int
 	resumed []time.Time
+	// refused is what looking for dead runs comes to.
+	refused error
 }
 
 func (f *fires) Schedules() []service.Schedule { return f.schedules }
@@ -50,7 +52,7 @@ func (f *fires) ResumeRuns(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.resumed = append(f.resumed, time.Now())
-	return errors.New("not now")
+	return f.refused
 }
 
 func (f *fires) of(worker string) []time.Time {
@@ -80,8 +82,10 @@ func run(t *testing.T, f *fires, lasting time.Duration, log *bytes.Buffer, skews
 	t.Helper()
 	time.Sleep(5 * time.Second)
 	var schedulers []*Scheduler
+	// One handler: it is what keeps their lines apart.
+	logger := slog.New(slog.NewTextHandler(log, nil))
 	for _, by := range skews {
-		s, err := newScheduler(f, slog.New(slog.NewTextHandler(log, nil)), skewed{clockwork.NewRealClock(), by})
+		s, err := newScheduler(f, logger, skewed{clockwork.NewRealClock(), by})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,6 +126,7 @@ func TestScheduler_FiresByTheExpression(t *testing.T) {
 func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, log := every("0 12 * * *"), new(bytes.Buffer)
+		f.refused = errors.New("not now")
 		run(t, f, 95*time.Second, log, 0)
 		if len(f.resumed) != 3 || f.resumed[2].Sub(f.resumed[0]) != time.Minute {
 			t.Errorf("looked at %v", f.resumed)

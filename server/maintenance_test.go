@@ -245,7 +245,11 @@ func TestListLeases_ListsThem(t *testing.T) {
 func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
-	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
+	all, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
+	if err != nil || len(all.GetWorkers()) != 5 {
+		t.Fatalf("got %v, %v, want five workers", all, err)
+	}
+	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
 	if err != nil || len(answer.GetWorkers()) != 1 {
 		t.Fatalf("got %v, %v", answer, err)
 	}
