@@ -133,6 +133,10 @@ func (l *leaseSet) write(ctx context.Context, d *repo.Database, limits repo.Limi
 		left = min(left, fenceLeft)
 		limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
 		err = do(l.held[d].Fence, limits)
+		if err != nil && time.Now().After(l.held[l.home].until) {
+			// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
+			err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
+		}
 	}
 	if errors.Is(err, repo.ErrLeaseLost) {
 		l.lost(repo.ErrLeaseLost)
