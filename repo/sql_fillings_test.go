@@ -16,7 +16,7 @@ var fragments = []string{
 	// Users.
 	"keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
 	// Sweeps.
-	"sweepSQL", "takeSQL",
+	"placesSQL", "sweepSQL", "swiftBoundSQL", "swiftFirstSQL", "swiftGuardSQL", "swiftRangeSQL", "swiftSQL", "takeSQL",
 }
 
 // fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the

@@ -46,19 +46,26 @@ func boundedRows[T any](ctx context.Context, d *Database, operation string, l Li
 	return out, err
 }
 
-// underLimits sends a statement and the settings that bound it in one transaction and one round trip, so that a
-// process that is stopped leaves nothing open behind it.
+// underLimits is pipelined for one statement.
 func (d *Database) underLimits(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) error {
+	return d.pipelined(ctx, operation, l, []statement{{sql, args}}, read)
+}
+
+// pipelined sends statements and the settings that bound them in one transaction and one round trip, so that a process
+// that is stopped leaves nothing open behind it.
+func (d *Database) pipelined(ctx context.Context, operation string, l Limits, statements []statement, read func(pgx.BatchResults) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
 	defer cancel()
 	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
 		conn := pooled.Conn()
-		if err := d.prepare(ctx, conn, l, sql); err != nil {
-			return err
-		}
 		batch := &pgx.Batch{}
 		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), strconv.FormatBool(l.ReadOnly))
-		batch.Queue(sql, args...)
+		for _, s := range statements {
+			if err := d.prepare(ctx, conn, l, s.sql); err != nil {
+				return err
+			}
+			batch.Queue(s.sql, s.args...)
+		}
 		results := conn.SendBatch(ctx, batch)
 		_, err := results.Exec()
 		if err == nil {

@@ -101,6 +101,8 @@ type Batch struct {
 	Rows int64
 	// Behind is where the one before ended; nil: from the start.
 	Behind *int64
+	// Swift is for a batch behind a full one: no row is read before it is changed, so only the changed ones are known.
+	Swift bool
 	// SkipLocked leaves out rows that somebody else has locked, instead of waiting for them under Limits.Lock.
 	SkipLocked bool
 }
@@ -135,12 +137,15 @@ SELECT EXISTS (SELECT FROM guard), tally.n, tally.last, (SELECT count(*) FROM ch
 // Sweep changes a batch of the rows in one transaction and one round trip. It neither repeats nor goes on: that is the
 // caller's, who looks at the clock in between.
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
+	if b.Swift && !b.SkipLocked && c.Report == "" {
+		return r.swift(ctx, c, b)
+	}
 	var p parameters
 	guard := b.Guard.sql(&p)
 	match, filter := r.sql(&p)
-	change, lock := "DELETE FROM "+r.from()+" t", "FOR UPDATE SKIP LOCKED"
+	change, lock := c.sql(r.from(), &p), "FOR UPDATE SKIP LOCKED"
 	if !c.Delete {
-		change, lock = c.update(r.from(), &p), "FOR NO KEY UPDATE SKIP LOCKED"
+		lock = "FOR NO KEY UPDATE SKIP LOCKED"
 	}
 	if !b.SkipLocked {
 		lock = ""
@@ -163,7 +168,10 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	return result, err
 }
 
-func (c Change) update(table string, p *parameters) string {
+func (c Change) sql(table string, p *parameters) string {
+	if c.Delete {
+		return "DELETE FROM " + table + " t"
+	}
 	value := "NULL"
 	if c.Value != nil {
 		value = p.add(*c.Value)
@@ -178,9 +186,17 @@ func (c Change) update(table string, p *parameters) string {
 // behindSQL is written as a comparison of rows that begins with the matched column, so that no other index than the one
 // meant can serve it: that of the primary key would walk through everybody's rows.
 func (r Rows) behindSQL(last int64, p *parameters) string {
-	column := "t." + quote(r.Match[0].Columns[0].Name)
-	return fmt.Sprintf(" AND (%s, t.%s) > (%s::text::%s, %s::bigint)", column, quote(r.behind),
-		p.add(r.Match[0].Values[0][0]), r.Match[0].Columns[0].Type, p.add(last))
+	column := r.Match[0].Columns[0]
+	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", quote(column.Name), quote(r.behind),
+		column.value(r.Match[0].Values[0][0], p), p.add(last))
+}
+
+// value is a parameter of the column's type. Integers go as they are: a cast is evaluated again for every row.
+func (c Column) value(text string, p *parameters) string {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && slices.Contains([]string{"bigint", "integer", "smallint"}, c.Type) {
+		return p.add(n) + "::bigint"
+	}
+	return p.add(text) + "::text::" + c.Type
 }
 
 // sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a row at hand, where a
@@ -205,7 +221,7 @@ func (m Match) sql(p *parameters) (match, filter string) {
 	for i, c := range m.Columns {
 		columns[i] = "t." + quote(c.Name)
 		if len(m.Values[i]) == 1 && len(m.Columns) == 1 {
-			equal := fmt.Sprintf("%s = %s::text::%s", columns[i], p.add(m.Values[i][0]), c.Type)
+			equal := columns[i] + " = " + c.value(m.Values[i][0], p)
 			return equal, equal
 		}
 		lists[i] = fmt.Sprintf("%s::text[]::%s[]", p.list(m.Values[i]), c.Type)

@@ -56,6 +56,53 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
 }
 
+func TestSweep_GoesOnSwiftlyBehindAFullBatch(t *testing.T) {
+	t.Parallel()
+	ghost := int64(9)
+	for _, index := range []string{"(owner, id)", "(owner)", "(id, owner)"} {
+		b := numbered(t, "10")
+		b.exec(`DROP INDEX t_owner_id_idx; CREATE INDEX ON t ` + index)
+		r := b.rows("t", "owner", "1")
+		r.Condition = "t.path <> 'p18'"
+		change := repo.Change{Set: []string{"owner"}, Value: &ghost}
+		first := b.swept(r, change, repo.Batch{Rows: 4})
+		second := b.swept(r, change, repo.Batch{Rows: 4, Behind: first.Last, Swift: true})
+		b.exec(`UPDATE t SET owner = 1 WHERE id = 3`)
+		third := b.swept(r, change, repo.Batch{Rows: 4, Behind: second.Last, Swift: true})
+		if second.Picked != 4 || second.Changed != 4 || third.Picked != third.Changed || (second.Last == nil) != (index != "(owner, id)") {
+			t.Errorf("%s: %+v, %+v", index, second, third)
+		}
+		want := "92929292929292929212"
+		if index == "(owner, id)" {
+			want = "92129292929292929212"
+		}
+		b.want(`SELECT string_agg(owner::text, '' ORDER BY id) FROM t`, want)
+	}
+}
+
+func TestSweep_SwiftBatchesKeepTheirGuard(t *testing.T) {
+	t.Parallel()
+	b := numbered(t, "3")
+	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := lease.Fence
+	lost.Epoch++
+	start := int64(0)
+	for _, behind := range []*int64{nil, &start} {
+		r := b.rows("t", "owner", "1")
+		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Guard: lost.Guard(), Limits: generous, Rows: 2, Swift: true, Behind: behind})
+		if !errors.Is(err, repo.ErrLeaseLost) {
+			t.Errorf("got %v, want ErrLeaseLost", err)
+		}
+		b.want(`SELECT count(*) FROM t`, "6")
+	}
+	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Guard: lease.Guard(), Rows: 2, Swift: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
+		t.Errorf("%+v", result)
+	}
+}
+
 func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 	t.Parallel()
 	b := numbered(t, "3")

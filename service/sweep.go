@@ -107,6 +107,8 @@ type sweep struct {
 	mode   sweepMode
 	// behind is where the statement before ended; nil: at the start.
 	behind *int64
+	// full: the statement before has changed as many rows as it might.
+	full bool
 	// fruitless statements in a row have found rows and changed none.
 	fruitless int
 }
@@ -120,7 +122,7 @@ func (s *sweep) run(ctx context.Context) error {
 		if err := s.goOn(); err != nil {
 			return err
 		}
-		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked}
+		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked}
 		r, took, err := s.statement(ctx, &b)
 		if err != nil {
 			if err = s.yield(b, took, err); err != nil {
@@ -183,12 +185,12 @@ func (s *sweep) advance(b repo.Batch, r repo.BatchResult) (done bool, err error)
 		return false, fmt.Errorf("%d rows of %s do not let themselves be changed, though no error is reported: look at the table's triggers",
 			r.Picked, s.rows)
 	}
-	if r.Picked >= b.Rows {
+	if s.full = r.Picked >= b.Rows; s.full {
 		s.behind = r.Last
 		return false, nil
 	}
 	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start says.
-	fromStart := s.behind == nil
+	fromStart := s.behind == nil && !b.Swift
 	s.behind = nil
 	switch {
 	case s.mode == skippingLocked:
