@@ -1,0 +1,194 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// pipelineRun is an estate that services work on, one after the other.
+type pipelineRun struct {
+	*estate
+	*pipelineEstate
+	service *service.Service
+}
+
+func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{1, 20261} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			p := &pipelineRun{estate: newEstate(t, "all", "main"), pipelineEstate: generatePipeline(seed)}
+			p.load(p.estate)
+			p.gate("main", "notes")
+			p.replace()
+			p.killed(func(o *processOrder) { o.Worker, o.Database = ghostWorker, "" })
+			p.toTheEnd()
+			p.compare()
+		})
+	}
+}
+
+// replace shuts the service down and makes a new one.
+func (p *pipelineRun) replace() {
+	p.t.Helper()
+	if p.service != nil {
+		if err := p.service.Shutdown(context.Background()); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.service = p.estate.service(devdb.Definitions(), p.withQueue)
+}
+
+// killed kills a process that is about to change a note, and lets the lease and the jobs it leaves behind expire.
+func (p *pipelineRun) killed(order func(*processOrder)) {
+	p.t.Helper()
+	p.shut("main", "doomed")
+	doomed := p.start("doomed", devdb.Definitions(), order)
+	p.atGate("main", "doomed")
+	doomed.kill()
+	p.lift("main", "doomed")
+	p.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	p.exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
+	p.exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE state = 'running'`)
+}
+
+// toTheEnd does rounds of all workers and jobs, in any order, until two have changed nothing: what the
+// last step of one has queued is for the next.
+func (p *pipelineRun) toTheEnd() {
+	p.t.Helper()
+	quiet := 0
+	for round, before := 0, ""; quiet < 2; round++ {
+		if round == 15 {
+			p.t.Fatal("no end after 15 rounds")
+		}
+		steps := []func(){}
+		for _, w := range []string{"placeholder_user_cleanup", "inactive_token_deletion", groupWorker, ghostWorker, cleanupWorker} {
+			steps = append(steps, func() { p.run(w) })
+		}
+		for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"} {
+			steps = append(steps, func() { p.work(p.service, kind) })
+		}
+		p.random.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+		for _, step := range steps {
+			if p.random.IntN(3) == 0 {
+				p.replace()
+			}
+			step()
+		}
+		if round == 0 {
+			p.killedInGroup()
+		}
+		after := p.digest()
+		if quiet++; after != before {
+			quiet = 0
+		}
+		before = after
+	}
+}
+
+// killedInGroup kills a process in the removal of groups.
+func (p *pipelineRun) killedInGroup() {
+	p.t.Helper()
+	p.run(groupWorker)
+	if p.value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state = 'scheduled'`) == "0" {
+		return
+	}
+	p.exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'destroy_group' AND state = 'scheduled'`)
+	p.killed(func(o *processOrder) { o.Jobs = "destroy_group" })
+}
+
+// run is one run of a worker. Those whose user could not go are due again at once.
+func (p *pipelineRun) run(worker string) service.Run {
+	p.t.Helper()
+	p.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
+	p.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	r, err := p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	wantState(p.t, r, repo.RunSucceeded)
+	return r
+}
+
+// digest of all that a round may change in the end: every table of the application with its number of rows and their
+// content, but for the stamps of what is tried again and again.
+func (p *pipelineRun) digest() (all string) {
+	p.t.Helper()
+	for _, table := range slices.Sorted(maps.Keys(pipelineTables)) {
+		all += p.value("main", `SELECT md5(string_agg(x.r, ',' ORDER BY x.r)) FROM (`+pipelineTables[table]+`) x (r)`) + " "
+	}
+	return all + p.value("main", `SELECT concat_ws(' ', (SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1),
+		(SELECT count(*) FROM maintenance.river_job WHERE state IN ('available', 'scheduled', 'retryable') AND kind <> 'delete_user'),
+		(SELECT md5(string_agg(deletion_attempts::text, ',' ORDER BY id)) FROM import_placeholder_user_details))`)
+}
+
+// compare fails the test for every row that is there and must not be, and the other way round.
+func (p *pipelineRun) compare() {
+	p.t.Helper()
+	m := pipelineModel{p.pipelineEstate}
+	want := m.rows()
+	for table, sql := range pipelineTables {
+		rows, err := p.sql["main"].Query(context.Background(), sql)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for _, row := range there {
+			got[row] = true
+		}
+		for _, row := range want[table] {
+			if !got[row] {
+				p.t.Errorf("%s: %q is missing", table, row)
+			}
+			delete(got, row)
+		}
+		for row := range got {
+			p.t.Errorf("%s: %q must not be there", table, row)
+		}
+		p.t.Logf("%s: %d rows expected", table, len(want[table]))
+	}
+	if n := p.run(groupWorker).Counts["held_groups"]; n != m.held() {
+		p.t.Errorf("%d groups held, want %d", n, m.held())
+	}
+	p.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`, "0")
+	p.want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
+	p.want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")
+	p.wantNothingDangling()
+}
+
+func (p *pipelineRun) wantNothingDangling() {
+	p.t.Helper()
+	for _, r := range [][4]string{
+		{"issues", "author_id", "users"}, {"notes", "author_id", "users"}, {"notes", "project_id", "projects"},
+		{"notes", "noteable_id", "issues"}, {"issues", "project_id", "projects"}, {"issues", "namespace_id", "namespaces"},
+		{"members", "user_id", "users"}, {"members", "member_namespace_id", "namespaces"},
+		{"members", "source_id", "namespaces", "source_type = 'Namespace'"}, {"members", "source_id", "projects", "source_type = 'Project'"},
+		{"routes", "source_id", "namespaces", "source_type = 'Namespace'"}, {"routes", "source_id", "projects", "source_type = 'Project'"},
+		{"projects", "creator_id", "users"}, {"projects", "namespace_id", "namespaces"}, {"projects", "project_namespace_id", "namespaces"},
+		{"namespaces", "parent_id", "namespaces"}, {"namespaces", "owner_id", "users"}, {"personal_access_tokens", "user_id", "users"},
+		{"import_placeholder_user_details", "placeholder_user_id", "users"}, {"import_placeholder_user_details", "namespace_id", "namespaces"},
+		{"group_group_links", "shared_group_id", "namespaces"}, {"group_deletion_schedules", "group_id", "namespaces"},
+		{"namespace_details", "namespace_id", "namespaces"}, {"ghost_user_migrations", "user_id", "users"},
+		{"ci_namespace_mirrors", "namespace_id", "namespaces"}, {"ci_pipeline_metadata", "project_id", "projects"},
+	} {
+		condition := r[3]
+		if condition == "" {
+			condition = "true"
+		}
+		p.want("main", fmt.Sprintf(`SELECT count(*) FROM %s x WHERE %s AND x.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.id = x.%s)`,
+			r[0], condition, r[1], r[2], r[1]), "0")
+	}
+}
