@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -127,7 +128,7 @@ RETURNING r.cancel_requested_at IS NOT NULL, coalesce((
 // and why its worker is paused ("" when it is not). [ErrNotFound]: the run was taken for dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled bool, paused string, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&cancelled, &paused}, saveProgressSQL,
-		run.ID, nonNil(run.Counts), run.tables(), run.LeaseEpoch, run.TurboMode)
+		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode)
 	return cancelled, paused, err
 }
 
@@ -144,7 +145,7 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
 		definitions = []DefinitionCount{}
 	}
 	return d.oneRun(ctx, "record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
-		run.TurboMode, run.LeaseEpoch, nonNil(run.Counts), run.tables(), definitions)
+		run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(run.tables()), asJSON(definitions))
 }
 
 const closeAbandonedRunsSQL = `
@@ -238,6 +239,13 @@ func (r Run) tables() []TableCount {
 		return []TableCount{}
 	}
 	return r.Tables
+}
+
+// asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it does not with
+// default_query_exec_mode=exec. Strings and numbers are all that there is: it cannot fail.
+func asJSON(value any) string {
+	text, _ := json.Marshal(value)
+	return string(text)
 }
 
 func nonNil(counts map[string]int64) map[string]int64 {
