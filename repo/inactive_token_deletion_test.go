@@ -63,14 +63,17 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 				`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
 			)
 			want := []int64{2, 5, 8, 10, 12, 13}
-			d := open(t, b.with("timezone="+zone))
-			if got := b.inactive(d, rules); !slices.Equal(got, want) {
-				t.Errorf("inactive %v, want %v", got, want)
-			}
-			// The same instant, as another time zone has it.
-			rules = repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
-			if got := b.inactive(d, rules); !slices.Equal(got, want) {
-				t.Errorf("inactive %v, want %v", got, want)
+			// Without prepared statements the driver chooses the types of parameters.
+			for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+				d := open(t, b.with("timezone="+zone+"&default_query_exec_mode="+mode))
+				if got := b.inactive(d, rules); !slices.Equal(got, want) {
+					t.Errorf("%s: inactive %v, want %v", mode, got, want)
+				}
+				// The same instant, as another time zone has it.
+				elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
+				if got := b.inactive(d, elsewhere); !slices.Equal(got, want) {
+					t.Errorf("%s: inactive %v, want %v", mode, got, want)
+				}
 			}
 		})
 	}

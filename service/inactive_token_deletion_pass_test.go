@@ -27,7 +27,7 @@ func tokenFire(t *testing.T, s *service.Service, minute int) service.Run {
 }
 
 // newestRun is the newest run: trigger, state, reason and examined users.
-const newestRun = `SELECT concat_ws(' ', trigger, state, reason, counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
+const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
 	t.Parallel()

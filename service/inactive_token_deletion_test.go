@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -177,7 +178,7 @@ func TestInactiveTokenDeletion_JobWithAnotherReasonSwallowsNone(t *testing.T) {
 
 func TestInactiveTokenDeletion_GoesByUTCWhateverTheConnectionsTimeZone(t *testing.T) {
 	t.Parallel()
-	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago", "Asia/Kolkata"} {
+	for zone, mode := range map[string]string{"Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "Asia/Kolkata": "cache_statement"} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
 			e := tokenEstate(t)
@@ -193,11 +194,12 @@ func TestInactiveTokenDeletion_GoesByUTCWhateverTheConnectionsTimeZone(t *testin
 				e.token(i+1, token[0], token[1], token[2])
 			}
 			e.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), '`+zone+`'); END $$`)
-			elsewhere := &estate{t: t, urls: e.urls, sql: e.sql}
-			elsewhere.add("main", e.urls["main"])
+			elsewhere := &estate{t: t, urls: maps.Clone(e.urls), sql: maps.Clone(e.sql)}
+			elsewhere.add("main", e.urls["main"]+"&default_query_exec_mode="+mode)
 			elsewhere.want("main", `SELECT current_setting('timezone')`, zone)
 			s := elsewhere.service("", elsewhere.withQueue)
 			wantCounts(t, runTokens(t, s), "examined_users=6 scheduled_jobs=2")
+			e.want("main", newestRun, "request succeeded 6")
 			e.want("main", queuedUsers, "4 6")
 			if n := elsewhere.work(s, "delete_user"); n != 2 {
 				t.Fatalf("%d jobs worked, want 2", n)
