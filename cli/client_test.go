@@ -42,7 +42,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	prepared(t)
 	defined(t, oneKey)
 	r := serving(t)
-	id := document(t, r.want(t, 0, "run "+worker+" --output json"))["run"].(map[string]any)["id"].(string)
+	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
 	r.want(t, 0, "runs", id, "request", "succeeded")
 	r.want(t, 0, "runs --state succeeded --worker "+worker, id)
 	if out := r.want(t, 0, "runs --state failed"); strings.Contains(out, id) {
@@ -65,7 +65,7 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 	prepared(t)
 	defined(t, oneKey)
 	r := serving(t)
-	id := document(t, r.want(t, 0, "run "+worker+" --output json"))["run"].(map[string]any)["id"].(string)
+	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
 	for command, key := range map[string]string{
 		"status": "workers", "leases": "leases", "runs": "runs", "cancel " + id: "run", "flags": "flags",
 		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set a on": "flag",
@@ -107,4 +107,15 @@ func TestClient_SendsItsToken(t *testing.T) {
 	r := serving(t)
 	r.want(t, 1, "status", "a bearer token is needed")
 	r.want(t, 0, "status --token-file "+token, worker)
+}
+
+// runID is the id in the answer of a run.
+func runID(t *testing.T, answer map[string]any) string {
+	t.Helper()
+	run, _ := answer["run"].(map[string]any)
+	id, is := run["id"].(string)
+	if !is {
+		t.Fatalf("no run in %v", answer)
+	}
+	return id
 }

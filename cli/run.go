@@ -121,8 +121,11 @@ func (a *app) watch() *cobra.Command {
 					each = func(event *maintenancev1.RunEvent) error { return a.line(event) }
 				}
 				last, err := a.follow(ctx, client, args[0], each)
-				if err != nil || a.format == formatJSON {
+				if err != nil {
 					return err
+				}
+				if a.format == formatJSON {
+					return outcome(last)
 				}
 				return errors.Join(a.describeRun(last), outcome(last))
 			})

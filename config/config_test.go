@@ -75,11 +75,7 @@ workers:
     enabled: false
     batch_size: 4
     interval: 5s
-  placeholder_user_cleanup:
-    max_attempts: 6
-    retry_period: 7h
-    interval: 8s
-    batch_size: 9
+  placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
   inactive_token_deletion:
     schedule: "0 1 * * *"
     batch_size: 10

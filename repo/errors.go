@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 )
 
 // Sentinels of this package.
@@ -54,14 +54,13 @@ func (e *Error) Condition() string {
 	if e.Class() == ClassUnreachable {
 		return "unreachable"
 	}
-	name := pq.ErrorCode(e.SQLState).Name()
+	name := pqerror.Code(e.SQLState).Name()
 	return strings.TrimSpace(e.SQLState + " " + name)
 }
 
 // violated is the table and the constraint that the database complains of.
 func (e *Error) violated() (table Table, constraint string) {
-	var pgErr *pgconn.PgError
-	if errors.As(e.cause, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
 		table, constraint = Table{pgErr.SchemaName, pgErr.TableName}, pgErr.ConstraintName
 	}
 	return table, constraint

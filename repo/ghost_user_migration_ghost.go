@@ -84,7 +84,7 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 // ghostColumns are the columns of users that a ghost gets values for, with these; unknown is the first that it needs and
 // we do not know.
 func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, unknown string, err error) {
-	rows, err := tx.Query(ctx, userColumnsSQL)
+	rows, err := tx.Query(ctx, userColumnsSQL) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {
 		return nil, nil, "", err
 	}

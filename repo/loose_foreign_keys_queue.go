@@ -21,9 +21,12 @@ type Queue struct {
 	Managed bool
 	// Partitions are the numbers of the leaves by their bounds, ascending.
 	Partitions []int64
-	// Deferred to the leaf the records of which are inserted now; 0 if the default names none.
+	// Active is the number of the partition that new records go to; 0 if the column's default names none.
 	Active int64
-	sql    string
+	// At is when it was looked at, by the clock of the database: what is due is decided by it, so that a record put off
+	// by a run does not come back to it.
+	At  time.Time
+	sql string
 }
 
 const queueSQL = `
@@ -37,7 +40,8 @@ SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   coalesce((
     SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
     FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0)
+    WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0),
+  clock_timestamp()
 FROM pg_namespace n
 LEFT JOIN pg_class q ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
 WHERE n.nspname = current_schema()`
@@ -46,7 +50,7 @@ WHERE n.nspname = current_schema()`
 func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	var q Queue
 	err := d.queryRow(ctx, "look at the queue",
-		[]any{&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Partitions, &q.Active}, queueSQL, queueTable)
+		[]any{&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Partitions, &q.Active, &q.At}, queueSQL, queueTable)
 	q.sql = quote(q.Schema, queueTable)
 	return q, err
 }
@@ -105,7 +109,7 @@ type Position struct {
 const loadRecordsSQL = `
 (SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
-   AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::bigint)
+   AND consume_after <= $7 AND (consume_after, id) > ($3::timestamptz, $4::bigint)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
 (SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
@@ -123,7 +127,7 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, parent string, afte
 		}
 		time, id, nullID := after.keyset(partition)
 		rows, err := boundedRows(ctx, d, "load records", l, pgx.RowToStructByPos[queueRow],
-			fill(loadRecordsSQL, "{queue}", q.sql), partition, parent, time, id, nullID, limit-len(records))
+			fill(loadRecordsSQL, "{queue}", q.sql), partition, parent, time, id, nullID, limit-len(records), q.At)
 		if err != nil {
 			return nil, after, err
 		}

@@ -117,8 +117,7 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 		return nil, err
 	}
 	results, err := provider.Up(ctx)
-	var partial *goose.PartialError
-	if errors.As(err, &partial) {
+	if partial, is := errors.AsType[*goose.PartialError](err); is {
 		results = partial.Applied
 	}
 	var names []string

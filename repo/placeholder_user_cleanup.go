@@ -76,7 +76,7 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 ) (claim PlaceholderClaim, err error) {
 	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(tx pgx.Tx) error {
 		claim = PlaceholderClaim{}
-		rows, err := tx.Query(ctx, claimPlaceholdersSQL, rules.args(after, limit)...)
+		rows, err := tx.Query(ctx, claimPlaceholdersSQL, rules.args(after, limit)...) //nolint:rowserrcheck // ForEachRow returns it
 		if err != nil {
 			return err
 		}

@@ -210,13 +210,15 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 }
 
 const failedLastSQL = `
-SELECT r.* FROM unnest($2::text[]) AS place (database)
-CROSS JOIN LATERAL (
-  SELECT ` + runColumns + ` FROM maintenance.runs x
-  WHERE x.worker = $1 AND x.database = place.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
-  ORDER BY x.id DESC LIMIT 1
-) r
-WHERE r.state = 'failed'`
+SELECT ` + runColumns + ` FROM maintenance.runs
+WHERE state = 'failed' AND id = ANY (ARRAY(
+  SELECT newest.id FROM unnest($2::text[]) AS place (name)
+  CROSS JOIN LATERAL (
+    SELECT x.id FROM maintenance.runs x
+    WHERE x.worker = $1 AND x.database = place.name AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
+    ORDER BY x.id DESC LIMIT 1
+  ) newest))
+ORDER BY id`
 
 // FailedLast are the newest runs of a worker on each of the databases, as far as they failed.
 func (d *Database) FailedLast(ctx context.Context, worker string, databases []string) ([]Run, error) {
@@ -234,7 +236,7 @@ func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...an
 	return runs[0], nil
 }
 
-func (r Run) tables() []TableCount {
+func (r *Run) tables() []TableCount {
 	if r.Tables == nil {
 		return []TableCount{}
 	}

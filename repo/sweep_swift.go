@@ -39,7 +39,7 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 	lookSQL := fill(swiftGuardSQL, "{guard}", guard, "{bound}", bound)
 	guard = b.Guard.sql(&change)
 	match, _ := r.sql(&change)
-	which := ""
+	var which string
 	if ordered {
 		which = r.fillBehind(fill(swiftRangeSQL, "{bound}", swiftBoundSQL), b, &change)
 	} else {

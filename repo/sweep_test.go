@@ -33,6 +33,7 @@ func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchRe
 
 // numbered makes a table t with n rows of owner 1 between those of owner 2.
 func numbered(t *testing.T, n string) *bench {
+	t.Helper()
 	b := newBench(t, "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint, path text); CREATE INDEX ON t (owner, id)`)
 	b.exec(`INSERT INTO t (owner, path) SELECT 1 + i % 2, 'p' || i FROM generate_series(0, 2 * ` + n + ` - 1) i`)

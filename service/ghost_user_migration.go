@@ -60,8 +60,10 @@ func (s *Service) ghostUserMigration(c Config) (*worker, error) {
 		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		work:       g.work,
 		backlog:    g.backlog,
-		actions: map[string]string{"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
-			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted"},
+		actions: map[string]string{
+			"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
+			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted",
+		},
 	}, nil
 }
 

@@ -61,7 +61,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	p.schedules = main.Table("group_deletion_schedules").Has("user_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
 	for _, line := range ghostLists() {
-		for _, column := range strings.Fields(line.columns) {
+		for column := range strings.FieldsSeq(line.columns) {
 			step, found := p.step(line, column)
 			if !found {
 				x.Log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)

@@ -155,8 +155,15 @@ func (g *ghostEstate) wantLog(times int, words ...string) {
 	}
 }
 
-// make100 makes rows of a table, given as columns and one row of values, for each number i up to n.
+// fill makes rows of a table, given as columns and one row of values, for each number i up to n.
 func (g *ghostEstate) fill(database, table, columns, values string, n int) {
 	g.t.Helper()
 	g.exec(database, fmt.Sprintf(`INSERT INTO %s (%s) SELECT %s FROM generate_series(1, %d) AS i`, table, columns, values, n))
+}
+
+// reset forgets what was logged so far.
+func (l *lockedBuffer) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
 }

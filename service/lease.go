@@ -126,8 +126,8 @@ func (l *leaseSet) write(ctx context.Context, d *repo.Database, limits repo.Limi
 	fenceLeft := time.Until(l.held[d].until) - statementMargin
 	err := repo.ErrLeaseLost
 	switch {
-	case left <= 0:
-	case fenceLeft <= 0:
+	case left < time.Millisecond:
+	case fenceLeft < time.Millisecond:
 		err = fmt.Errorf("%s: %w", d.Name, errFenceExpired)
 	default:
 		left = min(left, fenceLeft)
@@ -221,11 +221,20 @@ func (l *leaseSet) release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
-	for d, h := range l.held {
+	giveBack := func(d *repo.Database, h *heldLease) {
 		if err := d.ReleaseLease(ctx, h.Fence); err != nil {
 			l.leftovers.add(d, h.Fence)
 			errs = append(errs, err)
 		}
+	}
+	// The fences first: whoever takes the lease next needs them.
+	for d, h := range l.held {
+		if d != l.home {
+			giveBack(d, h)
+		}
+	}
+	if h := l.held[l.home]; h != nil {
+		giveBack(l.home, h)
 	}
 	clear(l.held)
 	return errors.Join(errs...)

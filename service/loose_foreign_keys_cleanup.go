@@ -77,8 +77,10 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 		work:       k.work,
 		backlog:    k.backlog,
 		finished:   s.metrics.addSLI,
-		actions: map[string]string{"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
-			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead"},
+		actions: map[string]string{
+			"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
+			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead",
+		},
 	}, nil
 }
 
@@ -115,6 +117,11 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 
 // readLimits bound the reads of the queue and the catalogue.
 func readLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+// queueWriteLimits bound the writes on the queue: they wait for a lock (loose_foreign_keys_cleanup.md 3.2).
+func queueWriteLimits() repo.Limits {
+	return repo.Limits{Statement: 2 * time.Second, Lock: longLockTime}
+}
 
 func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
 	queue, err := x.Database.Queue(ctx)
@@ -196,12 +203,12 @@ func (c *cleanup) run(ctx context.Context) error {
 	}
 	wait.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, errOtherBatch) }); i >= 0 {
-		return errs[i]
+		return c.failures.with(errs[i])
 	}
 	if reason := c.limit.reason(); reason != "" {
 		left, err := c.leftOver(ctx)
 		if err != nil {
-			return err
+			return c.failures.with(err)
 		}
 		if left {
 			c.x.Report(func(r *Run) { r.OverLimit, r.Reason = true, reason })

@@ -66,6 +66,16 @@ func (l *failures) err() error {
 	return &failedError{strings.Join(texts, "; ")}
 }
 
+// with adds the failures so far to an error that ended the run. A stop or a lost lease stays what it is.
+func (l *failures) with(err error) error {
+	_, stopped := errors.AsType[stopError](err)
+	failed := l.err()
+	if failed == nil || stopped || errors.Is(err, repo.ErrLeaseLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &failedError{failed.Error() + "; " + publicText(err)}, err)
+}
+
 func newFailure(s *step, err error, isolated bool) *failure {
 	f := &failure{definition: s.key.String(), database: s.database, condition: "unreachable", message: err.Error(), isolated: isolated}
 	if refused, is := errors.AsType[*repo.Error](err); is {

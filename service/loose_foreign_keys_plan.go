@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -129,8 +128,8 @@ func (k *looseForeignKeys) defined() map[string]bool {
 // warnOfStarvation names the databases that have no turn within a day.
 func (k *looseForeignKeys) warnOfStarvation() {
 	for _, i := range starvedDatabases(k.config.Schedule, len(k.service.databases)) {
-		k.service.logger.Warn(fmt.Sprintf("schedule %q never gives database %s a turn: choose another, or RunBatch with its name",
-			k.config.Schedule, k.service.databases[i].Name), "worker", "loose_foreign_keys_cleanup")
+		k.service.logger.Warn("the schedule never gives this database a turn: choose another, or RunBatch with its name",
+			"worker", "loose_foreign_keys_cleanup", "database", k.service.databases[i].Name, "schedule", k.config.Schedule)
 	}
 }
 

@@ -38,9 +38,16 @@ func newMetrics() (*metrics, error) {
 	return m, errors.Join(errs[:]...)
 }
 
+// mainDatabase is the label of workers that have no turn by database.
+const mainDatabase = "main"
+
 func (m *metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	worker := attribute.String("worker", run.Worker)
-	m.runs.Add(ctx, 1, metric.WithAttributes(worker, attribute.String("database", run.Database), attribute.String("outcome", run.State)))
+	database := run.Database
+	if database == "" {
+		database = mainDatabase
+	}
+	m.runs.Add(ctx, 1, metric.WithAttributes(worker, attribute.String("database", database), attribute.String("outcome", run.State)))
 	if run.State != repo.RunSkipped {
 		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
 	}

@@ -16,7 +16,9 @@ type placeholderDeletion struct {
 }
 
 // placeholderLimits bound each statement of the job.
-func placeholderLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+func placeholderLimits() repo.Limits {
+	return repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
+}
 
 func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
 	args, err := decode[repo.DeletePlaceholderUser](j)

@@ -126,7 +126,9 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution) error
 			}
 		}
 	}
-	x.Report(func(r *Run) { r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then" })
+	x.Report(func(r *Run) {
+		r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then"
+	})
 	return nil
 }
 

@@ -19,6 +19,7 @@ const placeholderWorker = "placeholder_user_cleanup"
 
 // placeholderEstate has organization 1 and a namespace 1 of an import.
 func placeholderEstate(t *testing.T) *estate {
+	t.Helper()
 	e := newEstate(t, "main", "main")
 	e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (1, 'import', 'import', 'Group', 1)`)

@@ -95,7 +95,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		return service.Run{}, err
 	}
 	if o.Jobs != "" {
-		if err := queue.Start(onlyKind{s, o.Jobs}); err != nil {
+		if err := queue.Start(onlyKind{s, o.Jobs}); err != nil { //nolint:contextcheck // it lives as long as this process
 			return service.Run{}, err
 		}
 		select {}

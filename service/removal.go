@@ -53,13 +53,6 @@ type taking struct {
 	waited bool
 }
 
-// remove deletes the rows and all that depends on them by a foreign key or by its type. Rows that are locked by others
-// are left with what they depend on: [*lockedError]; rows that must not go: [*stillReferencedError].
-func (w *sweeper) remove(ctx context.Context, rows repo.Rows) error {
-	r := &removal{hand: w, catalog: w.catalog, goOn: w.goOn}
-	return r.remove(ctx, rows)
-}
-
 // clear removes or nullifies all that depends on rows of a table, given as values of its columns, but not the rows.
 // Tables named by except, and those of path, are not touched.
 func (w *sweeper) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string) error {
@@ -181,8 +174,7 @@ func (r *removal) forbid(ctx context.Context, rows repo.Rows, table, column stri
 
 // deleted names what the database itself has found to forbid a deletion.
 func deleted(c *repo.Catalog, err error) error {
-	var refused *repo.Error
-	if errors.As(err, &refused) {
+	if refused, is := errors.AsType[*repo.Error](err); is {
 		if key, found := c.Violated(refused); found {
 			return fmt.Errorf("%w: %w", &stillReferencedError{key.Child.Name, key.ColumnNames()}, err)
 		}

@@ -234,7 +234,7 @@ func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
 			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 			c.LooseForeignKeysCleanup.Schedule = schedule
 		})
-		if got := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "database ci"); got != warned {
+		if got := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "database=ci"); got != warned {
 			t.Errorf("%s: %q", schedule, said.String())
 		}
 	}

@@ -142,9 +142,11 @@ func New(c Config) (*Service, error) {
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		return nil, errors.New("databases.main.url is required")
 	}
-	s := &Service{main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
+	s := &Service{
+		main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
 		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
-		active: map[*execution]struct{}{}, stopping: make(chan struct{})}
+		active: map[*execution]struct{}{}, stopping: make(chan struct{}),
+	}
 	s.idle = sync.NewCond(&s.mu)
 	s.backlogs, s.sizes = newBacklogs(), newStatementSizes()
 	if s.replica == "" {

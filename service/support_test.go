@@ -189,7 +189,7 @@ func run(t *testing.T, s *service.Service, database string) service.Run {
 func wantCounts(t *testing.T, r service.Run, want string) {
 	t.Helper()
 	expected := map[string]string{}
-	for _, pair := range strings.Fields(want) {
+	for pair := range strings.FieldsSeq(want) {
 		key, n, _ := strings.Cut(pair, "=")
 		expected[key] = n
 	}

@@ -192,13 +192,11 @@ func (s *sweep) advance(b repo.Batch, r repo.BatchResult) (done bool, err error)
 	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start says.
 	fromStart := s.behind == nil && !b.Swift
 	s.behind = nil
-	switch {
-	case s.mode == skippingLocked:
+	if s.mode == skippingLocked {
 		s.mode = waitingLocked
 		return false, nil
-	default:
-		return fromStart && r.Picked == r.Changed, nil
 	}
+	return fromStart && r.Picked == r.Changed, nil
 }
 
 // yield makes the statement smaller, or more patient; errors that neither helps against are returned.

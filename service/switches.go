@@ -29,7 +29,7 @@ func (s *Service) paused(ctx context.Context, w *worker) (*Pause, error) {
 const maxReason = 500
 
 // PauseWorker keeps a worker from starting runs on every replica, for ttl or, if that is 0, until ResumeWorker. A run
-// at work ends after the batch in hand.
+// at work ends after the statement in flight.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	w, err := s.worker(name)
 	if err != nil {

@@ -43,7 +43,7 @@ func (w *worker) leaseName(database *repo.Database) string {
 	return w.name + "/" + database.Name
 }
 
-// ParseSchedule reads a cron expression of five fields: minute, hour, day of month, month, day of week. It fires in UTC.
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day of the week. It fires in UTC.
 func ParseSchedule(expression string) (cron.Schedule, error) {
 	return cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 }

@@ -67,7 +67,7 @@ type MaintenanceServiceClient interface {
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
 	// cancelling a run that has ended changes nothing.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends its running ones after the batch in hand, until it is
+	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
 	// resumed or the ttl has passed.
 	PauseWorker(ctx context.Context, in *PauseWorkerRequest, opts ...grpc.CallOption) (*PauseWorkerResponse, error)
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.
@@ -264,7 +264,7 @@ type MaintenanceServiceServer interface {
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
 	// cancelling a run that has ended changes nothing.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends its running ones after the batch in hand, until it is
+	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
 	// resumed or the ttl has passed.
 	PauseWorker(context.Context, *PauseWorkerRequest) (*PauseWorkerResponse, error)
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.

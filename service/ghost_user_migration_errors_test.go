@@ -1,0 +1,119 @@
+package service_test
+
+import (
+	"testing"
+	"time"
+)
+
+const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+	CREATE TRIGGER forbid BEFORE DELETE ON snippets FOR EACH ROW EXECUTE FUNCTION forbid()`
+
+func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
+		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
+		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
+		INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'x', 7, id, 'Note' FROM notes`)
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=6")
+	g.want("main", `SELECT string_agg(id || ' ' || author_id, ',') FROM snippets`, "1 5")
+	g.want("main", `SELECT string_agg(disk_path, ',') FROM snippet_repositories`, "@snippets/1")
+	g.want("main", `SELECT string_agg(noteable_type || noteable_id, ',' ORDER BY id) FROM notes`, "Snippet1,Issue2")
+	g.want("main", `SELECT count(*) FROM award_emoji`, "2")
+	g.wantLog(1, `"left_outside":["@snippets/2"]`)
+}
+
+func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
+	g.exec("main", forbidSnippetsSQL)
+	s := g.service()
+	r := g.run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=2")
+	if r.Reason != "1 users failed" || r.OverLimit {
+		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
+	}
+	g.wantLater(10, 30*time.Minute)
+	g.wantGone(11)
+	g.want("main", `SELECT count(*) FROM snippets`, "1")
+	g.want("main", `SELECT author_id FROM issues`, "5")
+	g.wantLog(1, `"level":"ERROR"`, "snippets", `"user_id":10`, "no")
+	g.run(s, "")
+	g.exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.run(s, "migrated_users=1 deleted_rows=3")
+	g.wantGone(10)
+}
+
+func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE issues SET author_id = 10`)
+	g.exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
+		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
+	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=2")
+	g.wantLater(10, 30*time.Minute)
+	g.wantLog(1, `"level":"ERROR"`, "issues.author_id", "57014")
+}
+
+func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ sql, says string }{
+		"no action":         {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
+		"restrict":          {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users ON DELETE RESTRICT); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
+		"set default":       {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users ON DELETE SET DEFAULT); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
+		"another schema":    {`CREATE SCHEMA far; CREATE TABLE far.owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO far.owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
+		"personal projects": {`UPDATE projects SET namespace_id = 10`, "PERSONAL_PROJECTS"},
+		"not null":          {`UPDATE projects SET creator_id = 10; ALTER TABLE projects ALTER creator_id SET NOT NULL`, "projects.creator_id is NOT NULL"},
+		"unique": {
+			`CREATE UNIQUE INDEX ON timelogs (user_id, issue_id); INSERT INTO timelogs (time_spent, user_id, issue_id, created_at, updated_at) VALUES (1, 10, 1, now(), now()), (1, 5, 1, now(), now())`,
+			"move timelogs.user_id",
+		},
+		"dependants": {
+			`INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); CREATE TABLE citing (snippet_id bigint REFERENCES snippets); INSERT INTO citing VALUES (1)`,
+			"STILL_REFERENCED: citing.snippet_id",
+		},
+		"a trigger that swallows updates": {`UPDATE issues SET author_id = 10; CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+			CREATE TRIGGER swallow BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION swallow()`, "issues.author_id do not let themselves be changed"},
+		"a trigger that swallows deletions": {`INSERT INTO emails (user_id, email) VALUES (10, 'x'); CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id do not let themselves be changed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", test.sql)
+			s := g.service()
+			g.runs(s, true)
+			g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
+			g.log.reset()
+			if r := g.run(s, ""); r.Counts["failed_users"] != 1 {
+				t.Errorf("counts %v", r.Counts)
+			}
+			g.wantLater(10, 30*time.Minute)
+			g.wantLog(1, `"level":"ERROR"`, test.says)
+		})
+	}
+}
+
+func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
+}
+
+func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamed(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
+	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.wantGone(10)
+	g.wantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
+	g.want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
+}
