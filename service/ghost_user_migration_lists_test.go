@@ -167,8 +167,9 @@ func (g *ghostEstate) insertGhostRows() (rows []ghostRow) {
 // fillRequired adds values for the columns that need one.
 func (g *ghostEstate) fillRequired(r ghostRow, values map[string]string, n int) {
 	g.t.Helper()
-	found, err := g.sql[r.database].Query(context.Background(), `SELECT column_name, data_type FROM information_schema.columns //nolint:rowserrcheck // collecting returns it
-		WHERE table_schema = 'public' AND table_name = $1 AND (is_nullable = 'NO' AND column_default IS NULL OR column_name IN ('id', 'project_id'))`, r.table)
+	const required = `SELECT column_name, data_type FROM information_schema.columns
+		WHERE table_schema = 'public' AND table_name = $1 AND (is_nullable = 'NO' AND column_default IS NULL OR column_name IN ('id', 'project_id'))`
+	found, err := g.sql[r.database].Query(context.Background(), required, r.table) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {
 		g.t.Fatal(err)
 	}
