@@ -1,0 +1,196 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// leases are the leases of a database, with whether they are held.
+const ghostLeases = `SELECT coalesce(string_agg(name || ' ' || (expires_at > now()), ',' ORDER BY name), '') FROM maintenance.leases`
+
+func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
+	t.Parallel()
+	g := newThreeGhosts(t)
+	g.doomed(10)
+	g.exec("main", `UPDATE issues SET author_id = 10`)
+	g.gate("main", "issues")
+	g.shut("main", caretakerApp)
+	s := g.service()
+	r := g.begin(s)
+	g.atGate("main", caretakerApp)
+	for name := range g.sql {
+		g.want(name, ghostLeases, "ghost_user_migration true")
+	}
+	leases, err := s.Leases(context.Background(), ghostWorker)
+	if err != nil || len(leases) != 1 || leases[0].Database != "main" {
+		t.Errorf("leases %+v, %v", leases, err)
+	}
+	g.lift("main", caretakerApp)
+	wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
+	for name := range g.sql {
+		g.want(name, ghostLeases, "ghost_user_migration false")
+	}
+}
+
+func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"main", "ci", "sec"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			g := newThreeGhosts(t)
+			g.doomed(10)
+			g.exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')`)
+			s := g.service()
+			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: ghostWorker})
+			var held *service.LeaseHeldError
+			if !errors.As(err, &held) || held.Lease.Holder != "somebody" || held.Lease.Database != where {
+				t.Errorf("got %v", err)
+			}
+			g.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+			r, ours, err := s.RunScheduled(context.Background(), ghostWorker, time.Now())
+			if err != nil || !ours || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "LEASE_HELD") {
+				t.Errorf("%+v, %t, %v", r, ours, err)
+			}
+			for name := range g.sql {
+				if name != where {
+					g.want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+				}
+			}
+			g.want(where, `SELECT holder || ' ' || epoch FROM maintenance.leases`, "somebody 7")
+			g.want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")
+			if dry := g.runs(s, true); dry.State != repo.RunSucceeded || dry.Counts["migrated_users"] != 1 {
+				t.Errorf("a dry run is %s, %v", dry.State, dry.Counts)
+			}
+		})
+	}
+}
+
+func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) {
+	t.Parallel()
+	g := newThreeGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE issues SET author_id = 10`)
+	before := g.value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
+	down, err := repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(down.Close)
+	s := g.service(func(c *service.Config) { c.Databases = []*repo.Database{g.open[0], down, g.open[2]} })
+	for _, dry := range []bool{true, false} {
+		r := g.runs(s, dry)
+		wantState(t, r, repo.RunFailed)
+		wantCounts(t, r, "")
+		if r.Error == "" {
+			t.Error("no error is named")
+		}
+	}
+	g.want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
+	g.want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
+	g.want("main", `SELECT author_id FROM issues`, "10")
+	for _, name := range []string{"main", "sec"} {
+		g.want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+	}
+}
+
+func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testing.T) {
+	t.Parallel()
+	g := newThreeGhosts(t)
+	g.doomed(10, 11)
+	before := g.value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
+	g.exec("main", `UPDATE issues SET author_id = 10`)
+	g.exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 10)`)
+	g.gate("ci", "p_ci_pipelines")
+	g.shut("ci", caretakerApp)
+	s := g.service()
+	r := g.begin(s)
+	g.atGate("ci", caretakerApp)
+	g.exec("main", `ALTER DATABASE `+g.value("ci", `SELECT current_database()`)+` ALLOW_CONNECTIONS false`)
+	g.exec("ci", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+	r = ended(t, s, r.ID)
+	wantState(t, r, repo.RunFailed)
+	wantCounts(t, r, "moved_rows=1")
+	g.want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
+	g.want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
+}
+
+func TestGhostUserMigration_ALeaseThatIsLostFailsTheRunAndReschedulesNobody(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"main", "sec"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			g := newThreeGhosts(t)
+			g.doomed(10)
+			before := g.value("main", `SELECT consume_after FROM ghost_user_migrations`)
+			g.exec("main", `UPDATE issues SET author_id = 10`)
+			g.exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 10, 'v', now(), now())`)
+			g.gate("main", "merge_requests")
+			g.exec("main", `UPDATE merge_requests SET author_id = 10`)
+			g.shut("main", caretakerApp)
+			s := g.service()
+			r := g.begin(s)
+			g.atGate("main", caretakerApp)
+			release := make(chan struct{})
+			go func() {
+				defer close(release)
+				g.connectTo(where, `UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'another'`)
+			}()
+			if where == "sec" {
+				<-release
+			}
+			g.lift("main", caretakerApp)
+			<-release
+			r = ended(t, s, r.ID)
+			wantState(t, r, repo.RunFailed)
+			if r.Reason != "LEASE_LOST" {
+				t.Errorf("reason %q", r.Reason)
+			}
+			if where == "sec" {
+				// A take-over of main that has not committed yet lets the run go on.
+				g.want("sec", `SELECT author_id FROM vulnerabilities`, "10")
+			}
+			g.want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
+			g.want(where, `SELECT holder || ' ' || (expires_at > now()) FROM maintenance.leases`, "another true")
+		})
+	}
+}
+
+// connectTo runs SQL on a connection of its own.
+func (g *ghostEstate) connectTo(database, sql string) {
+	conn := g.connect(database)
+	if _, err := conn.Exec(context.Background(), sql); err != nil {
+		g.t.Error(err)
+	}
+}
+
+func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	role := "ghost_reader"
+	g.exec("main", `CREATE ROLE `+role+` LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
+	g.exec("main", `REVOKE ALL ON reviews FROM `+role)
+	t.Cleanup(func() { g.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	d, err := repo.Open(context.Background(), "main", withRole(g.urls["main"], role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	r := g.runs(g.service(func(c *service.Config) { c.Databases = []*repo.Database{d} }), false)
+	wantState(t, r, repo.RunFailed)
+	if !strings.Contains(r.Error, "reviews") || !strings.Contains(r.Error, "SELECT") {
+		t.Errorf("error %q", r.Error)
+	}
+	g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
+}
+
+func withRole(url, role string) string {
+	_, rest, _ := strings.Cut(url, "@")
+	return "postgres://" + role + ":x@" + rest
+}
