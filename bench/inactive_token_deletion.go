@@ -4,26 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-)
-
-// bots is how many project bots there are in (f), quickBots in a quick look.
-const (
-	bots      = 1_000_000
-	quickBots = 3000
 )
 
 // botTables are bots with three tokens each: rotated twice, the newest lives, so nothing is to be queued. Tokens come as
 // they did in life, all bots' first ones before their second ones.
 func botTables(bots int) []string {
 	return []string{
-		`SET session_replication_role = replica`,
 		`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'bench', now(), now())`,
 		fmt.Sprintf(`INSERT INTO users (id, username, email, projects_limit, organization_id, user_type, state, created_at, updated_at)
 			SELECT i, 'bot_' || i, 'bot_' || i || '@example.com', 0, 1, 6, 'active', now(), now() FROM generate_series(1, %d) i`, bots),
@@ -48,10 +37,7 @@ type pass struct{ ours, aggregate cost }
 
 // comparePasses is (f): a whole pass over bots that all keep, beside one sequential query that aggregates.
 func comparePasses(ctx context.Context, l *lab) (*report, error) {
-	n := bots
-	if l.quick {
-		n = quickBots
-	}
+	n := l.bots
 	d, err := l.buildBots(ctx, n)
 	if err != nil {
 		return nil, err
@@ -65,23 +51,18 @@ func comparePasses(ctx context.Context, l *lab) (*report, error) {
 
 func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
 	const name = "bots"
-	if err := l.cluster.CreateDatabase(ctx, name); err != nil {
-		return nil, err
-	}
-	if err := devdb.LoadSchema(ctx, l.cluster.URL(name), "main"); err != nil {
+	if err := l.buildMain(ctx, name, botTables(n)...); err != nil {
 		return nil, err
 	}
 	d, err := l.connect(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	settings := []string{`RESET session_replication_role`, `SET max_parallel_workers_per_gather = 0`}
-	err = d.exec(ctx, append(botTables(n), settings...)...)
-	return d, err
+	return d, d.exec(ctx, `SET max_parallel_workers_per_gather = 0`)
 }
 
 func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
-	s, err := newTokenDeletion(ctx, d)
+	s, err := openService(ctx, d, service.Config{InactiveTokenDeletion: service.InactiveTokenDeletionConfig{MaxRuntime: 10 * time.Minute}})
 	if err != nil {
 		return err
 	}
@@ -92,7 +73,9 @@ func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
 		if p.aggregate, err = l.timed(func() error { return d.nobody(ctx) }); err != nil {
 			return p, 0, err
 		}
-		p.ours, err = l.timed(func() error { return walk(ctx, s, n) })
+		p.ours, err = l.timed(func() error {
+			return runWorker(ctx, s, "inactive_token_deletion", map[string]int64{"examined_users": int64(n), "scheduled_jobs": 0})
+		})
 		l.say("  pass %s, aggregate %s", seconds(p.ours.time), seconds(p.aggregate.time))
 		return p, max(p.ours.others, p.aggregate.others), err
 	})
@@ -116,34 +99,6 @@ func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
 	return nil
 }
 
-// newTokenDeletion opens the worker on a database.
-func newTokenDeletion(ctx context.Context, d *database) (*service.Service, error) {
-	main, err := repo.Open(ctx, "main", d.url)
-	if err != nil {
-		return nil, err
-	}
-	closeMain := func() error { main.Close(); return nil }
-	d.closers = append(d.closers, closeMain)
-	if _, err := main.Migrate(ctx); err != nil {
-		return nil, err
-	}
-	if _, err := scheduler.MigrateQueue(ctx, main); err != nil {
-		return nil, err
-	}
-	queue, err := scheduler.NewQueue(main, scheduler.QueueConfig{})
-	if err != nil {
-		return nil, err
-	}
-	s, err := service.New(service.Config{
-		Databases: []*repo.Database{main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
-		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{MaxRuntime: 10 * time.Minute},
-	})
-	if err == nil {
-		d.closers = []func() error{func() error { return s.Shutdown(context.WithoutCancel(ctx)) }, closeMain}
-	}
-	return s, err
-}
-
 // nobody makes sure that by the query nobody is inactive.
 func (d *database) nobody(ctx context.Context) error {
 	var inactive int
@@ -154,18 +109,6 @@ func (d *database) nobody(ctx context.Context) error {
 	}
 	if inactive > 0 {
 		return fmt.Errorf("%d bots are inactive, of which there should be none", inactive)
-	}
-	return nil
-}
-
-// walk is a whole pass.
-func walk(ctx context.Context, s *service.Service, n int) error {
-	run, err := s.RunBatch(ctx, service.RunRequest{Worker: "inactive_token_deletion"})
-	if err != nil {
-		return err
-	}
-	if run.State != repo.RunSucceeded || run.OverLimit || run.Counts["examined_users"] != int64(n) || run.Counts["scheduled_jobs"] != 0 {
-		return fmt.Errorf("the run ended %s %s%s, counts %v", run.State, run.Reason, run.Error, run.Counts)
 	}
 	return nil
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 // lab is a PostgreSQL of our own, and what was asked for.
@@ -24,7 +26,7 @@ type lab struct {
 // them and autovacuum never.
 func openLab(ctx context.Context, o options, progress io.Writer) (*lab, error) {
 	settings := map[string]string{
-		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
 	}
 	if o.durable {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "on", "on", "on"
@@ -45,12 +47,22 @@ func (l *lab) close(ctx context.Context) error {
 func (l *lab) say(format string, args ...any) { fmt.Fprintf(l.progress, format+"\n", args...) }
 
 // build makes a database with an empty queue, migrated for caretaker, and fills it. Each measurement gets a copy.
+// It is the smallest of the reference schemas: the tables to clean are the scenario's own.
 func (l *lab) build(ctx context.Context, name string, statements ...string) error {
+	return l.buildFrom(ctx, "sec", name, statements...)
+}
+
+// buildMain is the same with the reference schema of main. Triggers and foreign keys do not watch while it is filled.
+func (l *lab) buildMain(ctx context.Context, name string, statements ...string) error {
+	statements = append([]string{`SET session_replication_role = replica`}, statements...)
+	return l.buildFrom(ctx, "main", name, append(statements, `RESET session_replication_role`)...)
+}
+
+func (l *lab) buildFrom(ctx context.Context, schema, name string, statements ...string) error {
 	if err := l.cluster.CreateDatabase(ctx, name); err != nil {
 		return err
 	}
-	// The smallest of the reference schemas: the tables to clean are the scenario's own.
-	if err := devdb.LoadSchema(ctx, l.cluster.URL(name), "sec"); err != nil {
+	if err := devdb.LoadSchema(ctx, l.cluster.URL(name), schema); err != nil {
 		return err
 	}
 	if err := migrate(ctx, l.cluster.URL(name)); err != nil {
@@ -70,7 +82,10 @@ func migrate(ctx context.Context, url string) error {
 		return err
 	}
 	defer main.Close()
-	_, err = main.Migrate(ctx)
+	if _, err := main.Migrate(ctx); err != nil {
+		return err
+	}
+	_, err = scheduler.MigrateQueue(ctx, main)
 	return err
 }
 
@@ -83,8 +98,12 @@ type database struct {
 }
 
 func (l *lab) connect(ctx context.Context, name string) (*database, error) {
-	conn, err := pgx.Connect(ctx, l.cluster.URL(name))
-	return &database{lab: l, name: name, url: l.cluster.URL(name), conn: conn}, err
+	return l.connectTo(ctx, name, l.cluster.URL(name))
+}
+
+func (l *lab) connectTo(ctx context.Context, name, url string) (*database, error) {
+	conn, err := pgx.Connect(ctx, url)
+	return &database{lab: l, name: name, url: url, conn: conn}, err
 }
 
 // fresh copies a database. The caller drops it.
@@ -101,7 +120,7 @@ func (d *database) drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	var err error
-	for _, closer := range d.closers {
+	for _, closer := range slices.Backward(d.closers) {
 		err = errors.Join(err, closer())
 	}
 	return errors.Join(err, d.conn.Close(ctx), d.lab.administer(ctx, `DROP DATABASE `+d.name+` WITH (FORCE)`))

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -91,29 +90,39 @@ func (l *lab) logged(ctx context.Context, template string) (took []time.Duration
 	if err := d.settle(ctx); err != nil {
 		return nil, err
 	}
-	// For the connections to come: our own is not logged.
-	err = d.exec(ctx, `ALTER DATABASE work SET log_min_duration_statement = 0`, `ALTER DATABASE work SET log_parameter_max_length = 0`)
+	took, err = d.statementsOf(ctx, "children", func() error {
+		c, err := newCaretaker(ctx, d, definition(), 0)
+		if err != nil {
+			return err
+		}
+		_, err = c.clean(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	log, err := l.serverLog()
+	return took, d.verify(ctx, side{})
+}
+
+// statementsOf does some work on connections that it opens, and returns how long each of their statements took whose text
+// matches an expression, by the server's log.
+func (d *database) statementsOf(ctx context.Context, expression string, do func() error) (took []time.Duration, err error) {
+	// For the connections to come: our own is not logged.
+	err = d.exec(ctx, `ALTER DATABASE `+d.name+` SET log_min_duration_statement = 0`, `ALTER DATABASE `+d.name+` SET log_parameter_max_length = 0`)
+	if err != nil {
+		return nil, err
+	}
+	log, err := d.lab.serverLog()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	c, err := newCaretaker(ctx, d, definition(), 0)
-	if err != nil {
+	if err := do(); err != nil {
 		return nil, err
 	}
-	if _, err := c.clean(ctx); err != nil {
-		return nil, err
-	}
-	if err := d.verify(ctx, side{}); err != nil {
-		return nil, err
-	}
-	took, err = statementTimes(log)
+	took, err = statementTimes(log, regexp.MustCompile(expression))
 	if err == nil && len(took) == 0 {
-		err = errors.New("the server's log tells of no statement on the child table")
+		err = fmt.Errorf("the server's log tells of no statement with %q", expression)
 	}
 	return took, err
 }
@@ -133,9 +142,9 @@ func (l *lab) serverLog() (*os.File, error) {
 	return log, err
 }
 
-// statementTimes reads a log. A statement of the extended protocol is logged in up to three parts, each with its text;
+// statementTimes reads from a log how long the statements took whose text matches. A statement of the extended protocol is logged in up to three parts, each with its text;
 // the last is "execute".
-func statementTimes(log io.Reader) ([]time.Duration, error) {
+func statementTimes(log io.Reader, matching *regexp.Regexp) ([]time.Duration, error) {
 	text, err := io.ReadAll(log)
 	if err != nil {
 		return nil, err
@@ -149,7 +158,7 @@ func statementTimes(log io.Reader) ([]time.Duration, error) {
 		if i+1 < len(found) {
 			end = found[i+1][0]
 		}
-		if !strings.Contains(string(text[at[1]:end]), "children") {
+		if !matching.Match(text[at[1]:end]) {
 			continue
 		}
 		process, kind := string(text[at[2]:at[3]]), string(text[at[6]:at[7]])

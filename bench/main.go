@@ -1,6 +1,8 @@
-// Bench measures the clean-up of loose foreign keys beside the other ways to remove the same rows: on one PostgreSQL
-// that it starts for itself, in turn and several times over. It prints Markdown: docs/performance.md says what the
-// figures mean and has a run of them.
+// Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
+// statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
+// Scenarios (a) to (e) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
+// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job. It prints Markdown: docs/performance.md
+// says what the figures mean and has a run of them.
 //
 // It fails when rows are left over or missing, never because of a figure.
 package main
@@ -45,6 +47,10 @@ func scenarios() []scenario {
 		{"d", "An application at work beside it", compareForeground},
 		{"e", "How long one statement takes", measureStatements},
 		{"f", "Project bots that keep their tokens", comparePasses},
+		{"g", "A user with many contributions", compareMigrations},
+		{"h", "Placeholder users to be claimed", compareClaims},
+		{"i", "Groups with many above them and many members", compareDecisions},
+		{"j", "A project with many issues", compareRemovals},
 	}
 }
 
@@ -52,6 +58,8 @@ func scenarios() []scenario {
 type options struct {
 	parents, children    int
 	backlog, definitions int
+	bots, contributions  int
+	placeholders, issues int
 	repeat               int
 	only                 string
 	quick, durable       bool
@@ -66,18 +74,23 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.IntVar(&o.children, "children", 10, "child rows of each parent")
 	flags.IntVar(&o.backlog, "backlog", 1_000_000, "records in the long queue of (b), which is compared with one of 10,000")
 	flags.IntVar(&o.definitions, "definitions", 153, "definitions of the parent in (c)")
-	flags.IntVar(&o.repeat, "repeat", 5, "how often each side is measured")
+	flags.IntVar(&o.bots, "bots", 1_000_000, "project bots in (f)")
+	flags.IntVar(&o.contributions, "contributions", 1_000_000, "contributions of the user in (g)")
+	flags.IntVar(&o.placeholders, "placeholders", 100_000, "eligible rows in (h)")
+	flags.IntVar(&o.issues, "issues", 1_000_000, "issues of the project in (j)")
+	flags.IntVar(&o.repeat, "repeat", 5, "how often each side is measured, slow ones half as often")
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
-	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this long")
+	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this long")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if o.quick {
 		o.parents, o.children, o.backlog, o.definitions, o.repeat = 1500, 4, 12_000, 20, 1
+		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
 	}
-	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat) < 1 || o.backlog < smallBacklog && !o.quick {
+	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat, o.bots, o.contributions/4, o.placeholders, o.issues) < 1 || o.backlog < smallBacklog && !o.quick {
 		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
 	}
 	return o, nil
