@@ -60,9 +60,9 @@ func (c *Catalog) Children(k ForeignKey, values [][]string) Rows {
 	return Rows{Database: c.Database, Table: k.Child, partitioned: k.partitioned, Match: []Match{{k.Columns, values}}}
 }
 
-// Where is the rows among r with a further match.
+// Where is the rows among r with a further match, by which they are found.
 func (r Rows) Where(m Match) Rows {
-	r.Match = append(slices.Clone(r.Match), m)
+	r.Match, r.behind = append(slices.Clone(r.Match), m), ""
 	return r
 }
 
@@ -199,12 +199,16 @@ func (c Column) value(text string, p *parameters) string {
 	return p.add(text) + "::text::" + c.Type
 }
 
-// sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a row at hand, where a
-// list of keys must be a hash look-up.
+// sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a row at hand. No index can
+// serve the latter: where rows are known by their place or keys, statistics that do not know a huge account yet would
+// otherwise have it read whole for each statement. The last match, of keys in hand, finds the rows.
 func (r Rows) sql(p *parameters) (match, filter string) {
 	var found, asked []string
-	for _, m := range r.Match {
+	for i, m := range r.Match {
 		f, a := m.sql(p)
+		if i < len(r.Match)-1 {
+			f = a
+		}
 		found, asked = append(found, f), append(asked, a)
 	}
 	if r.Condition != "" {
@@ -216,23 +220,27 @@ func (r Rows) sql(p *parameters) (match, filter string) {
 	return strings.Join(found, " AND "), strings.Join(asked, " AND ")
 }
 
+// sql: a list of keys must be a hash look-up where it is asked of a row, not a search of the list.
 func (m Match) sql(p *parameters) (match, filter string) {
 	columns, lists := make([]string, len(m.Columns)), make([]string, len(m.Columns))
 	for i, c := range m.Columns {
 		columns[i] = "t." + quote(c.Name)
 		if len(m.Values[i]) == 1 && len(m.Columns) == 1 {
 			equal := columns[i] + " = " + c.value(m.Values[i][0], p)
-			return equal, equal
+			return equal, asked(equal)
 		}
 		lists[i] = fmt.Sprintf("%s::text[]::%s[]", p.list(m.Values[i]), c.Type)
 	}
 	if len(columns) == 1 {
-		return fmt.Sprintf("%s = ANY (%s)", columns[0], lists[0]), fmt.Sprintf("%s IN (SELECT unnest(%s))", columns[0], lists[0])
+		return fmt.Sprintf("%s = ANY (%s)", columns[0], lists[0]), asked(fmt.Sprintf("%s IN (SELECT unnest(%s))", columns[0], lists[0]))
 	}
 	in := fmt.Sprintf("(%s) IN (SELECT * FROM unnest(%s))", //nolint:unqueryvet // unnest has the columns that were given
 		strings.Join(columns, ", "), strings.Join(lists, ", "))
-	return in, in
+	return in, asked(in)
 }
+
+// asked is a condition that is asked of rows at hand, and finds none.
+func asked(condition string) string { return "(" + condition + ") IS TRUE" }
 
 // from is what statements name: the partition, if it may be named, else the table.
 func (r Rows) from() string {

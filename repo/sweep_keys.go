@@ -84,8 +84,8 @@ func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 		conditions = append(conditions, fmt.Sprintf("t.%s = k.v%d", quote(c.Name), i))
 		lists = append(lists, fmt.Sprintf("%s::text[]::%s[]", p.list(last.Values[i]), c.Type))
 	}
-	if match, _ := rest.sql(&p); match != "" {
-		conditions = append(conditions, match)
+	if _, filter := rest.sql(&p); filter != "" {
+		conditions = append(conditions, filter)
 	}
 	names := make([]string, len(lists))
 	for i := range names {

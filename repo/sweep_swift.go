@@ -12,7 +12,7 @@ import (
 // swiftGuardSQL says whether the guard holds, as it then does until the end of the transaction, and where the batch ends.
 const swiftGuardSQL = `WITH {guard} SELECT EXISTS (SELECT FROM guard), {bound}`
 
-const swiftSQL = `WITH {guard} {change} WHERE {match} AND {which} AND (SELECT held FROM guard) = 1`
+const swiftSQL = `WITH {guard} {change} WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
 
 // swiftBoundSQL is the last row of a batch. The order has two columns although the first has one value, so that only the
 // index of both can serve it, and the comparison of rows keeps to that value.
@@ -38,14 +38,14 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 	}
 	lookSQL := fill(swiftGuardSQL, "{guard}", guard, "{bound}", bound)
 	guard = b.Guard.sql(&change)
-	match, _ := r.sql(&change)
+	match, filter := r.sql(&change)
 	var which string
 	if ordered {
 		which = r.fillBehind(fill(swiftRangeSQL, "{bound}", swiftBoundSQL), b, &change)
 	} else {
 		which = fill(swiftFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
-	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", c.sql(r.from(), &change), "{match}", match, "{which}", which)
+	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", c.sql(r.from(), &change), "{filter}", filter, "{which}", which)
 	var held bool
 	err = r.Database.pipelined(ctx, c.Action()+" "+r.String(), b.Limits, []statement{{lookSQL, look}, {changeSQL, change}},
 		func(results pgx.BatchResults) error {
@@ -69,7 +69,7 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 func (r Rows) fillBehind(sql string, b Batch, p *parameters) string {
 	rest := r
 	rest.Match = r.Match[1:]
-	condition, _ := rest.sql(p)
+	_, condition := rest.sql(p)
 	if condition != "" {
 		condition = " AND " + condition
 	}
