@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -110,7 +111,7 @@ func (d *Database) placeholderReference(ctx context.Context, tx pgx.Tx, userID i
 	own := references["main"]
 	foreign := map[*Database][]Reference{}
 	for _, name := range []string{"ci", "sec"} {
-		if i := indexOf(others, name); i >= 0 {
+		if i := slices.IndexFunc(others, func(o *Database) bool { return o.Name == name }); i >= 0 {
 			foreign[others[i]] = references[name]
 		} else {
 			own = append(own, references[name]...)
@@ -132,15 +133,6 @@ func (d *Database) placeholderReference(ctx context.Context, tx pgx.Tx, userID i
 		}
 	}
 	return found, err
-}
-
-func indexOf(databases []*Database, name string) int {
-	for i, d := range databases {
-		if d.Name == name {
-			return i
-		}
-	}
-	return -1
 }
 
 // firstReference asks for all columns in one statement that ends at the first hit.
