@@ -79,7 +79,7 @@ func compareRemovals(ctx context.Context, l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &report{header: []string{"way", "median", "range", "server CPU", "issues/s", "× caretaker"}}
+	r := &report{header: standingsHeader("issues")}
 	r.standings(l.issues, measured, ways...)
 	took, err := l.removalStatements(ctx)
 	if err != nil {

@@ -60,7 +60,7 @@ type options struct {
 	backlog, definitions int
 	bots, contributions  int
 	placeholders, issues int
-	repeat               int
+	repeat, tries        int
 	only                 string
 	quick, durable       bool
 	timeout              time.Duration
@@ -79,6 +79,7 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.IntVar(&o.placeholders, "placeholders", 100_000, "eligible rows in (h)")
 	flags.IntVar(&o.issues, "issues", 1_000_000, "issues of the project in (j)")
 	flags.IntVar(&o.repeat, "repeat", 5, "how often each side is measured, slow ones half as often")
+	flags.IntVar(&o.tries, "tries", 3, "how many rounds are measured at most for each that counts, while other programs disturb")
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
@@ -87,10 +88,10 @@ func parse(args []string, errors io.Writer) (options, error) {
 		return o, err
 	}
 	if o.quick {
-		o.parents, o.children, o.backlog, o.definitions, o.repeat = 1500, 4, 12_000, 20, 1
+		o.parents, o.children, o.backlog, o.definitions, o.repeat, o.tries = 1500, 4, 12_000, 20, 1, 1
 		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
 	}
-	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat, o.bots, o.contributions/4, o.placeholders, o.issues) < 1 || o.backlog < smallBacklog && !o.quick {
+	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat, o.tries, o.bots, o.contributions/4, o.placeholders, o.issues) < 1 || o.backlog < smallBacklog && !o.quick {
 		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
 	}
 	return o, nil

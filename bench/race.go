@@ -73,12 +73,17 @@ func results(measured [][]cost) (took [][]time.Duration, server [][]float64) {
 	return took, server
 }
 
-// standings has a row for each way of a race over n things.
+// standingsHeader is the header of a report of standings.
+func standingsHeader(things string) []string {
+	return []string{"way", "median", "range", "server CPU", things + "/s", "time × caretaker", "server CPU × caretaker"}
+}
+
+// standings has a row for each way of a race over n things. Ratios are medians over the rounds.
 func (r *report) standings(n int, measured [][]cost, ways ...way) {
 	took, server := results(measured)
 	for i, w := range ways {
 		r.row(w.name, seconds(median(took[i])), spread(took[i]), fmt.Sprintf("%.2f s", median(server[i])),
-			perSecond(int64(n), median(took[i])), times(median(ratios(took[i], took[0]))))
+			perSecond(int64(n), median(took[i])), times(median(ratios(took[i], took[0]))), times(median(quotients(server[i], server[0]))))
 	}
 }
 
@@ -86,6 +91,12 @@ func (r *report) standings(n int, measured [][]cost, ways ...way) {
 func faster(measured [][]cost, than int) float64 {
 	took, _ := results(measured)
 	return median(ratios(took[than], took[0]))
+}
+
+// cheaper is the same by processor time of the server.
+func cheaper(measured [][]cost, than int) float64 {
+	_, server := results(measured)
+	return median(quotients(server[than], server[0]))
 }
 
 // openService opens the workers on a database, as the server runs them, with a queue that works no jobs.

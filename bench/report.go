@@ -81,6 +81,14 @@ func ratios(of, to []time.Duration) []float64 {
 	return out
 }
 
+func quotients(of, to []float64) []float64 {
+	out := make([]float64, len(of))
+	for i := range of {
+		out[i] = of[i] / max(to[i], clockTick)
+	}
+	return out
+}
+
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3f s", d.Seconds()) }
 
 func milliseconds(d time.Duration) string {

@@ -17,14 +17,11 @@ type round[T any] struct {
 	others float64
 }
 
-// rounds measures until it has as many undisturbed rounds as wanted, and three times as many at most. It returns the
+// rounds measures until it has as many undisturbed rounds as wanted, and l.tries times as many at most. It returns the
 // least disturbed ones, in the order of time, and a sentence about them.
 func rounds[T any](l *lab, wanted int, measure func(round int) (T, float64, error)) ([]T, string, error) {
 	var all []round[T]
-	limit, undisturbed := 3*wanted, 0
-	if l.quick {
-		limit = wanted
-	}
+	limit, undisturbed := l.tries*wanted, 0
 	for len(all) < limit && undisturbed < wanted {
 		result, others, err := measure(len(all))
 		if err != nil {
