@@ -66,6 +66,7 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 		return err
 	}
 	i.closers = append(i.closers, closeDatabases)
+	i.useReplicas(ctx, c)
 	if err := i.checkDatabases(ctx); err != nil {
 		return err
 	}
@@ -161,6 +162,8 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	for _, d := range i.databases {
 		err := checkMigrated(ctx, d)
 		switch {
+		case err == nil:
+			i.checkReplica(ctx, d)
 		case errors.Is(err, repo.ErrUnreachable):
 			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())
 		case errors.Is(err, repo.ErrNotMigrated):

@@ -38,6 +38,9 @@ type Template struct {
 //
 //	func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
 type Tests struct {
+	// Settings of the cluster win over our own.
+	Settings map[string]string
+
 	mu        sync.Mutex
 	cluster   *Cluster
 	failed    error
@@ -79,7 +82,7 @@ func (s *Tests) started() (*Cluster, error) {
 	if s.cluster == nil && s.failed == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*startTimeout)
 		defer cancel()
-		s.cluster, s.failed = Start(ctx, Config{Ephemeral: true})
+		s.cluster, s.failed = Start(ctx, Config{Ephemeral: true, Settings: s.Settings})
 	}
 	return s.cluster, s.failed
 }

@@ -129,9 +129,11 @@ WITH candidates AS MATERIALIZED (
 )
 SELECT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
 
-// GroupCandidates reads the ids behind after of up to limit namespaces that may be due, in order.
+// GroupCandidates reads the ids behind after of up to limit namespaces that may be due, in order: [Database.DueGroups]
+// decides which of them are.
 func (d *Database) GroupCandidates(ctx context.Context, s GroupStores, a Adjournment, after int64, limit int, l Limits) ([]int64, error) {
-	return boundedRows(ctx, d, "find groups that may be due", l, pgx.RowTo[int64], s.fill(groupCandidatesSQL), a.args(after, limit)...)
+	ids, _, err := candidateRows(ctx, d, "find groups that may be due", l, pgx.RowTo[int64], s.fill(groupCandidatesSQL), a.args(after, limit)...)
+	return ids, err
 }
 
 // DueGroup is a group whose mark is due, or whose removal has begun.

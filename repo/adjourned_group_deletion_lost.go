@@ -41,7 +41,8 @@ func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l 
 		ID   int64
 		Lost bool
 	}
-	groups, err := boundedRows(ctx, d, "look for lost marks", l, pgx.RowToStructByPos[group], s.fill(lostMarksSQL), after, groupPage)
+	groups, err := confirmedRows(ctx, d, "look for lost marks", l, pgx.RowToStructByPos[group],
+		func(g group) bool { return g.Lost }, s.fill(lostMarksSQL), after, groupPage)
 	for _, g := range groups {
 		if next = g.ID; g.Lost {
 			lost = append(lost, g.ID)
@@ -59,6 +60,8 @@ type OddSchedule struct {
 	DetailsDate, DetailsUser string
 	differs                  bool
 }
+
+func (o OddSchedule) odd() bool { return o.NoGroup || o.differs }
 
 // oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT keeps the joins look-ups.
 const oddSchedulesSQL = `
@@ -79,12 +82,12 @@ FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM p
 // OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and the id with which to
 // go on, 0 at the end.
 func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64, l Limits) (odd []OddSchedule, next int64, err error) {
-	rows, err := boundedRows(ctx, d, "compare the stores of marks", l, func(row pgx.CollectableRow) (o OddSchedule, err error) {
+	rows, err := confirmedRows(ctx, d, "compare the stores of marks", l, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser, &o.DetailsDate, &o.DetailsUser, &o.differs)
 		return o, err
-	}, s.fill(oddSchedulesSQL), after, groupPage)
+	}, OddSchedule.odd, s.fill(oddSchedulesSQL), after, groupPage)
 	for _, o := range rows {
-		if next = o.GroupID; o.NoGroup || o.differs {
+		if next = o.GroupID; o.odd() {
 			odd = append(odd, o)
 		}
 	}
@@ -111,7 +114,7 @@ FROM judged`
 // GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost marks are not counted.
 func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
-	err = d.bounded(ctx, "count marked groups", l, []any{&b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt},
+	_, err = d.candidateRow(ctx, "count marked groups", l, []any{&b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt},
 		s.fill(groupBacklogSQL), a.args(backlogCap)...)
 	if oldest != nil {
 		b.OldestAt = *oldest

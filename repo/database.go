@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/exaring/otelpgx"
@@ -18,23 +19,43 @@ type Database struct {
 	pool *pgxpool.Pool
 	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
 	prepares bool
+	// replica is nil if none is configured.
+	replica *replica
+	lag     lagMeter
 }
 
-// maxConns of a database's pool; the URL's pool_max_conns wins.
-const maxConns = 10
+// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a run at work (that of
+// loose_foreign_keys_cleanup with two statements at a time, and each with the renewal of its lease and its heartbeat), six
+// jobs are worked at a time, River fetches and completes them on connections of its own, and RPCs come on top. Waiting for
+// a connection would cost a lease.
+const maxConns = 20
+
+// minConns: a migration holds its lock on one connection and works on another.
+const minConns = 2
+
+// connectPatience is how long a connection may take, unless the URL says connect_timeout.
+const connectPatience = 5 * time.Second
 
 // Open prepares the connections to a database; it does not connect. The error names what is wrong with the URL and
 // never contains a password.
 func Open(ctx context.Context, name, url string) (*Database, error) {
+	return open(ctx, name, "databases."+name+".url", url, maxConns, connectPatience)
+}
+
+// open prepares at most so many connections by the URL of a configuration key.
+func open(ctx context.Context, name, key, url string, conns int32, patience time.Duration) (*Database, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("databases.%s.url: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	if config.MaxConns < maxConns {
-		config.MaxConns = maxConns
+	if !strings.Contains(url, "pool_max_conns") {
+		config.MaxConns = conns
+	}
+	if config.MaxConns < minConns {
+		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least", key, config.MaxConns, minConns)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = 5 * time.Second
+		config.ConnConfig.ConnectTimeout = patience
 	}
 	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
 		config.ConnConfig.RuntimeParams["application_name"] = "caretaker"
@@ -42,13 +63,18 @@ func Open(ctx context.Context, name, url string) (*Database, error) {
 	config.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithDisableSQLStatementInAttributes())
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("databases.%s.url: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	return &Database{Name: name, pool: pool, prepares: config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}, nil
 }
 
 // Close waits for the statements in flight and closes the connections.
-func (d *Database) Close() { d.pool.Close() }
+func (d *Database) Close() {
+	d.pool.Close()
+	if d.replica != nil {
+		d.replica.Close()
+	}
+}
 
 // Ping says whether the database answers.
 func (d *Database) Ping(ctx context.Context) error {

@@ -73,9 +73,11 @@ WHERE q.consume_after <= $1
 ORDER BY {kind} <> 0, q.consume_after, q.id
 LIMIT $2`
 
-// DueMigrations are the rows that were due at an instant, at most limit, in the order in which they are worked.
+// DueMigrations are the rows that were due at an instant, at most limit, in the order in which they are worked. They are
+// candidates: [Database.GhostTarget] looks at each again.
 func (d *Database) DueMigrations(ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits) ([]GhostMigration, error) {
-	return boundedRows(ctx, d, "read the queue of users", l, pgx.RowToStructByPos[GhostMigration], q.fill(dueMigrationsSQL), at, limit)
+	due, _, err := candidateRows(ctx, d, "read the queue of users", l, pgx.RowToStructByPos[GhostMigration], q.fill(dueMigrationsSQL), at, limit)
+	return due, err
 }
 
 // GhostTarget is a user who is to be deleted, as the row says when its turn comes.
@@ -186,7 +188,7 @@ FROM (
 func (d *Database) GhostBacklog(ctx context.Context, q GhostQueue, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
-	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt}, q.fill(ghostBacklogSQL), backlogCap+1)
+	_, err := d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt}, q.fill(ghostBacklogSQL), backlogCap+1)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

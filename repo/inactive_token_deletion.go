@@ -119,15 +119,22 @@ const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expir
     OR t.expires_at <= $1::date AND t.expires_at >= $2::date
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
 
-// inactiveBotsSQL judges a range of bots: those of type 6, as rows are compared so that no index but the one on both
-// columns will do, and not everybody is read to find the bots. The tokens of each are probed, the newest first, as it is
-// the one that most likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there
-// are. $4 is the cursor, $5 the size of the range.
+const (
+	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but the one on both columns
+	// will do, and not everybody is read to find the bots. $4 is the cursor, $5 the size of the range.
+	botRangeSQL = `(SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5)`
+
+	// botListSQL are the bots $5 of the range behind $4 that a replica takes for inactive.
+	botListSQL = `(SELECT id FROM users WHERE id = ANY ($5::bigint[]) AND user_type = 6)`
+)
+
+// inactiveBotsSQL judges bots. The tokens of each are probed, the newest first, as it is the one that most likely keeps
+// its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there are.
 const inactiveBotsSQL = `
 WITH judged AS MATERIALIZED (
   SELECT count(*) AS examined, max(p.id) AS last, array_agg(p.id) FILTER (WHERE NOT EXISTS (
       SELECT FROM personal_access_tokens t WHERE t.user_id = p.id AND ` + keepsBotSQL + ` ORDER BY t.id DESC OFFSET 0)) AS idle
-  FROM (SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5) p
+  FROM {bots} p
 ),
 due AS MATERIALIZED (
   SELECT i.id, (SELECT {organization} FROM users u WHERE u.id = i.id) AS organization_id
@@ -152,7 +159,12 @@ type BotRange struct {
 	Inactive, Organizations []int64
 }
 
-// InactiveBots judges up to limit bots with ids above after.
+func (r *BotRange) columns() []any {
+	return []any{&r.Examined, &r.Last, &r.More, &r.Inactive, &r.Organizations}
+}
+
+// InactiveBots judges up to limit bots with ids above after. What a replica says of them is only where to look: those that
+// it takes for inactive are judged again on the primary, and so is the end of the bots.
 func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules TokenRules, after int64, limit int, l Limits) (r BotRange, err error) {
 	organization, ghosts := "0::bigint", noGhostsSQL
 	if f.organizations {
@@ -161,8 +173,20 @@ func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules Token
 	if f.ghosts != "" {
 		ghosts = quote(f.ghosts)
 	}
-	sql := fill(inactiveBotsSQL, "{organization}", organization, "{ghosts}", ghosts)
-	err = d.bounded(ctx, "look for inactive bots", l, []any{&r.Examined, &r.Last, &r.More, &r.Inactive, &r.Organizations}, sql, rules.args(after, limit)...)
+	statement := func(bots string) string {
+		return fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization, "{ghosts}", ghosts)
+	}
+	const operation = "look for inactive bots"
+	stale, err := d.candidateRow(ctx, operation, l, r.columns(), statement(botRangeSQL), rules.args(after, limit)...)
+	switch {
+	case err != nil || !stale:
+	case !r.More:
+		err = d.bounded(ctx, operation, l, r.columns(), statement(botRangeSQL), rules.args(after, limit)...)
+	case len(r.Inactive) > 0:
+		var again BotRange
+		err = d.bounded(ctx, operation, l, again.columns(), statement(botListSQL), rules.args(after, r.Inactive)...)
+		r.Inactive, r.Organizations = again.Inactive, again.Organizations
+	}
 	return r, err
 }
 

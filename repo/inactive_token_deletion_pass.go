@@ -171,7 +171,7 @@ func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, err e
 		Waits     bool
 		ReadAt    time.Time
 	}
-	passes, err := boundedRows(ctx, d, "count the backlog", l, pgx.RowToStructByPos[row], tokenBacklogSQL, backlogCap+1)
+	passes, _, err := candidateRows(ctx, d, "count the backlog", l, pgx.RowToStructByPos[row], tokenBacklogSQL, backlogCap+1)
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
 		if !p.Waits {

@@ -146,6 +146,6 @@ WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @>
 // CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any), that used up their
 // attempts. They are kept for 30 days.
 func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
-	err = d.queryRow(ctx, "count discarded jobs", []any{&n}, countDiscardedJobsSQL, kind, args)
+	_, err = d.candidateRow(ctx, "count discarded jobs", Limits{Statement: statementTimeout}, []any{&n}, countDiscardedJobsSQL, kind, args)
 	return n, err
 }

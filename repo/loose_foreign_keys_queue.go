@@ -167,7 +167,7 @@ FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) p
 func (d *Database) QueueBacklog(ctx context.Context, q Queue, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
-	err := d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
+	_, err := d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
 		fill(queueBacklogSQL, "{queue}", q.sql), backlogCap+1)
 	if oldest != nil {
 		b.OldestAt = *oldest

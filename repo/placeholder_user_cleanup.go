@@ -35,11 +35,14 @@ const eligibleForDeletionSQL = `
    ORDER BY id LIMIT $5)
   ORDER BY id LIMIT $5`
 
+// foundPlaceholdersSQL stands in for it when a replica has found the ids $4.
+const foundPlaceholdersSQL = `SELECT id FROM unnest($4::bigint[]) AS found (id)`
+
 // claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked are left for the
 // next run; the condition is repeated under the lock, so that no row is ever counted twice. The first column is the
 // last id looked at, claimed or not.
 const claimPlaceholdersSQL = `
-WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
+WITH eligible_for_deletion AS MATERIALIZED ({eligible}
 ),
 free AS MATERIALIZED (
   SELECT d.id FROM import_placeholder_user_details d
@@ -68,15 +71,46 @@ type PlaceholderClaim struct {
 	Exhausted []int64
 }
 
-// ClaimPlaceholders counts an attempt for up to limit eligible details behind an id and queues their jobs, in one fenced
+// PlaceholderPage is where to look for the next details to claim: up to limit of those behind an id or, if a replica has
+// found some, these ids.
+type PlaceholderPage struct {
+	after int64
+	limit int
+	found []int64
+}
+
+const findPlaceholdersSQL = `SELECT id FROM (` + eligibleForDeletionSQL + `) eligible_for_deletion ORDER BY id`
+
+// PlaceholderPage looks on the replica for up to limit eligible details behind an id. Where the primary has to be read, or
+// the replica knows of none, it is left to the claim, which finds and claims in one statement.
+func (d *Database) PlaceholderPage(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) PlaceholderPage {
+	page := PlaceholderPage{after: after, limit: limit}
+	d.onReplica(ctx, "find placeholder users", l, findPlaceholdersSQL, rules.args(after, limit), func(results pgx.BatchResults) (err error) {
+		rows, _ := results.Query()
+		page.found, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	return page
+}
+
+// claim is the statement for the page, and its parameters.
+func (p PlaceholderPage) claim(rules PlaceholderRules) (sql string, args []any) {
+	if len(p.found) > 0 {
+		return fill(claimPlaceholdersSQL, "{eligible}", foundPlaceholdersSQL), rules.args(p.found)
+	}
+	return fill(claimPlaceholdersSQL, "{eligible}", eligibleForDeletionSQL), rules.args(p.after, p.limit)
+}
+
+// ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in one fenced
 // transaction. The job of the row with index i in the run, of which this page's first has the index first, starts at
 // T + i × interval.
-func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules PlaceholderRules, after int64, limit int,
+func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules PlaceholderRules, page PlaceholderPage,
 	queue JobQueue, origin Job, first int, interval time.Duration, l Limits,
 ) (claim PlaceholderClaim, err error) {
 	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(tx pgx.Tx) error {
 		claim = PlaceholderClaim{}
-		rows, err := tx.Query(ctx, claimPlaceholdersSQL, rules.args(after, limit)...) //nolint:rowserrcheck // ForEachRow returns it
+		sql, args := page.claim(rules)
+		rows, err := tx.Query(ctx, sql, args...) //nolint:rowserrcheck // ForEachRow returns it
 		if err != nil {
 			return err
 		}
@@ -139,7 +173,7 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
 // PlaceholderBacklog counts the details without a namespace (placeholder_user_cleanup.md section 7).
 func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
-	err = d.bounded(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
+	_, err = d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
 		placeholderBacklogSQL, rules.args(int64(-1<<63), backlogCap+1)...)
 	if oldest != nil {
 		b.OldestAt = *oldest

@@ -14,7 +14,7 @@ var fragments = []string{
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
+	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "settingsSourceSQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "swiftBoundSQL", "swiftFirstSQL", "swiftGuardSQL", "swiftRangeSQL", "swiftSQL", "takeSQL",
 }
@@ -38,6 +38,7 @@ var fillings = map[string]string{
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}":      "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",
+	"{bots}": "botRangeSQL", "{eligible}": "eligibleForDeletionSQL",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",
 	// Jobs.

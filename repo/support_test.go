@@ -17,7 +17,14 @@ import (
 
 var databases devdb.Tests
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+// replicated is a cluster for tests with a standby, which streams what all of them write.
+var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
+
+func TestMain(m *testing.M) { os.Exit(databases.Run(onReplicated{m})) }
+
+type onReplicated struct{ tests *testing.M }
+
+func (r onReplicated) Run() int { return replicated.Run(r.tests) }
 
 // migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
 func migrated(schema string) devdb.Template {

@@ -3,6 +3,8 @@ package service
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +55,9 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 		// What is read is for others too: this caller may go away.
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
 		defer cancel()
-		fresh, remark, err := w.backlog(ctx, d)
+		reader := d.Reader(w.leaseName(d), 0)
+		fresh, remark, err := w.backlog(repo.ReadBy(ctx, reader), d)
+		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
 		e.readAt, e.failure = time.Now(), err
 		if err == nil {
 			e.backlog, e.remark, e.known = fresh, remark, true
@@ -63,6 +67,18 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 		return e.backlog, "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures", e.known
 	}
 	return e.backlog, e.remark, e.known
+}
+
+// readRemark says where a backlog was read, if there was a choice.
+func readRemark(reader *repo.Reader, d *repo.Database) string {
+	switch from, why := reader.Source(); {
+	case from == "":
+		return ""
+	case why == "":
+		return "backlog of " + d.Name + " read from its " + from
+	default:
+		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
+	}
 }
 
 func (b *backlogs) entry(key backlogKey) *backlogEntry {

@@ -29,6 +29,7 @@ type execution struct {
 	metrics *metrics
 	tracer  trace.Tracer
 	leases  *leaseSet
+	reader  *repo.Reader
 	started time.Time
 	cancel  context.CancelCauseFunc
 	// begun closes when the lease is taken, done when the run has ended or was refused.
@@ -96,6 +97,7 @@ func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Lim
 	if err := x.Stopped(); err != nil {
 		return err
 	}
+	defer x.reader.Wrote(d)
 	return x.leases.write(ctx, d, limits, do)
 }
 

@@ -84,8 +84,9 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 	for {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
+			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
 			return x.Write(ctx, p.main, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, last, p.config.BatchSize, p.queue, x.origin(ctx), index, p.config.Interval, l)
+				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.origin(ctx), index, p.config.Interval, l)
 				return err
 			})
 		}, attribute.Int64("maintenance.after_id", last))

@@ -189,6 +189,7 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 		return err
 	}
 	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
+	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
 	return nil
 }
 
@@ -202,7 +203,7 @@ func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "time", run.StartedAt, "dry_run", x.DryRun)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := s.keepAlive(background, x)
-	err := guarded(func() error { return x.worker.work(ctx, x) })
+	err := guarded(func() error { return x.worker.work(repo.ReadBy(ctx, x.reader), x) })
 	stopBackground()
 	<-ended
 	if cause := context.Cause(ctx); cause != nil {
@@ -210,6 +211,9 @@ func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 	}
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+		if err := x.reader.Remember(clean); err != nil {
+			x.Log.WarnContext(ctx, "last write not remembered, the next run waits for the replica", "error", err)
+		}
 		if err := x.leases.release(clean); err != nil {
 			x.Log.WarnContext(ctx, "lease not released, it expires by itself", "error", err)
 		}
@@ -244,6 +248,10 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error, 
 	}
 	for key, n := range run.Counts {
 		attrs = append(attrs, key, n)
+	}
+	if from, _ := x.reader.Source(); from != "" {
+		attrs = append(attrs, "read_from", from)
+		span.SetAttributes(attribute.String("maintenance.read_from", from))
 	}
 	level := slog.LevelInfo
 	if run.State == repo.RunFailed {

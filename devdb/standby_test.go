@@ -1,0 +1,67 @@
+package devdb
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// standbyOf starts a cluster with a standby.
+func standbyOf(t *testing.T) (primary, standby *Cluster) {
+	t.Helper()
+	primary = start(t, Config{Ephemeral: true, Settings: map[string]string{"synchronous_commit": "on"}})
+	standby, err := primary.Standby(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return primary, standby
+}
+
+// becomes waits for the first row of a query.
+func becomes(t *testing.T, url, sql, want string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		got := column(t, url, sql)[0]
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %s, want %s", sql, got, want)
+		}
+	}
+}
+
+func TestStandby_FollowsItsPrimary(t *testing.T) {
+	t.Parallel()
+	primary, standby := standbyOf(t)
+	run(t, primary.URL("postgres"), "CREATE TABLE t AS SELECT 1 AS n")
+	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM pg_class WHERE relname = 't'", "1")
+	run(t, standby.URL("postgres"), "SELECT pg_wal_replay_pause()")
+	becomes(t, standby.URL("postgres"), "SELECT pg_get_wal_replay_pause_state()", "paused")
+	run(t, primary.URL("postgres"), "INSERT INTO t VALUES (2)")
+	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "1")
+	run(t, standby.URL("postgres"), "SELECT pg_wal_replay_resume()")
+	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "2")
+	if got := column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0]; got != "true" {
+		t.Error("the standby is none")
+	}
+}
+
+func TestStandby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
+	t.Parallel()
+	primary, standby := standbyOf(t)
+	if err := standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if waits(t.Context(), 10*time.Second, func() bool { return !answers(standby.URL("postgres")) }); answers(standby.URL("postgres")) {
+		t.Error("the standby still answers")
+	}
+	if !answers(primary.URL("postgres")) {
+		t.Error("the primary is gone too")
+	}
+}

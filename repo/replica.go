@@ -1,0 +1,198 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// replica is the read replica of a database: its connections, and what is known of its state.
+type replica struct {
+	*Database
+	logger *slog.Logger
+
+	mu sync.Mutex
+	// shunned is until when it is not asked; trouble is why, in words that are said once, "" if nothing is wrong with it.
+	shunned time.Time
+	why     string
+	trouble string
+}
+
+const (
+	// replicaConns are few: only reads of candidates and backlogs go there.
+	replicaConns = 4
+	// replicaPatience is how long a connection to it may take. The primary can be read instead.
+	replicaPatience = 2 * time.Second
+	// shunTime is for how long a replica in trouble is left alone, lagTime one that is behind.
+	shunTime = 10 * time.Second
+	lagTime  = time.Second
+)
+
+// UseReplica lets reads that only find candidates, or feed a backlog figure, go to a read replica of the database. It
+// must be called before the database is used; it does not connect. Where the replica cannot be read the primary is, and
+// the logger hears of each change. The error names what is wrong with the URL and never contains a password.
+func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
+	opened, err := open(ctx, d.Name+" (replica)", "databases."+d.Name+".replica_url", url, replicaConns, replicaPatience)
+	if err != nil {
+		return err
+	}
+	d.replica = &replica{Database: opened, logger: logger.With("database", d.Name)}
+	return nil
+}
+
+// position is a place in the write-ahead log of a cluster: timeline and LSN, and the cluster's identity.
+type position struct {
+	system   int64
+	timeline int32
+	lsn      string
+}
+
+// replicaStateSQL judges a server: is it a standby, of the cluster $1, on its timeline $2, and has it replayed $3? A
+// standby's timeline is known from the log that it receives, where we may see that, else as of the pages it has written.
+const replicaStateSQL = `
+SELECT pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()) = $1::bigint,
+  greatest((SELECT timeline_id FROM pg_control_checkpoint()), (SELECT min_recovery_end_timeline FROM pg_control_recovery()),
+    (SELECT received_tli FROM pg_stat_wal_receiver LIMIT 1)) = $2::integer,
+  coalesce(pg_last_wal_replay_lsn() >= $3::text::pg_lsn, false)`
+
+// replicaState is a row of replicaStateSQL.
+type replicaState struct{ standby, same, timeline, replayed bool }
+
+func (p position) args() []any { return []any{p.system, p.timeline, p.lsn} }
+
+func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.timeline, &s.replayed} }
+
+// trouble says what is wrong with a server as a replica, "" if nothing is. To be behind is no trouble.
+func (s *replicaState) trouble() string {
+	switch {
+	case !s.same:
+		return "it belongs to another cluster than the primary"
+	case !s.standby:
+		return "it is no standby, it has been promoted or never was one"
+	case !s.timeline:
+		return "it follows another timeline than the primary"
+	}
+	return ""
+}
+
+// behind is why a replica in order cannot be read yet.
+const behind = "it has not replayed the last write yet"
+
+const replicaCheckSQL = `
+SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
+  pg_current_wal_insert_lsn()::text`
+
+// CheckReplica says what is wrong with the database's replica at present, if there is one. To be behind is not wrong.
+func (d *Database) CheckReplica(ctx context.Context) error {
+	if d.replica == nil {
+		return nil
+	}
+	var now position
+	if err := d.queryRow(ctx, "read the position of the log", []any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL); err != nil {
+		return err
+	}
+	var state replicaState
+	err := d.replica.queryRow(ctx, "look at the replica", state.columns(), replicaStateSQL, now.args()...)
+	if trouble := state.trouble(); err == nil && trouble != "" {
+		return fmt.Errorf("databases.%s.replica_url: %s", d.Name, trouble)
+	}
+	return err
+}
+
+// left says why the replica is to be left alone for now, "" if it may be asked.
+func (r *replica) left() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Now().Before(r.shunned) {
+		return r.why
+	}
+	return ""
+}
+
+// shun leaves the replica alone for a while because of some trouble with it, which it returns. It is logged when that is
+// news.
+func (r *replica) shun(ctx context.Context, trouble string, err error) string {
+	if ctx.Err() != nil {
+		// The caller has lost patience, which says nothing about the replica.
+		return trouble
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shunned, r.why = time.Now().Add(shunTime), trouble
+	if r.trouble != trouble {
+		r.trouble = trouble
+		r.logger.WarnContext(ctx, "replica not read, the primary is", "reason", trouble, "error", err)
+	}
+	return trouble
+}
+
+// wait leaves the replica alone for a moment because it is behind, which is no news.
+func (r *replica) wait() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shunned, r.why = time.Now().Add(lagTime), behind
+	return behind
+}
+
+// praise says that the replica has been read.
+func (r *replica) praise(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.trouble != "" {
+		r.trouble = ""
+		r.logger.InfoContext(ctx, "replica is read again")
+	}
+}
+
+// ask runs one query on the replica, in one round trip with the question whether it may be read. It returns why the
+// query's rows were not read, "" if they were; then the primary has to be. Whatever goes wrong with a replica is no error.
+func (r *replica) ask(ctx context.Context, operation string, l Limits, want position, sql string, args []any, read func(pgx.BatchResults) error) (why string) {
+	patience := l.Statement + time.Second
+	if end, bounded := ctx.Deadline(); bounded {
+		// The primary may have to be read in what is left.
+		patience = min(patience, time.Until(end)/2)
+	}
+	if patience <= 0 {
+		return "there was no time left for it"
+	}
+	hurried, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
+	defer cancel()
+	// A standby refuses to be told that a transaction may write.
+	l.ReadOnly = true
+	var state replicaState
+	err := r.pipelined(hurried, operation, l, []statement{{replicaStateSQL, want.args()}, {sql, args}}, func(results pgx.BatchResults) error {
+		err := results.QueryRow().Scan(state.columns()...)
+		if err == nil && state.trouble() == "" && state.replayed {
+			err = read(results)
+		}
+		return err
+	})
+	if err != nil {
+		return r.shun(ctx, reasonOf(err), err)
+	}
+	if trouble := state.trouble(); trouble != "" {
+		return r.shun(ctx, trouble, nil)
+	}
+	if !state.replayed {
+		return r.wait()
+	}
+	r.praise(ctx)
+	return ""
+}
+
+// reasonOf is what is wrong with a replica that answers with an error.
+func reasonOf(err error) string {
+	var refused *Error
+	switch {
+	case !errors.As(err, &refused) || refused.Class() == ClassUnreachable:
+		return "it cannot be reached"
+	case refused.Class() == ClassTimeout || refused.Class() == ClassLock:
+		return "it is too slow, or cancels the query because of what it replays"
+	}
+	return "it refuses the query: " + refused.Condition()
+}

@@ -1,0 +1,234 @@
+package repo
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Reader decides where one run of a worker, or a look at its backlog, finds its candidates (spec/README.md section 4): on
+// the replica once that has replayed the last write of this worker in this database, else on the primary. The methods of
+// this package that only find candidates or count a backlog ask the reader of their context; all others, and all without
+// one, read the primary.
+//
+// The last write of a run that has ended is where the log stood at its end, kept in maintenance.replica_positions with
+// the lease's name and epoch. A run that died has left none for its epoch: then the log as it stands now counts.
+type Reader struct {
+	database *Database
+	name     string
+	epoch    int64
+
+	mu sync.Mutex
+	// wrote: the run has written. known: want is the worker's last write. recent: that is the end of the log just now.
+	wrote, known, recent bool
+	want                 position
+	// places are where has been read; why is the reason for which the primary was last chosen.
+	places []string
+	why    string
+}
+
+// Where a [Reader] has read.
+const (
+	fromPrimary = "primary"
+	fromReplica = "replica"
+)
+
+// Reader is for the run that holds the lease with this name and epoch in this database or, with epoch 0, for a look at
+// what waits for its worker. Without a replica it is nil, which its methods know.
+func (d *Database) Reader(name string, epoch int64) *Reader {
+	if d.replica == nil {
+		return nil
+	}
+	return &Reader{database: d, name: name, epoch: epoch}
+}
+
+// reading is the key of a context's Reader.
+type reading struct{}
+
+// ReadBy lets a reader, or with nil none, decide where methods read that are called with the context returned.
+func ReadBy(ctx context.Context, r *Reader) context.Context {
+	if r == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, reading{}, r)
+}
+
+// Wrote tells the reader that the run has written, or may have, in a database.
+func (r *Reader) Wrote(d *Database) {
+	if r == nil || r.database != d {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrote, r.known = true, false
+}
+
+// Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and why the primary was
+// last chosen.
+func (r *Reader) Source() (places, why string) {
+	if r == nil {
+		return "", ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.places, ", "), r.why
+}
+
+// note remembers where has been read.
+func (r *Reader) note(place, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.why = why
+	if i, found := slices.BinarySearch(r.places, place); !found {
+		r.places = slices.Insert(r.places, i, place)
+	}
+}
+
+// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the run before it.
+const rememberSQL = `
+INSERT INTO maintenance.replica_positions AS p (name, epoch, timeline, lsn)
+SELECT $1::text, $2::bigint, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer, pg_current_wal_insert_lsn()
+ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.timeline,
+  lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
+WHERE p.epoch < EXCLUDED.epoch`
+
+// Remember keeps the run's last write for the next run. It is called once, when the run writes no more and before its
+// lease is given back; a run that dies before has not remembered, which the next one sees.
+func (r *Reader) Remember(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	wrote := r.wrote
+	r.mu.Unlock()
+	_, err := r.database.exec(ctx, "remember the last write", rememberSQL, r.name, r.epoch, wrote)
+	return err
+}
+
+// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known: the run with the
+// epoch $2 looks for what the one before it has left, a look at the backlog ($2 = 0) for what the last one has.
+const lastWriteSQL = `
+SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((
+  SELECT p.lsn::text FROM maintenance.replica_positions p
+  WHERE p.name = $1 AND p.timeline = w.timeline AND CASE WHEN $2::bigint > 0 THEN p.epoch = $2 - 1 ELSE EXISTS (
+    SELECT FROM maintenance.leases l WHERE l.name = p.name AND l.epoch = p.epoch AND l.expires_at <= clock_timestamp()) END), '')
+FROM (SELECT pg_current_wal_insert_lsn() AS lsn,
+  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer AS timeline) w`
+
+// catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how long it is left alone
+// in between. Mostly it needs a few milliseconds.
+const (
+	catchUpTime  = 50 * time.Millisecond
+	catchUpPause = 5 * time.Millisecond
+)
+
+// ready finds out what the replica must have replayed, and if that was written just now, whether it has. why says why
+// the replica cannot be read, "" if it may be tried. It takes no round trip unless something was written since the last.
+func (r *Reader) ready(ctx context.Context) (want position, why string) {
+	replica := r.database.replica
+	if why := replica.left(); why != "" {
+		return want, why
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.known {
+		var last string
+		err := r.database.queryRow(ctx, "look up the last write",
+			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
+		if err != nil {
+			return want, "the last write could not be looked up"
+		}
+		if r.known, r.recent = true, true; last != "" && !r.wrote {
+			r.want.lsn, r.recent = last, false
+		}
+	}
+	if r.recent {
+		if why := replica.catchUp(ctx, r.want); why != "" {
+			return want, why
+		}
+		r.recent = false
+	}
+	return r.want, ""
+}
+
+// catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot be read.
+func (r *replica) catchUp(ctx context.Context, want position) string {
+	hurried, cancel := context.WithTimeoutCause(ctx, replicaPatience, ErrUnreachable)
+	defer cancel()
+	for end := time.Now().Add(catchUpTime); ; {
+		var state replicaState
+		if err := r.queryRow(hurried, "look at the replica", state.columns(), replicaStateSQL, want.args()...); err != nil {
+			return r.shun(ctx, reasonOf(err), err)
+		}
+		if trouble := state.trouble(); trouble != "" {
+			return r.shun(ctx, trouble, nil)
+		}
+		if state.replayed {
+			return ""
+		}
+		if time.Now().After(end) {
+			return r.wait()
+		}
+		select {
+		case <-hurried.Done():
+			return behind
+		case <-time.After(catchUpPause):
+		}
+	}
+}
+
+// candidate is underLimits for a query that only finds candidates or counts a backlog. stale says that a replica has
+// answered: whatever is decided by it must be looked at again on the primary.
+func (d *Database) candidate(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) (stale bool, err error) {
+	if d.onReplica(ctx, operation, l, sql, args, read) {
+		return true, nil
+	}
+	return false, d.underLimits(ctx, operation, l, sql, args, read)
+}
+
+// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows have been read.
+func (d *Database) onReplica(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) bool {
+	r, has := ctx.Value(reading{}).(*Reader)
+	if !has || r.database != d {
+		return false
+	}
+	want, why := r.ready(ctx)
+	if why == "" {
+		why = d.replica.ask(ctx, operation, l, want, sql, args, read)
+	}
+	if why != "" {
+		r.note(fromPrimary, why)
+		return false
+	}
+	r.note(fromReplica, "")
+	return true
+}
+
+// candidateRow is bounded for such a query, candidateRows boundedRows.
+func (d *Database) candidateRow(ctx context.Context, operation string, l Limits, into []any, sql string, args ...any) (stale bool, err error) {
+	return d.candidate(ctx, operation, l, sql, args, func(results pgx.BatchResults) error {
+		return results.QueryRow().Scan(into...)
+	})
+}
+
+// confirmedRows are candidateRows that are read again on the primary if there is one that matters.
+func confirmedRows[T any](ctx context.Context, d *Database, operation string, l Limits, scan pgx.RowToFunc[T], matters func(T) bool, sql string, args ...any) ([]T, error) {
+	rows, stale, err := candidateRows(ctx, d, operation, l, scan, sql, args...)
+	if err == nil && stale && slices.ContainsFunc(rows, matters) {
+		return boundedRows(ctx, d, operation, l, scan, sql, args...)
+	}
+	return rows, err
+}
+
+func candidateRows[T any](ctx context.Context, d *Database, operation string, l Limits, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, stale bool, err error) {
+	stale, err = d.candidate(ctx, operation, l, sql, args, func(results pgx.BatchResults) (err error) {
+		rows, _ := results.Query()
+		out, err = pgx.CollectRows(rows, scan)
+		return err
+	})
+	return out, stale, err
+}

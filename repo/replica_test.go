@@ -1,0 +1,141 @@
+package repo_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// pair is a database with a standby, and a plain connection to each. The database under test has the standby as its
+// replica; what is said about that goes to said.
+type pair struct {
+	*bench
+	standby *devdb.Cluster
+	mirror  *pgx.Conn
+	said    *bytes.Buffer
+}
+
+func newPair(t *testing.T, schema string) *pair {
+	t.Helper()
+	url := replicated.Clone(t, migrated(schema))
+	standby, err := replicated.Cluster(t).Standby(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	p := &pair{bench: &bench{T: t, url: url, sql: connect(t, url)}, standby: standby, said: &bytes.Buffer{}}
+	p.mirror = connect(t, p.mirrorURL())
+	p.Database = p.opened(url, p.mirrorURL())
+	return p
+}
+
+// opened is the database with another URL for itself, or for its replica.
+func (p *pair) opened(url, replica string) *repo.Database {
+	p.Helper()
+	d := open(p.T, url)
+	if err := d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))); err != nil {
+		p.Fatal(err)
+	}
+	return d
+}
+
+// mirrorURL is that of the database on the standby.
+func (p *pair) mirrorURL() string {
+	name, _, _ := strings.Cut(path.Base(p.url), "?")
+	return p.standby.URL(name)
+}
+
+// pause stops the standby's replay, replay lets it go on until it has caught up.
+func (p *pair) pause() {
+	p.Helper()
+	p.caughtUp()
+	p.onMirror(`SELECT pg_wal_replay_pause()`)
+	p.until(func() bool { return p.onMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
+}
+
+func (p *pair) replay() {
+	p.Helper()
+	p.onMirror(`SELECT pg_wal_replay_resume()`)
+	p.caughtUp()
+}
+
+func (p *pair) caughtUp() {
+	p.Helper()
+	written := p.value(`SELECT pg_current_wal_insert_lsn()`)
+	p.until(func() bool { return p.onMirror(`SELECT pg_last_wal_replay_lsn() >= '`+written+`'::pg_lsn`) == "true" })
+}
+
+func (p *pair) until(holds func() bool) {
+	p.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatal("waited for a minute")
+		}
+	}
+}
+
+// onMirror reads one value on the standby as text.
+func (p *pair) onMirror(sql string) (v string) {
+	p.Helper()
+	if err := p.mirror.QueryRow(p.Context(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func TestReplicaLag_IsThatOfTheConfiguredReplica(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "")
+	p.caughtUp()
+	if lag, known, err := p.ReplicaLag(t.Context()); err != nil || !known || lag.Time != 0 {
+		t.Errorf("in step: %+v, %v, %v", lag, known, err)
+	}
+	p.pause()
+	p.exec(`CREATE TABLE big AS SELECT generate_series(1, 1000) AS n`)
+	for range 2 {
+		lag, known, err := p.ReplicaLag(t.Context())
+		if err != nil || !known || lag.Bytes < 10_000 {
+			t.Errorf("while replay is paused: %+v, %v, %v", lag, known, err)
+		}
+	}
+	if lag, _, _ := p.ReplicaLag(t.Context()); lag.Time <= 0 {
+		t.Errorf("while replay is paused: %+v", lag)
+	}
+	p.replay()
+	if lag, known, err := p.ReplicaLag(t.Context()); err != nil || !known || lag.Time != 0 {
+		t.Errorf("in step again: %+v, %v, %v", lag, known, err)
+	}
+	if err := p.standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if lag, _, err := p.ReplicaLag(t.Context()); err == nil {
+		t.Errorf("of a replica that is gone: %+v", lag)
+	}
+}
+
+func TestReplicaLag_WithoutAReplicaIsThatOfTheStandbysThatThePrimaryShows(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "")
+	plain := open(t, p.url)
+	p.pause()
+	p.exec(`CREATE TABLE big AS SELECT generate_series(1, 1000) AS n`)
+	if lag, known, err := plain.ReplicaLag(t.Context()); err != nil || !known || lag.Bytes < 10_000 {
+		t.Errorf("%+v, %v, %v", lag, known, err)
+	}
+	if lag, known, err := newBench(t, "").ReplicaLag(t.Context()); err != nil || known {
+		t.Errorf("without any standby: %+v, %v, %v", lag, known, err)
+	}
+}
