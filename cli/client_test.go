@@ -35,6 +35,11 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(t, 0, "status", worker, "not configured")
 	r.want(t, 0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs")
 	r.want(t, 3, "run "+worker, "skipped", "repairs")
+	r.want(t, 0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
+	r.want(t, 3, "run "+worker, "skipped", "resume --all")
+	r.want(t, 0, "status", "all workers are paused by")
+	r.want(t, 0, "resume "+worker, "all workers are paused by")
+	r.want(t, 0, "resume *", "no pause of all workers is in force")
 	r.want(t, 0, "resume "+worker, "not configured")
 }
 
@@ -83,7 +88,7 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 
 func TestClient_UsageIsExit2(t *testing.T) {
 	for _, command := range []string{
-		"bogus", "run", "run a b", "status a b", "pause w", "pause w --reason r --for -1s", "pause w --reason r --for soon",
+		"bogus", "run", "run a b", "status a b", "pause w", "pause --reason r", "pause w --all --reason r", "pause w x --reason r", "resume", "resume w --all", "pause w --reason r --for -1s", "pause w --reason r --for soon",
 		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "watch", "lfk", "serve now",
 	} {
 		want(t, 2, command, "caretaker: ")

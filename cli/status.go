@@ -61,49 +61,6 @@ func lastRun(w *maintenancev1.WorkerStatus) string {
 	return state(w.GetLastRun()) + " " + at(w.GetLastRun().GetFinishedAt())
 }
 
-// pause pauses a worker.
-func (a *app) pause() *cobra.Command {
-	request := &maintenancev1.PauseWorkerRequest{}
-	var lasting lasting
-	command := &cobra.Command{
-		Use:   "pause WORKER --reason REASON [--for DURATION]",
-		Short: "Keep a worker from running, on every replica",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			request.Worker, request.Ttl = args[0], lasting.ttl()
-			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
-				answer, err := client.PauseWorker(ctx, request)
-				if err != nil {
-					return err
-				}
-				return a.show(answer, func() error { return a.describeWorkers([]*maintenancev1.WorkerStatus{answer.GetWorker()}) })
-			})
-		},
-	}
-	command.Flags().StringVar(&request.Reason, "reason", "", "why, for those who find the worker paused")
-	command.Flags().Var(&lasting, "for", "`duration` such as 30m or 8h; else until caretaker resume")
-	_ = command.MarkFlagRequired("reason")
-	return command
-}
-
-// resume ends a pause.
-func (a *app) resume() *cobra.Command {
-	return &cobra.Command{
-		Use:   "resume WORKER",
-		Short: "End a worker's pause",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
-				answer, err := client.ResumeWorker(ctx, &maintenancev1.ResumeWorkerRequest{Worker: args[0]})
-				if err != nil {
-					return err
-				}
-				return a.show(answer, func() error { return a.describeWorkers([]*maintenancev1.WorkerStatus{answer.GetWorker()}) })
-			})
-		},
-	}
-}
-
 // cancel asks a run to stop.
 func (a *app) cancel() *cobra.Command {
 	return &cobra.Command{

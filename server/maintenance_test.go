@@ -295,7 +295,7 @@ func TestPauseWorker_RefusesBadRequests(t *testing.T) {
 	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker}), "reason")
 	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: strings.Repeat("r", 501)}), "reason")
 	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "a\x00"}), "reason")
-	for _, ttl := range []*durationpb.Duration{{}, {Seconds: -1}, {Nanos: 1}, {Seconds: 1, Nanos: -1}} {
+	for _, ttl := range []*durationpb.Duration{{}, {Seconds: -1}, {Nanos: 1}, {Nanos: 999_999_999}, {Seconds: 1, Nanos: -1}, {Seconds: 366 * 86400}, {Seconds: 1 << 40}} {
 		f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r", Ttl: ttl}), "ttl")
 	}
 	f.failure(call(&maintenancev1.PauseWorkerRequest{Worker: "nobody", Reason: "r"}), codes.NotFound, "UNKNOWN_WORKER")
@@ -303,6 +303,26 @@ func TestPauseWorker_RefusesBadRequests(t *testing.T) {
 	f.failure(err, codes.NotFound, "UNKNOWN_WORKER")
 	_, err = f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{})
 	f.violates(err, "worker")
+}
+
+func TestPauseWorker_OfAllIsNamedInTheErrorsOfEach(t *testing.T) {
+	f := start(t)
+	paused, err := f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "*", Reason: "incident"})
+	if err != nil || paused.GetWorker().GetWorker() != "*" || paused.GetWorker().GetPaused().GetReason() != "incident" ||
+		paused.GetWorker().GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
+		t.Fatalf("got %v, %v", paused, err)
+	}
+	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
+	s := f.failure(err, codes.FailedPrecondition, "WORKER_PAUSED")
+	info, _ := s.Details()[0].(*errdetails.ErrorInfo)
+	if info.GetMetadata()["worker"] != worker || info.GetMetadata()["paused"] != "*" || !strings.Contains(s.Message(), "resume --all") {
+		t.Errorf("got %v, %v", err, info)
+	}
+	resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: "*"})
+	if err != nil || resumed.GetWorker().GetPaused() != nil || resumed.GetWorker().GetCondition() != maintenancev1.Condition_CONDITION_IDLE {
+		t.Errorf("got %v, %v", resumed, err)
+	}
+	f.run(&maintenancev1.RunBatchRequest{})
 }
 
 func TestFeatureFlags_AreSetAndListed(t *testing.T) {

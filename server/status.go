@@ -144,7 +144,7 @@ func leaseHeld(err *service.LeaseHeldError) failure {
 func workerPaused(err *service.WorkerPausedError) failure {
 	f := failure{
 		code: codes.FailedPrecondition, reason: "WORKER_PAUSED", message: err.Error(),
-		metadata: map[string]string{"worker": err.Worker, "by": err.Pause.By, "reason": err.Pause.Reason},
+		metadata: map[string]string{"worker": err.Worker, "by": err.Pause.By, "reason": err.Pause.Reason, "paused": err.Pause.Worker},
 	}
 	if !err.Pause.Until.IsZero() {
 		maps.Copy(f.metadata, map[string]string{"until": err.Pause.Until.UTC().Format(time.RFC3339Nano)})

@@ -43,18 +43,13 @@ func plain(field, text string) error {
 	return nil
 }
 
-// minTTL is the shortest pause: PostgreSQL would take less than a microsecond for none at all.
-const minTTL = time.Millisecond
-
 // fromTTL is 0 for a ttl that is not set.
 func fromTTL(ttl *durationpb.Duration) (time.Duration, error) {
 	if ttl == nil {
 		return 0, nil
 	}
-	if ttl.CheckValid() != nil || ttl.AsDuration() < minTTL {
-		return 0, &service.InvalidArgumentError{
-			Field: "ttl", Description: "must be positive; leave it out to pause until ResumeWorker",
-		}
+	if ttl.CheckValid() != nil || ttl.AsDuration() == 0 {
+		return 0, &service.InvalidArgumentError{Field: "ttl", Description: service.AllowedTTL}
 	}
 	return ttl.AsDuration(), nil
 }

@@ -57,6 +57,7 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 	}
 	k := &adjournedGroups{config: config, service: s}
 	s.jobs[repo.DestroyGroup{}.Kind()] = k.destroyGroup
+	s.owners[repo.DestroyGroup{}.Kind()] = ownedBy("adjourned_group_deletion")
 	return &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -39,15 +40,23 @@ type InvalidArgumentError struct{ Field, Description string }
 // Error names the field first.
 func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
 
-// WorkerPausedError says that a worker takes no new runs until it is resumed.
+// WorkerPausedError says that a worker takes no new runs until it, or [AllWorkers], whichever the pause is of, is resumed.
 type WorkerPausedError struct {
 	Worker string
 	Pause  repo.Pause
 }
 
-// Error says who paused it and why.
+// Error says what is paused, by whom, since when, why, and how to end that.
 func (e *WorkerPausedError) Error() string {
-	return fmt.Sprintf("%s is paused by %s: %s; end the pause with ResumeWorker", e.Worker, e.Pause.By, e.Pause.Reason)
+	what, how := e.Worker+" is", "ResumeWorker"
+	if e.Pause.Worker == AllWorkers {
+		what, how = "all workers are", "ResumeWorker * (caretaker resume --all)"
+	}
+	span := "since " + e.Pause.Since.UTC().Format(time.RFC3339)
+	if !e.Pause.Until.IsZero() {
+		span += " until " + e.Pause.Until.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", what, e.Pause.By, span, e.Pause.Reason, how)
 }
 
 // NotConfiguredError says what a worker lacks, and what to do about it.

@@ -57,6 +57,7 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 	k := &inactiveTokens{config: config, service: s, schema: &userSchema{service: s}}
 	s.jobs[repo.ContinueInactiveTokenDeletion{}.Kind()] = k.continuePass
 	s.jobs[repo.DeleteUser{}.Kind()] = (&userDeletion{s, k.schema}).work
+	s.owners[repo.DeleteUser{}.Kind()] = deletionOwner
 	k.worker = &worker{
 		name:       "inactive_token_deletion",
 		config:     config.WorkerConfig,

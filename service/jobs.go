@@ -70,16 +70,22 @@ type jobExecution struct {
 	JobRequest
 	Log     *slog.Logger
 	started time.Time
+	// look says what holds the job at this moment, nil: nothing; hold is what did.
+	look func() *hold
+	hold *hold
 }
 
-// Left is the time until the attempt must snooze; none when the process is about to end.
+// Left is the time until the attempt must snooze; none when the process is about to end, or the job is held.
 func (j *jobExecution) Left() time.Duration {
 	select {
 	case <-j.Stopping:
 		return 0
 	default:
-		return jobSlice - time.Since(j.started)
 	}
+	if j.held() {
+		return 0
+	}
+	return jobSlice - time.Since(j.started)
 }
 
 // origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
@@ -144,7 +150,15 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 			result, err = JobResult{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return work(ctx, j)
+	j.look = func() *hold { return s.hold(ctx, j) }
+	if j.held() {
+		return j.hold.putBack(JobResult{}), nil
+	}
+	result, err = work(ctx, j)
+	if err == nil && result.Snooze > 0 && j.hold != nil {
+		result = j.hold.putBack(result)
+	}
+	return result, err
 }
 
 // RescueJobs lets jobs be tried again whose attempt began longer ago than any attempt lasts: the process that worked

@@ -58,6 +58,7 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 	p := &placeholderUserCleanup{config: config, main: s.main, queue: s.queue}
 	job := &placeholderDeletion{databases: s.databases, queue: s.queue}
 	s.jobs[repo.DeletePlaceholderUser{}.Kind()] = job.work
+	s.owners[repo.DeletePlaceholderUser{}.Kind()] = ownedBy("placeholder_user_cleanup")
 	return &worker{
 		name:       "placeholder_user_cleanup",
 		config:     config.WorkerConfig,

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -119,7 +120,10 @@ type Service struct {
 	metrics      *metrics
 	workers      []*worker
 	// jobs are what the deferred jobs do, by kind.
-	jobs     map[string]jobWork
+	jobs map[string]jobWork
+	// owners say, by kind, with the pause of which worker a job waits.
+	owners   map[string]func(json.RawMessage) string
+	pauses   *recentPauses
 	queue    repo.JobQueue
 	backlogs *backlogs
 	// sizes are those of sweeps and bounded removal, whichever worker they are for.
@@ -144,7 +148,8 @@ func New(c Config) (*Service, error) {
 	}
 	s := &Service{
 		main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
-		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
+		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{},
+		owners: map[string]func(json.RawMessage) string{}, pauses: &recentPauses{main: c.Databases[0]}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		active: map[*execution]struct{}{}, stopping: make(chan struct{}),
 	}
 	s.idle = sync.NewCond(&s.mu)

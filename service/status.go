@@ -110,9 +110,11 @@ func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) (fa
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
-	if st.Paused, err = s.paused(ctx, w); err != nil {
+	pauses, err := s.main.Pauses(ctx)
+	if err != nil {
 		return nil, err
 	}
+	st.Paused = pauseFor(w.name, pauses)
 	var databases []string
 	for _, d := range w.homes(s) {
 		databases = append(databases, databaseLabel(w, d))

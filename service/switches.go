@@ -3,65 +3,12 @@ package service
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
-
-// paused is the pause in force for a worker, nil when there is none.
-func (s *Service) paused(ctx context.Context, w *worker) (*Pause, error) {
-	pauses, err := s.main.Pauses(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range pauses {
-		if p.Worker == w.name {
-			return &p, nil
-		}
-	}
-	return nil, nil
-}
-
-// maxReason is the length of a pause's reason in characters.
-const maxReason = 500
-
-// PauseWorker keeps a worker from starting runs on every replica, for ttl or, if that is 0, until ResumeWorker. A run
-// at work ends after the statement in flight.
-func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
-	w, err := s.worker(name)
-	if err != nil {
-		return WorkerStatus{}, err
-	}
-	switch n := len([]rune(strings.TrimSpace(reason))); {
-	case n == 0:
-		return WorkerStatus{}, &InvalidArgumentError{"reason", "is required: say why, for those who find the worker paused"}
-	case n > maxReason:
-		return WorkerStatus{}, &InvalidArgumentError{"reason", fmt.Sprintf("at most %d characters", maxReason)}
-	case ttl < 0:
-		return WorkerStatus{}, &InvalidArgumentError{"ttl", "must be positive; leave it out to pause until ResumeWorker"}
-	}
-	if err := s.main.Pause(ctx, name, strings.TrimSpace(reason), by, ttl); err != nil {
-		return WorkerStatus{}, err
-	}
-	s.logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
-	return s.status(ctx, w), nil
-}
-
-// ResumeWorker ends a worker's pause; a worker that is not paused stays as it is.
-func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, error) {
-	w, err := s.worker(name)
-	if err != nil {
-		return WorkerStatus{}, err
-	}
-	if err := s.main.Resume(ctx, name); err != nil {
-		return WorkerStatus{}, err
-	}
-	s.logger.InfoContext(ctx, "worker resumed", "worker", name)
-	return s.status(ctx, w), nil
-}
 
 // SetFeatureFlag switches a flag; runs read it at their start.
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {

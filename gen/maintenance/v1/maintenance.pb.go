@@ -2025,11 +2025,11 @@ func (x *CancelRunResponse) GetRun() *Run {
 // PauseWorkerRequest asks for a pause.
 type PauseWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker. Required.
+	// Name of the worker, or "*" for all. Required.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Why. Required, at most 500 characters.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How long; absent: until ResumeWorker.
+	// How long, from 1 second to 365 days; absent: until ResumeWorker.
 	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2089,7 +2089,7 @@ func (x *PauseWorkerRequest) GetTtl() *durationpb.Duration {
 // PauseWorkerResponse is the answer of PauseWorker.
 type PauseWorkerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker as it is now.
+	// The worker as it is now; for "*" no more than name, pause and condition.
 	Worker        *WorkerStatus `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2135,7 +2135,7 @@ func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
 // ResumeWorkerRequest names a worker.
 type ResumeWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the worker. Required.
+	// Name of the worker, or "*" for the pause of all. Required.
 	Worker        string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -68,9 +68,11 @@ type MaintenanceServiceClient interface {
 	// cancelling a run that has ended changes nothing.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
 	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
-	// resumed or the ttl has passed.
+	// resumed or the ttl has passed. The deferred jobs that do its destroying wait too. The worker "*" stands for all, with
+	// every deferred job: the kill switch.
 	PauseWorker(ctx context.Context, in *PauseWorkerRequest, opts ...grpc.CallOption) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.
+	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the pause of all;
+	// workers that are paused by themselves stay so, and condition_detail names them.
 	ResumeWorker(ctx context.Context, in *ResumeWorkerRequest, opts ...grpc.CallOption) (*ResumeWorkerResponse, error)
 	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
@@ -265,9 +267,11 @@ type MaintenanceServiceServer interface {
 	// cancelling a run that has ended changes nothing.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
 	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
-	// resumed or the ttl has passed.
+	// resumed or the ttl has passed. The deferred jobs that do its destroying wait too. The worker "*" stands for all, with
+	// every deferred job: the kill switch.
 	PauseWorker(context.Context, *PauseWorkerRequest) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing.
+	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the pause of all;
+	// workers that are paused by themselves stay so, and condition_detail names them.
 	ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error)
 	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.

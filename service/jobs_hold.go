@@ -1,0 +1,77 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// A job is held while all workers are paused, or the worker whose destroying it does. It waits in the queue, without
+// using up an attempt; one at work ends its slice after the statement in flight.
+
+// holdPause is how long a job is put back by a pause: so much later it may be worked after ResumeWorker. Below 5 s the
+// queue needs no help to find it again.
+const holdPause = 4 * time.Second
+
+// hold is why a job is not worked now, and when to look again.
+type hold struct {
+	reason string
+	snooze time.Duration
+}
+
+// reasonPaused is the reason, in the log, of jobs that a pause holds.
+const reasonPaused = "WORKER_PAUSED"
+
+// hold of a job, nil if nothing speaks against working it.
+func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
+	if pauseFor(s.owner(j.JobRequest), s.pauses.get(ctx)) != nil {
+		return &hold{reasonPaused, holdPause}
+	}
+	return nil
+}
+
+// owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to
+// ask before it starts a run anyway.
+func (s *Service) owner(r JobRequest) string {
+	if of := s.owners[r.Kind]; of != nil {
+		return of(r.Args)
+	}
+	return ""
+}
+
+// ownedBy is for kinds that one worker alone queues.
+func ownedBy(worker string) func(json.RawMessage) string {
+	return func(json.RawMessage) string { return worker }
+}
+
+// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever job has queued it.
+func deletionOwner(raw json.RawMessage) string {
+	var args repo.DeleteUser
+	if json.Unmarshal(raw, &args) != nil {
+		return ""
+	}
+	return map[string]string{
+		repo.TokenDeletionReason:       "inactive_token_deletion",
+		repo.PlaceholderDeletionReason: "placeholder_user_cleanup",
+		groupDeletedReason:             "adjourned_group_deletion",
+	}[args.Reason]
+}
+
+// held looks whether the job is held by now, and remembers it for the attempt's end.
+func (j *jobExecution) held() bool {
+	if j.look == nil {
+		return false
+	}
+	if h := j.look(); h != nil {
+		j.hold = h
+	}
+	return j.hold != nil
+}
+
+// putBack is how an attempt ends that was held: later than it would have snoozed by itself.
+func (h *hold) putBack(r JobResult) JobResult {
+	r.Snooze, r.Reason = max(r.Snooze, h.snooze), h.reason
+	return r
+}

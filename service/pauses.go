@@ -1,0 +1,168 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
+const AllWorkers = "*"
+
+const (
+	// maxReason is the length of a pause's reason in characters, maxBy that of who paused.
+	maxReason = 500
+	maxBy     = 200
+	// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
+	// meant to last until ResumeWorker.
+	minPause, maxPause = time.Second, 365 * 24 * time.Hour
+)
+
+// AllowedTTL says what a pause's ttl may be.
+const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause until ResumeWorker"
+
+// PauseWorker keeps a worker, or with the name [AllWorkers] every one, from starting runs on every replica, for ttl or,
+// if that is 0, until ResumeWorker. Runs at work end after the statement in flight, and so do the jobs that do the
+// worker's destroying; for all workers, every job. It replaces a pause of the same name.
+func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
+	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
+	if err := s.pausable(name); err != nil {
+		return WorkerStatus{}, err
+	}
+	switch n := len([]rune(reason)); {
+	case n == 0:
+		return WorkerStatus{}, &InvalidArgumentError{"reason", "is required: say why, for those who find the worker paused"}
+	case n > maxReason:
+		return WorkerStatus{}, &InvalidArgumentError{"reason", fmt.Sprintf("at most %d characters", maxReason)}
+	case ttl != 0 && (ttl < minPause || ttl > maxPause):
+		return WorkerStatus{}, &InvalidArgumentError{"ttl", AllowedTTL}
+	}
+	if long := []rune(by); len(long) > maxBy {
+		by = string(long[:maxBy])
+	}
+	if err := s.main.Pause(ctx, name, reason, by, ttl); err != nil {
+		return WorkerStatus{}, err
+	}
+	s.pauses.forget()
+	s.logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
+	return s.pauseStatus(ctx, name)
+}
+
+// ResumeWorker ends a worker's pause, or with the name [AllWorkers] that of all: workers that are paused by themselves
+// stay so. What is not paused stays as it is.
+func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, error) {
+	name = strings.TrimSpace(name)
+	if err := s.pausable(name); err != nil {
+		return WorkerStatus{}, err
+	}
+	if err := s.main.Resume(ctx, name); err != nil {
+		return WorkerStatus{}, err
+	}
+	s.pauses.forget()
+	s.logger.InfoContext(ctx, "worker resumed", "worker", name)
+	return s.pauseStatus(ctx, name)
+}
+
+// pausable refuses names of nothing.
+func (s *Service) pausable(name string) error {
+	if name == AllWorkers {
+		return nil
+	}
+	_, err := s.worker(name)
+	return err
+}
+
+// pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
+func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
+	if name != AllWorkers {
+		w, err := s.worker(name)
+		if err != nil {
+			return WorkerStatus{}, err
+		}
+		return s.status(ctx, w), nil
+	}
+	all, err := s.main.Pauses(ctx)
+	if err != nil {
+		return WorkerStatus{}, err
+	}
+	st := WorkerStatus{Worker: AllWorkers, Condition: ConditionIdle, ConditionDetail: "no pause of all workers is in force"}
+	if i := slices.IndexFunc(all, pauseOf(AllWorkers)); i >= 0 {
+		st.Paused, st.Condition = &all[i], ConditionPaused
+		st.ConditionDetail = (&WorkerPausedError{AllWorkers, all[i]}).Error()
+	}
+	if alone := pausedAlone(all); len(alone) > 0 {
+		st.ConditionDetail += "; paused by themselves, whatever becomes of that: " + strings.Join(alone, ", ")
+	}
+	return st, nil
+}
+
+func pauseOf(name string) func(Pause) bool {
+	return func(p Pause) bool { return p.Worker == name }
+}
+
+// pausedAlone are the workers that have a pause of their own.
+func pausedAlone(all []Pause) (names []string) {
+	for _, p := range all {
+		if p.Worker != AllWorkers {
+			names = append(names, p.Worker)
+		}
+	}
+	return names
+}
+
+// paused is the pause in force for a worker, nil when there is none: that of all workers before its own.
+func (s *Service) paused(ctx context.Context, w *worker) (*Pause, error) {
+	all, err := s.main.Pauses(ctx)
+	return pauseFor(w.name, all), err
+}
+
+func pauseFor(worker string, all []Pause) *Pause {
+	for _, name := range []string{AllWorkers, worker} {
+		if i := slices.IndexFunc(all, pauseOf(name)); i >= 0 {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+const (
+	// pausesAge is how old the pauses may be that jobs go by, pausesPatience how long one reading may take.
+	pausesAge, pausesPatience = time.Second, time.Second
+)
+
+// recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not
+// answer they are those of before.
+type recentPauses struct {
+	main *repo.Database
+
+	mu     sync.Mutex
+	readAt time.Time
+	known  []Pause
+}
+
+func (r *recentPauses) get(ctx context.Context) []Pause {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.readAt) < pausesAge {
+		return r.known
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
+	defer cancel()
+	if all, err := r.main.Pauses(ctx); err == nil {
+		r.known = all
+	}
+	r.readAt = time.Now()
+	return r.known
+}
+
+// forget lets a pause that was set or ended here count at once here.
+func (r *recentPauses) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readAt = time.Time{}
+}
