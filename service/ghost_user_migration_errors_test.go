@@ -1,8 +1,11 @@
 package service_test
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service"
 )
 
 const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
@@ -107,13 +110,35 @@ func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
 	g.want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
 }
 
-func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamed(t *testing.T) {
+func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testing.T) {
 	t.Parallel()
 	g := newGhosts(t)
 	g.doomed(10)
+	g.exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
 	g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	s := g.service(g.withQueue)
+	g.run(s, "migrated_users=1 deleted_rows=2")
 	g.wantGone(10)
 	g.wantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
 	g.want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: groupWorker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCounts(t, r, "held_groups=1")
+	g.wantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
+}
+
+func TestGhostUserMigration_AProjectInThePersonalNamespaceKeepsTheUser(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `UPDATE projects SET namespace_id = 10; UPDATE issues SET author_id = 10`)
+	s := g.service()
+	g.run(s, "failed_users=1 moved_rows=1")
+	g.wantLater(10, 30*time.Minute)
+	g.want("main", `SELECT (SELECT count(*) FROM projects) + (SELECT count(*) FROM namespaces WHERE id = 10) + (SELECT count(*) FROM routes WHERE source_id = 10)`, "3")
+	g.exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.wantGone(10)
 }

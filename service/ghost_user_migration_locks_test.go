@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,21 +30,19 @@ func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
 	g.wantGone(10)
 }
 
-func TestGhostUserMigration_ALockReleasedSoonIsWaitedFor(t *testing.T) {
+func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T) {
 	t.Parallel()
 	g := newGhosts(t)
 	g.doomed(10)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	release := g.hold(`SELECT FROM issues FOR UPDATE`)
-	s := g.service()
-	r := g.begin(s)
-	g.eventually("main", `SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		OR NOT granted AND locktype = 'transactionid'`, "1")
-	release()
-	r = ended(t, s, r.ID)
-	if r.Counts["deferred_users"]+r.Counts["migrated_users"] != 1 {
-		t.Errorf("counts %v", r.Counts)
+	g.exec("main", `INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2), (3, 10, 1, 101, 3)`)
+	holder := g.connect("main")
+	if _, err := holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`); err != nil {
+		t.Fatal(err)
 	}
+	// Moving the other issue ends the transaction that holds the first one.
+	g.exec("main", fmt.Sprintf(`CREATE FUNCTION let_go() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(%d, 10000); RETURN NEW; END $$;
+		CREATE TRIGGER let_go BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION let_go()`, holder.PgConn().PID()))
+	g.run(g.service(), "migrated_users=1 moved_rows=2 deleted_rows=2")
 }
 
 func TestGhostUserMigration_RowsThatAreReferredToCanBeMoved(t *testing.T) {
@@ -84,4 +84,43 @@ func TestGhostUserMigration_ALockedUserIsDeferred(t *testing.T) {
 	g.hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.run(g.service(), "migrated_users=1 deferred_users=1 moved_rows=1 deleted_rows=4")
 	g.wantLater(10, 30*time.Second)
+}
+
+func TestGhostUserMigration_AGhostThatSomebodyElseIsMakingIsWaitedForOrLeftForLater(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE users SET organization_id = 2 WHERE id = 10; UPDATE issues SET author_id = 10`)
+	commit := g.holdThenCommit(`SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/2', 0));
+		INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'g', 0, 5, 2)`)
+	s := g.service()
+	g.run(s, "migrated_users=1 deferred_users=1 deleted_rows=2")
+	g.wantLater(10, 30*time.Second)
+	commit()
+	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.want("main", `SELECT author_id FROM issues`, "900")
+	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
+}
+
+func TestGhostUserMigration_ALockedTableDefersTheUser(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"issues", "projects", "namespaces", "group_deletion_schedules"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
+			release := g.hold(`LOCK TABLE ` + table)
+			s := g.service()
+			if r := g.run(s, ""); r.Counts["deferred_users"] != 1 || r.Counts["failed_users"] != 0 {
+				t.Errorf("counts %v", r.Counts)
+			}
+			g.wantLater(10, 30*time.Second)
+			release()
+			g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
+			g.run(s, "")
+			g.wantGone(10)
+		})
+	}
 }

@@ -117,6 +117,9 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	if err != nil || !has[0] {
 		return err
 	}
+	if err := u.goOn(); err != nil {
+		return err
+	}
 	projects, err := main.Database.HasPersonalProjects(ctx, u.queue, u.UserID, probeLimits())
 	if err != nil {
 		return err
@@ -134,24 +137,29 @@ func (u *ghostUser) finish(ctx context.Context) error {
 	if u.x.DryRun {
 		return nil
 	}
-	if err := u.goOn(); err != nil {
+	groups, err := u.markedGroups(ctx)
+	if err != nil {
 		return err
 	}
-	var groups []int64
-	var err error
-	if u.plan.schedules {
-		if groups, err = u.x.Database.ScheduledGroups(ctx, u.UserID, readLimits()); err != nil {
-			return err
-		}
+	if err := u.goOn(); err != nil {
+		return err
 	}
 	err = u.x.Write(ctx, u.x.Database, probeLimits(), func(f repo.Fence, l repo.Limits) error {
 		return u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, l)
 	})
-	if classOf(err, 0, repo.Limits{}) == repo.ClassLock {
-		return fmt.Errorf("%w: %w", &lockedError{"users"}, err)
-	}
 	if err == nil && len(groups) > 0 {
 		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
 	}
 	return deleted(u.plan.catalogs[0], err)
+}
+
+// markedGroups are groups whose schedule goes with the user.
+func (u *ghostUser) markedGroups(ctx context.Context) ([]int64, error) {
+	if !u.plan.schedules {
+		return nil, nil
+	}
+	if err := u.goOn(); err != nil {
+		return nil, err
+	}
+	return u.x.Database.ScheduledGroups(ctx, u.UserID, readLimits())
 }

@@ -58,6 +58,20 @@ func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) 
 	g.want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "10000")
 }
 
+func TestGhostUserMigration_TheDeadlineIsKeptInTheLastStepsToo(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.8); RETURN OLD; END $$;
+		CREATE TRIGGER dawdle BEFORE DELETE ON routes FOR EACH ROW EXECUTE FUNCTION dawdle();
+		CREATE TRIGGER dawdle BEFORE DELETE ON namespaces FOR EACH ROW EXECUTE FUNCTION dawdle()`)
+	r := g.run(g.service(lasting(1500*time.Millisecond)), "")
+	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 || !r.OverLimit {
+		t.Errorf("counts %v, over limit %t", r.Counts, r.OverLimit)
+	}
+	g.wantLater(10, 30*time.Second)
+}
+
 func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testing.T) {
 	t.Parallel()
 	g := newGhosts(t)

@@ -51,7 +51,7 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 	switch {
 	case err == nil, r.endsRun(ctx, err):
 		return err
-	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err):
+	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err), isLock(err):
 		return u.postpone(ctx, err)
 	}
 	return u.fail(ctx, err)
@@ -61,6 +61,9 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 func (r *ghostRun) endsRun(ctx context.Context, err error) bool {
 	return r.x.Stopped() != nil || ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
 }
+
+// isLock says whether somebody else held what a statement about the user alone needed.
+func isLock(err error) bool { return classOf(err, 0, repo.Limits{}) == repo.ClassLock }
 
 // work is steps 1 to 4 of the constructor's comment.
 func (u *ghostUser) work(ctx context.Context) (err error) {
@@ -79,14 +82,9 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 		return fmt.Errorf("%s: the user is the ghost", reasonInternalUser)
 	}
 	if u.Ghost == 0 && !u.x.DryRun {
-		err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
-			u.Ghost, err = d.CreateGhost(ctx, f, u.queue, u.Organization, l)
-			return err
-		})
-		if err != nil {
+		if err := u.createGhost(ctx); err != nil {
 			return err
 		}
-		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
 	}
 	if err := u.migrate(ctx); err != nil {
 		return err
@@ -95,6 +93,20 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	u.x.Count(ctx, "migrated_users", 1)
 	u.log.InfoContext(ctx, "user migrated", "tables", u.tables)
 	return nil
+}
+
+func (u *ghostUser) createGhost(ctx context.Context) error {
+	if err := u.goOn(); err != nil {
+		return err
+	}
+	err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
+		u.Ghost, err = u.x.Database.CreateGhost(ctx, f, u.queue, u.Organization, l)
+		return err
+	})
+	if err == nil {
+		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
+	}
+	return err
 }
 
 // ghostLimits bound the statements about a single row of the queue or of users.
