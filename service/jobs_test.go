@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,14 @@ func TestJobs_KindThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
 	}
 	e.want("main", `SELECT metadata ->> 'outcome' FROM maintenance.river_job`, "failed")
 	e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, `this version of caretaker knows no kind "unknown"`)
+}
+
+func TestJobs_EveryKindCanBeWorked(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main")
+	if got, want := e.service("", e.withQueue).JobKinds(), slices.Sorted(slices.Values(repo.JobKinds())); !slices.Equal(got, want) {
+		t.Errorf("works %v, of %v", got, want)
+	}
 }
 
 type unknownArgs struct{}
