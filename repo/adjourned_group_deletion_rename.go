@@ -39,7 +39,7 @@ func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to rest
 		return nil, err
 	}
 	if g.hasRoute {
-		if _, err := tx.Exec(ctx, renameRouteSQL, g.id, to.route, to.title); err != nil {
+		if err := changeRow(ctx, tx, "routes", renameRouteSQL, g.id, to.route, to.title); err != nil {
 			return nil, err
 		}
 		routes++
@@ -63,8 +63,16 @@ func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to rest
 		}
 		counts = append(counts, TableCount{Table: "namespace_details", Updated: tag.RowsAffected()})
 	}
-	_, err = tx.Exec(ctx, fill(renameGroupSQL, "{state}", g.stateBefore(s)), g.id, to.path, to.name)
-	return counts, err
+	return counts, changeRow(ctx, tx, "namespaces", fill(renameGroupSQL, "{state}", g.stateBefore(s)), g.id, to.path, to.name)
+}
+
+// changeRow changes a row of a table that is there. If it is left as it was the error is a [*StubbornError].
+func changeRow(ctx context.Context, tx pgx.Tx, table, sql string, args ...any) error {
+	tag, err := tx.Exec(ctx, sql, args...)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = &StubbornError{Table: table, Kept: true}
+	}
+	return err
 }
 
 // stateBefore sets the state that the group had before it was marked.
@@ -103,11 +111,13 @@ const (
 )
 
 // renameBelow renames the routes of all groups and projects below, page by page, until a look from the start finds none.
+// A page that has gone elsewhere meanwhile may change nothing, two in a row are rows that do not let themselves be
+// changed.
 func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, to restoring) (renamed int64, err error) {
 	if to.route == g.route && to.title == g.title {
 		return 0, nil
 	}
-	after, limit := "", minRename
+	after, limit, idle := "", minRename, false
 	for {
 		var last string
 		var n int64
@@ -117,8 +127,13 @@ func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, to restoring) (r
 		switch {
 		case err != nil, last == "" && (after == "" || to.route == g.route):
 			return renamed, err
+		case last != "" && n == 0 && idle:
+			return renamed, &StubbornError{Table: "routes", Kept: true}
 		case took < quickRename:
 			limit = min(2*limit, maxRename)
+		}
+		if last != "" {
+			idle = n == 0
 		}
 		after = last
 	}

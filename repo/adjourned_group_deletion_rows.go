@@ -69,6 +69,9 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 		}
 		n, err := deleteRows(ctx, tx, statement{deleteProjectRouteSQL, []any{p.ID}}, statement{deleteProjectSQL, []any{p.ID}},
 			statement{deleteProjectNamespaceSQL, []any{p.NamespaceID}})
+		if err == nil {
+			err = refuseStubborn(ctx, tx, projectStaysSQL, p.ID, p.NamespaceID)
+		}
 		if err != nil {
 			return err
 		}
@@ -95,7 +98,7 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			// With the marks gone nobody would look at a group that stays.
-			err = refuseStubborn(ctx, tx, id)
+			err = refuseStubborn(ctx, tx, groupStaysSQL, id)
 		}
 		if err != nil {
 			return err
@@ -113,21 +116,41 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 	return total, err
 }
 
-// StubbornError means that rows of a table were to be deleted, were not, and no error was reported.
-type StubbornError struct{ Table string }
+// StubbornError means that rows of a table were to be deleted, or if Kept changed, were not, and no error was reported.
+type StubbornError struct {
+	Table string
+	Kept  bool
+}
 
 // Error says where to look.
 func (e *StubbornError) Error() string {
-	return fmt.Sprintf("rows of %s do not let themselves be deleted, though no error is reported: look at the table's triggers", e.Table)
+	what := "deleted"
+	if e.Kept {
+		what = "changed"
+	}
+	return fmt.Sprintf("rows of %s do not let themselves be %s, though no error is reported: look at the table's triggers", e.Table, what)
 }
 
-const groupStaysSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE id = $1 AND type = 'Group')`
+// The tables that still have a row that was deleted.
+const (
+	groupStaysSQL = `SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $1 AND type = 'Group')`
 
-func refuseStubborn(ctx context.Context, tx pgx.Tx, id int64) error {
-	var stays bool
-	err := tx.QueryRow(ctx, groupStaysSQL, id).Scan(&stays)
-	if err == nil && stays {
-		err = &StubbornError{"namespaces"}
+	projectStaysSQL = `
+SELECT 'projects' WHERE EXISTS (SELECT FROM projects WHERE id = $1)
+UNION ALL
+SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $2 AND type = 'Project')
+LIMIT 1`
+)
+
+// refuseStubborn is a [*StubbornError] if such a query names a table.
+func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, ids ...any) error {
+	var table string
+	err := tx.QueryRow(ctx, staysSQL, ids...).Scan(&table)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		err = &StubbornError{Table: table}
 	}
 	return err
 }

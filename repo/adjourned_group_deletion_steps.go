@@ -117,7 +117,7 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		var bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)
 		if err == nil && picked > 0 && r.Rows == 0 {
-			err = &StubbornError{"members"}
+			err = &StubbornError{Table: "members"}
 		}
 		if r.More = picked > 0; err != nil || len(bots) == 0 {
 			return err

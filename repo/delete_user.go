@@ -66,7 +66,7 @@ const lockUserSQL = `SELECT coalesce(user_type, 0) FROM users WHERE id = $1 FOR 
 func (u *deleting) lock(ctx context.Context) error {
 	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType)
 	if errors.Is(err, pgx.ErrNoRows) {
-		u.Skipped = "TARGET_GONE"
+		u.Skipped = ReasonTargetGone
 		return nil
 	}
 	return err
@@ -84,7 +84,7 @@ func (u *deleting) judgeType(context.Context) error {
 	switch u.userType {
 	case humanType, projectBotType, serviceAccountType, placeholderType:
 	default:
-		u.Refused = "INTERNAL_USER"
+		u.Refused = ReasonInternalUser
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 		return nil
 	}
 	if u.userType != projectBotType {
-		u.Skipped = "NOT_A_BOT"
+		u.Skipped = ReasonNotABot
 		return nil
 	}
 	setting, err := tokenSettingIn(ctx, u.tx, u.features)
@@ -111,13 +111,13 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 		u.InvalidSetting = setting.Invalid
 		return nil
 	case setting.Off:
-		u.Skipped = "SETTING_OFF"
+		u.Skipped = ReasonSettingOff
 		return nil
 	}
 	var kept bool
 	err = u.tx.QueryRow(ctx, keptSQL, NewTokenRules(setting.Now, setting.Days).args(u.args.UserID)...).Scan(&kept)
 	if kept {
-		u.Skipped = "TOKEN_ACTIVE"
+		u.Skipped = ReasonTokenActive
 	}
 	return err
 }
@@ -137,7 +137,7 @@ func (u *deleting) authorize(ctx context.Context) error {
 		}
 	}
 	if !may {
-		u.Refused = "NOT_AUTHORIZED"
+		u.Refused = ReasonNotAuthorized
 	}
 	return nil
 }
@@ -209,10 +209,12 @@ func (u *deleting) deleteAll(ctx context.Context, sql string) (deleted int64, er
 	}
 }
 
-// queueGhostSQL leaves a row that is there as it is.
+// queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one
+// meanwhile, the index, if there is one, everybody else.
 const queueGhostSQL = `
 INSERT INTO {ghosts} (user_id, initiator_user_id, hard_delete, created_at, updated_at{type})
-VALUES ($1, $2, false, now(), now(){value}) ON CONFLICT (user_id) DO NOTHING`
+SELECT $1::bigint, $2::bigint, false, now(), now(){value}
+WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1) ON CONFLICT DO NOTHING`
 
 // queue is step 9.
 func (u *deleting) queue(ctx context.Context) error {

@@ -57,7 +57,7 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 			return err
 		}
 		if len(u.Organizations) > 0 {
-			u.Refused = "SOLE_OWNER_OF_ORGANIZATION"
+			u.Refused = ReasonSoleOwnerOfOrganization
 			return nil
 		}
 	}
@@ -74,7 +74,7 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 		u.Groups = append(u.Groups, groups...)
 	}
 	if len(u.Groups) > 0 {
-		u.Refused = "SOLE_OWNER_OF_GROUP"
+		u.Refused = ReasonSoleOwnerOfGroup
 	}
 	return nil
 }

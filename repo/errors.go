@@ -112,7 +112,7 @@ func hasPrefix(code string, prefixes ...string) bool {
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
 	var pgErr *pgconn.PgError
 	switch {
-	case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, ErrJobLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrUnreachable), errors.Is(err, ErrForbidden):
+	case err == nil, ours(err):
 		return err
 	case errors.As(err, &pgErr):
 		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}
@@ -120,6 +120,18 @@ func (d *Database) wrap(ctx context.Context, operation string, err error) error 
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
 	}
 	return &Error{Database: d.Name, Operation: operation, cause: err}
+}
+
+// ours says whether an error is one of this package already: not what the database has said, nor that it said nothing.
+func ours(err error) bool {
+	for _, sentinel := range []error{ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, errRehearsed} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	var stubborn *StubbornError
+	var cycle *GroupCycleError
+	return errors.As(err, &stubborn) || errors.As(err, &cycle)
 }
 
 // LeaseHeldError says who holds the lease that was asked for.

@@ -30,10 +30,11 @@ type AdjournedGroupDeletionConfig struct {
 //  1. T is the start of the run by main's clock; the setting N is read. An invalid one fails the run.
 //  2. Page by page each due group is decided about, with three statements a page: its user exists and may remove it,
 //     destruction; the user may not, restore; there is no user, held. What has begun is destruction in any case.
-//  3. Groups below one that goes are skipped, once the job of that one is in the queue. The others have positions, in
+//  3. Rows of the stores that make no sense are named, while both are as they were found.
+//  4. Groups below one that goes are skipped, once the job of that one is in the queue. The others have positions, in
 //     order of their ids, whatever becomes of them.
-//  4. Each group has a transaction of its own: its job, starting at T + position × interval, or its restore.
-//  5. Groups that look marked but are in no store are held; rows of the stores that make no sense are named.
+//  5. Each group has a transaction of its own: its job, starting at T + position × interval, or its restore.
+//  6. Groups that look marked but are in no store are held.
 //
 // Invariants: a group is never both queued and restored by one run; nothing is deleted here. What fails is rolled back,
 // logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
@@ -106,7 +107,7 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 	days, err := k.period(ctx, stores)
 	if err != nil {
 		if _, invalid := errors.AsType[*failedError](err); invalid {
-			x.Report(func(r *Run) { r.Reason = "SETTING_INVALID" })
+			x.Report(func(r *Run) { r.Reason = reasonSettingInvalid })
 		}
 		return err
 	}
@@ -114,14 +115,11 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 	if err := r.decide(ctx); err != nil {
 		return err
 	}
-	if err := r.act(ctx); err != nil {
-		return err
-	}
-	if err := r.lookForLostMarks(ctx); err != nil {
-		return err
-	}
-	if err := r.compareStores(ctx); err != nil {
-		return err
+	// A restore takes both marks away: they are compared before.
+	for _, step := range []func(context.Context) error{r.compareStores, r.act, r.lookForLostMarks} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	if n := x.snapshot().Counts["failed_groups"]; n > 0 {
 		x.Report(func(run *Run) { run.Reason = fmt.Sprintf("%d groups failed, the log names them", n) })

@@ -238,23 +238,6 @@ func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
 	wantCounts(t, r, "scheduled_jobs=1")
 }
 
-func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
-	t.Parallel()
-	for table, condition := range map[string]string{"members": "true", "namespaces": "OLD.id = 10"} {
-		g := newGroups(t)
-		g.owned(10, 15)
-		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-		g.exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
-		g.exec("main", `CREATE TRIGGER keep BEFORE DELETE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
-		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed")
-		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
-		g.wantMarked("10")
-		g.wantRows(map[string]int{"maintenance.group_removals": 1, "group_deletion_schedules": 1})
-	}
-}
-
 func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
 	t.Parallel()
 	g := newGroups(t)

@@ -149,6 +149,17 @@ func TestAdjournedGroupDeletion_LaterDateCountsAndDisagreementIsSaid(t *testing.
 	g.wantLog(1, "Deletion stores disagree", "group_id=12", "schedule_user_id=1", "details_user_id=2")
 }
 
+func TestAdjournedGroupDeletion_DisagreementIsSaidOfAGroupThatTheRunRestores(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.group(10, 0, "g")
+	g.mark(10, 1, 20)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.run("restored_groups=1")
+	g.wantMarked("")
+	g.wantLog(1, "Deletion stores disagree", "level=WARN", "group_id=10")
+}
+
 func TestAdjournedGroupDeletion_ScheduleOfWhatIsNoGroupIsIgnored(t *testing.T) {
 	t.Parallel()
 	g := newGroups(t)

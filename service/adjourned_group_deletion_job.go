@@ -49,7 +49,8 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	case errors.Is(err, repo.ErrBusy):
 		result.Snooze = busySnooze
 		return result, nil
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
+		// The process ends: the attempt is none.
 		return result, err
 	}
 	err = publicJobError(err)
@@ -63,6 +64,9 @@ const (
 	busySnooze = 30 * time.Second
 	// beginPatience is how long the first transaction may take, which may be a restore: less than an attempt.
 	beginPatience = 40 * time.Second
+	// failPatience is how long it may take to note a failure: with the rest of an attempt's end less than the time after
+	// which it is taken for dead.
+	failPatience = 5 * time.Second
 )
 
 // groupRemoval is one attempt.
@@ -205,14 +209,26 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int
 	}
 }
 
-// fail notes in the group why the attempt ended. If it cannot, the job's error says so.
+// fail notes in the group why the attempt ended, also where that was for its time. If it cannot, the job's error says so.
 func (d *groupRemoval) fail(ctx context.Context, why error) error {
-	err := d.service.main.FailGroupRemoval(ctx, d.stores, d.args.GroupID, publicText(why), groupLimits())
-	if errors.Is(err, repo.ErrBusy) {
-		// Another attempt is at work: what this one met is none of its business.
-		return nil
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
+	defer cancel()
+	for {
+		err := d.service.main.FailGroupRemoval(clean, d.stores, d.args.GroupID, publicText(why), groupLimits())
+		switch {
+		case !errors.Is(err, repo.ErrBusy):
+			return err
+		case ctx.Err() == nil:
+			// Another attempt is at work: what this one met is none of its business.
+			return nil
+		}
+		// The statement that was cut off may not have ended yet.
+		select {
+		case <-clean.Done():
+			return nil
+		case <-time.After(failPatience / 20):
+		}
 	}
-	return err
 }
 
 // publicJobError puts errors of ours that are fit for clients into words that they get to see.

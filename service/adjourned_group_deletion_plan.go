@@ -42,16 +42,6 @@ const (
 	groupFailed      groupOutcome = "failed"
 )
 
-// Typed reasons of groups that are not destroyed (spec/README.md section 4).
-const (
-	reasonRightsMissing      = "RIGHTS_MISSING"
-	reasonUserMissing        = "DELETING_USER_MISSING"
-	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
-	reasonScheduleLost       = "SCHEDULE_LOST"
-	reasonNoLongerMarked     = "NO_LONGER_MARKED"
-	reasonTargetGone         = "TARGET_GONE"
-)
-
 // groupCandidates is how many ids are read at a time.
 const groupCandidates = 10_000
 

@@ -3,11 +3,13 @@ package service_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -198,6 +200,36 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "notes": 0, "maintenance.group_removals": 0})
 	g.wantLog(1, "job finished", "outcome=succeeded", "groups=1", "projects=3")
 	g.wantLog(6, "left_outside")
+}
+
+func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.gate("main", "group_deletion_schedules", "true")
+	g.shut("main", caretakerApp)
+	request := service.JobRequest{ID: 1, Kind: "destroy_group", Args: []byte(`{"group_id": 10, "user_id": 1}`), Attempt: 1, MaxAttempts: 25}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if _, err := g.service.WorkJob(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want that its time is over", err)
+	}
+	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "stopped before its end")
+	g.wantMarked("10")
+	stopped, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := g.service.WorkJob(stopped, request)
+		ended <- err
+	}()
+	g.atGate("main", caretakerApp)
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was stopped", err)
+	}
+	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "4")
 }
 
 func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {

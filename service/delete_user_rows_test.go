@@ -51,6 +51,21 @@ func TestDeleteUser_RowInTheQueueStaysAsItIs(t *testing.T) {
 	e.want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
 }
 
+func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
+	t.Parallel()
+	for _, index := range []string{``, `CREATE UNIQUE INDEX ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`} {
+		e := tokenEstate(t)
+		e.bots(7)
+		e.exec("main", `DROP INDEX `+e.value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
+		e.exec("main", index)
+		s := e.service("", e.withQueue)
+		for range 2 {
+			wantDeletion(t, e.deletion(s, authorized(7)), done)
+			e.want("main", `SELECT count(*) FROM ghost_user_migrations`, "1")
+		}
+	}
+}
+
 func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ sql, queue, want string }{

@@ -82,12 +82,6 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	return features.MissingTokens, err
 }
 
-// Typed reasons of runs (spec/README.md section 4).
-const (
-	reasonSettingOff     = "SETTING_OFF"
-	reasonSettingInvalid = "SETTING_INVALID"
-)
-
 func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 	features, err := k.schema.look(ctx)
 	if err != nil {

@@ -172,6 +172,17 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
+func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.bots(1, 2)
+	runTokens(t, e.service("", e.withQueue, oneBotARun))
+	off := e.service("", e.withQueue, oneBotARun, func(c *service.Config) { c.InactiveTokenDeletion.Disabled = true })
+	e.work(off, "continue_inactive_token_deletion")
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
+}
+
 func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 	t.Parallel()
 	e := tokenEstate(t)

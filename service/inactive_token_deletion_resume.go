@@ -11,7 +11,8 @@ import (
 // What goes on with an unfinished pass before the schedule does (inactive_token_deletion.md section 5): the job
 // continue_inactive_token_deletion after a run that took too long, ResumeRuns after one that died.
 
-// continuationPatience is how long the continuation waits for a pause or a lease to end.
+// continuationPatience is how long the continuation waits for a pause or a lease to end, or for its worker to be
+// switched on.
 const continuationPatience = 10 * time.Second
 
 // continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for its end: the run can
@@ -30,9 +31,14 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
 		return result, nil
 	}
+	wait := JobResult{Snooze: continuationPatience, Attributes: result.Attributes}
+	if k.config.Disabled {
+		// Nothing starts by itself here; another process, or this one switched on again, goes on.
+		return wait, nil
+	}
 	run, err := k.service.resume(ctx, k.worker)
 	if mustWait(err) {
-		return JobResult{Snooze: continuationPatience, Attributes: result.Attributes}, nil
+		return wait, nil
 	}
 	result.Attributes = append(result.Attributes, "continued_by", run.ID)
 	return result, err

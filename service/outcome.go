@@ -19,12 +19,6 @@ type failedError struct{ text string }
 
 func (e *failedError) Error() string { return e.text }
 
-// Typed reasons of runs (spec/README.md section 4).
-const (
-	reasonLeaseLost = "LEASE_LOST"
-	reasonLeaseHeld = "LEASE_HELD"
-)
-
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {
 	var skipped *skippedError

@@ -32,11 +32,11 @@ func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobRes
 	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
 	switch {
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.Quiet = JobSkipped, "TARGET_GONE", true
+		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
 	case verdict.NotPlaceholder:
-		result.Outcome, result.Reason = JobSkipped, "NOT_A_PLACEHOLDER"
+		result.Outcome, result.Reason = JobSkipped, reasonNotAPlaceholder
 	case verdict.Reference != nil:
-		result.Outcome, result.Reason = JobRefused, "STILL_REFERENCED"
+		result.Outcome, result.Reason = JobRefused, reasonStillReferenced
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,
 			"table", verdict.Reference.Table, "column", verdict.Reference.Column)
 	}

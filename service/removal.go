@@ -19,9 +19,6 @@ func (e *stillReferencedError) Error() string {
 	return fmt.Sprintf("%s: %s.%s", reasonStillReferenced, e.table, e.column)
 }
 
-// reasonStillReferenced is a typed reason (spec/README.md section 4).
-const reasonStillReferenced = "STILL_REFERENCED"
-
 // removal removes rows of one table with all that depends on them.
 type removal struct {
 	hand

@@ -200,7 +200,7 @@ func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 	defer close(x.done)
 	defer span.End()
 	run := x.snapshot()
-	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "time", run.StartedAt, "dry_run", x.DryRun)
+	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt, "dry_run", x.DryRun)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := s.keepAlive(background, x)
 	err := guarded(func() error { return x.worker.work(repo.ReadBy(ctx, x.reader), x) })

@@ -195,6 +195,9 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		if fields["worker"] != cleanupWorker || fields["run_id"] != r.ID || fields["database"] != "main" {
 			t.Errorf("line %s lacks worker, run_id or database", line)
 		}
+		if strings.Count(line, `"time":`) != 1 {
+			t.Errorf("line %s does not have the time once", line)
+		}
 	}
 	for message, want := range map[string]map[string]any{
 		"run started":  {"level": "INFO", "trigger": "request"},

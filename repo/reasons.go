@@ -1,0 +1,13 @@
+package repo
+
+// Typed reasons (spec/README.md section 4) that are found out in the transaction in which a user would be deleted.
+const (
+	ReasonTargetGone              = "TARGET_GONE"
+	ReasonInternalUser            = "INTERNAL_USER"
+	ReasonNotABot                 = "NOT_A_BOT"
+	ReasonSettingOff              = "SETTING_OFF"
+	ReasonTokenActive             = "TOKEN_ACTIVE"
+	ReasonNotAuthorized           = "NOT_AUTHORIZED"
+	ReasonSoleOwnerOfGroup        = "SOLE_OWNER_OF_GROUP"
+	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
+)

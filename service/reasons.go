@@ -1,0 +1,23 @@
+package service
+
+import "github.com/caretaker-go/caretaker/repo"
+
+// Typed reasons of runs, jobs and groups (spec/README.md section 4). Those of the ghost migration's own are in its file;
+// what repo finds out in a transaction it names itself.
+const (
+	reasonTargetGone     = repo.ReasonTargetGone
+	reasonSettingOff     = repo.ReasonSettingOff
+	reasonSettingInvalid = "SETTING_INVALID"
+
+	reasonLeaseLost = "LEASE_LOST"
+	reasonLeaseHeld = "LEASE_HELD"
+
+	reasonStillReferenced = "STILL_REFERENCED"
+	reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
+	reasonNoLongerMarked  = "NO_LONGER_MARKED"
+
+	reasonRightsMissing      = "RIGHTS_MISSING"
+	reasonUserMissing        = "DELETING_USER_MISSING"
+	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
+	reasonScheduleLost       = "SCHEDULE_LOST"
+)

@@ -1,0 +1,72 @@
+package service_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
+func (e *estate) keep(operation, table, condition string) {
+	e.t.Helper()
+	e.exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	e.exec("main", `CREATE TRIGGER keep BEFORE `+operation+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
+}
+
+func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
+	t.Parallel()
+	for table, condition := range map[string]string{"members": "true", "namespaces": "OLD.id = 10", "projects": "true"} {
+		g := newGroups(t)
+		g.owned(10, 15)
+		g.project(1, 10, "p")
+		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+		g.keep("DELETE", table, condition)
+		g.run("scheduled_jobs=1")
+		g.attempt("retryable failed")
+		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+		g.wantMarked("10")
+		g.wantRows(map[string]int{"maintenance.group_removals": 1, "group_deletion_schedules": 1})
+	}
+}
+
+func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *testing.T) {
+	t.Parallel()
+	for table, condition := range map[string]string{"projects": "true", "namespaces": "OLD.type = 'Project'"} {
+		e := tokenEstate(t)
+		e.user(7, 0, 1)
+		e.personalProjects(7, 701)
+		e.keep("DELETE", table, condition)
+		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
+		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+		e.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
+		if got := e.userRows(7); !strings.HasPrefix(got, "blocked") {
+			t.Error(got)
+		}
+	}
+}
+
+func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesTheTable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ table, condition string }{
+		"routes of a project": {"routes", "OLD.source_type = 'Project'"},
+		"the group's route":   {"routes", "OLD.source_type = 'Namespace'"},
+		"the group":           {"namespaces", "OLD.id = 77"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t)
+			g.group(77, 0, "team-deletion_scheduled-77")
+			g.project(8, 77, "code")
+			g.mark(77, 1, 15)
+			g.group(78, 0, "other-deletion_scheduled-78")
+			g.mark(78, 1, 15)
+			g.keep("UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
+			g.run("restored_groups=1 failed_groups=1")
+			g.wantLog(1, "group failed", "group_id=77", "rows of "+c.table+" do not let themselves be changed")
+			g.wantMarked("77")
+			g.want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
+				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
+		})
+	}
+}
