@@ -81,11 +81,10 @@ func compareRemovals(ctx context.Context, l *lab) (*report, error) {
 	}
 	r := &report{header: standingsHeader("issues")}
 	r.standings(l.issues, measured, ways...)
-	took, err := l.removalStatements(ctx)
+	err = l.statementTarget(r, func() ([]time.Duration, error) { return l.removalStatements(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	l.statementTarget(r, took)
 	r.note("The cascade is one transaction: its rows are locked from the beginning to the end, %s.", seconds(measured[0][1].time))
 	r.note("%s", note)
 	return r, nil

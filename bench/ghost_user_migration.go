@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
-
-	"github.com/caretaker-go/caretaker/service"
 )
 
 // The people of (g): the user to be deleted, the ghost, and somebody whose rows lie between the user's.
@@ -55,67 +52,6 @@ func (l *lab) contributed() []string {
 	return statements
 }
 
-// readyMigration has a server behind it that has run before, with nothing to do.
-func readyMigration(ctx context.Context, d *database) (work, error) {
-	s, err := openService(ctx, d, service.Config{GhostUserMigration: service.GhostUserMigrationConfig{MaxRuntime: 10 * time.Minute}})
-	if err != nil {
-		return nil, err
-	}
-	if err := runWorker(ctx, s, "ghost_user_migration", map[string]int64{"migrated_users": 0}); err != nil {
-		return nil, err
-	}
-	counts := map[string]int64{"migrated_users": 1, "moved_rows": int64(d.lab.contributions / 4 * 4)}
-	return func(ctx context.Context) error { return runWorker(ctx, s, "ghost_user_migration", counts) },
-		d.exec(ctx, fmt.Sprintf(`INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (%d, now(), now())`, leaving))
-}
-
-// readyUpdates is PostgreSQL's own limit: a statement for all rows of a column.
-func readyUpdates(_ context.Context, d *database) (work, error) {
-	return func(ctx context.Context) error {
-		for _, c := range contributions() {
-			if err := d.exec(ctx, fmt.Sprintf(`UPDATE %s SET %s = %d WHERE %[2]s = %[4]d`, c.table, c.column, ghost, leaving)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
-}
-
-// readyFifties is the reference: 50 rows a statement until there are none, each a transaction. It is kept on the index,
-// as it is in tables of GitLab's size: in one of this size the planner would read the table from its start each time.
-func readyFifties(ctx context.Context, d *database) (work, error) {
-	far, err := d.lab.connectTo(ctx, d.name, d.url)
-	if err != nil {
-		return nil, err
-	}
-	d.closers = append(d.closers, func() error { return far.conn.Close(context.WithoutCancel(ctx)) })
-	return func(ctx context.Context) error {
-		for _, c := range contributions() {
-			sql := fmt.Sprintf(`UPDATE %s SET %s = %d WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s = %[4]d LIMIT 50)`, c.table, c.column, ghost, leaving)
-			for {
-				done, err := far.conn.Exec(ctx, sql)
-				if err != nil {
-					return err
-				}
-				if done.RowsAffected() == 0 {
-					break
-				}
-			}
-		}
-		return nil
-	}, far.exec(ctx, `SET enable_seqscan = off`)
-}
-
-// away is a way with a network between it and the database.
-func away(w way) way {
-	return way{w.name + ", far", func(ctx context.Context, d *database) (work, error) {
-		if err := d.far(ctx); err != nil {
-			return nil, err
-		}
-		return w.ready(ctx, d)
-	}}
-}
-
 // migrated makes sure that the user has nothing left and the ghost has all of it.
 func migrated(ctx context.Context, d *database) error {
 	for _, c := range contributions() {
@@ -160,24 +96,22 @@ func compareMigrations(ctx context.Context, l *lab) (*report, error) {
 			fmt.Sprintf("%s (%s by processor time of the server)", times(ratio), times(cheaper(measured, 1))), ratio >= pair.least)
 		notes = append(notes, "Beside "+pair.name+": "+note)
 	}
-	if err := l.migrationStatements(ctx, r); err != nil {
-		return nil, err
-	}
+	err := l.statementTarget(r, func() ([]time.Duration, error) { return l.migrationStatements(ctx) })
 	r.notes = append(r.notes, notes...)
-	return r, nil
+	return r, err
 }
 
-// migrationStatements notes how long the statements took that change the tables, in a run of their own.
-func (l *lab) migrationStatements(ctx context.Context, r *report) (err error) {
+// migrationStatements are how long the statements took that change the tables, in a run of their own.
+func (l *lab) migrationStatements(ctx context.Context) (took []time.Duration, err error) {
 	d, err := l.fresh(ctx, "contributions")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	if err := d.settle(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	took, err := d.statementsOf(ctx, `UPDATE "public"\."(issues|notes|timelogs|award_emoji)"`, func() error {
+	took, err = d.statementsOf(ctx, `UPDATE "public"\."(issues|notes|timelogs|award_emoji)"`, func() error {
 		run, err := readyMigration(ctx, d)
 		if err == nil {
 			err = run(ctx)
@@ -185,20 +119,12 @@ func (l *lab) migrationStatements(ctx context.Context, r *report) (err error) {
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.statementTarget(r, took)
 	if err := d.far(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	trip, err := d.roundTrip(ctx)
-	r.note("A round trip to the database that is far takes %s.", milliseconds(trip))
-	return errors.Join(err, migrated(ctx, d))
-}
-
-// statementTarget notes how long the statements of a run took.
-func (l *lab) statementTarget(r *report, took []time.Duration) {
-	p99 := percentile(took, 99)
-	l.target(r, "p99 of caretaker's statements", "at most 250 ms", milliseconds(p99), p99 <= 250*time.Millisecond)
-	r.note("%s statements by the server's log, p50 %s, the longest %s.", grouped(int64(len(took))), milliseconds(percentile(took, 50)), milliseconds(slices.Max(took)))
+	l.say("  a round trip to the database that is far takes %s", milliseconds(trip))
+	return took, errors.Join(err, migrated(ctx, d))
 }

@@ -58,7 +58,8 @@ func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d, d.exec(ctx, `SET max_parallel_workers_per_gather = 0`)
+	err = d.exec(ctx, `SET max_parallel_workers_per_gather = 0`)
+	return d, err
 }
 
 func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {

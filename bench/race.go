@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -97,6 +98,26 @@ func faster(measured [][]cost, than int) float64 {
 func cheaper(measured [][]cost, than int) float64 {
 	_, server := results(measured)
 	return median(quotients(server[than], server[0]))
+}
+
+// statementTarget notes how long the statements of a run took, which is measured until it is not disturbed.
+func (l *lab) statementTarget(r *report, measure func() ([]time.Duration, error)) error {
+	measured, note, err := rounds(l, 1, func(int) (took []time.Duration, others float64, err error) {
+		c, err := l.timed(func() (err error) {
+			took, err = measure()
+			return err
+		})
+		return took, c.others, err
+	})
+	if err != nil {
+		return err
+	}
+	took := measured[0]
+	p99 := percentile(took, 99)
+	l.target(r, "p99 of caretaker's statements", "at most 250 ms", milliseconds(p99), p99 <= 250*time.Millisecond)
+	r.note("%s statements by the server's log, in a run of its own: p50 %s, the longest %s. %s",
+		grouped(int64(len(took))), milliseconds(percentile(took, 50)), milliseconds(slices.Max(took)), note)
+	return nil
 }
 
 // openService opens the workers on a database, as the server runs them, with a queue that works no jobs.
