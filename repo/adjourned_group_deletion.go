@@ -53,13 +53,16 @@ const (
 
 // GroupStores says where marks are kept in main, as it was when it was looked at.
 type GroupStores struct {
-	// Missing names the first table or column without which groups cannot be worked on; empty: none.
+	// Missing says without which table or column groups cannot be worked on; empty: none is missing.
 	Missing string
-	// legacy: group_deletion_schedules. details: namespace_details; modern: with both its columns, metadata: with
-	// state_metadata.
-	legacy, details, modern, metadata bool
+	// PassedOver names what else is missing.
+	PassedOver string
+	// legacy: group_deletion_schedules with all that makes a mark; schedules: with the ids of groups at least.
+	// details: namespace_details; modern: with both columns of the mark, metadata: with state_metadata.
+	legacy, schedules, details, modern, metadata bool
 	// state: namespaces.state. period: application_settings.deletion_adjourned_period.
 	state, period bool
+	fillings      []string
 }
 
 // fill puts the stores into a statement.
@@ -74,10 +77,10 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	if s.state {
 		state = "n.state"
 	}
-	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL), append([]string{
+	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL, "{direct}", directMembershipSQL), append(append([]string{
 		"{legacy}", legacy, "{modern}", modern, "{state}", state,
 		"{today}", todaySQL, "{cutoff}", cutoffSQL,
-	}, pairs...)...)
+	}, s.fillings...), pairs...)...)
 }
 
 // marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the user is the new
@@ -99,7 +102,7 @@ func markSuffixes(id int64) []string {
 	return []string{fmt.Sprintf("-deletion_scheduled-%d", id), fmt.Sprintf("-deleted-%d", id)}
 }
 
-const adjournedPeriodSQL = `SELECT deletion_adjourned_period::bigint FROM application_settings ORDER BY id DESC LIMIT 1`
+const adjournedPeriodSQL = `SELECT deletion_adjourned_period::bigint FROM application_settings {settings.newest} LIMIT 1`
 
 // defaultAdjournment is N where the application does not say (adjourned_group_deletion.md section 2).
 const defaultAdjournment = 30
@@ -110,7 +113,7 @@ func (d *Database) AdjournedPeriod(ctx context.Context, s GroupStores) (*int64, 
 	if !s.period {
 		return days, nil
 	}
-	err := d.queryRow(ctx, "read deletion_adjourned_period", []any{&days}, adjournedPeriodSQL)
+	err := d.queryRow(ctx, "read deletion_adjourned_period", []any{&days}, s.fill(adjournedPeriodSQL))
 	if errors.Is(err, ErrNotFound) {
 		return days, nil
 	}
@@ -163,7 +166,7 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 	if err != nil || len(groups) == 0 {
 		return nil, err
 	}
-	if err := d.readRights(ctx, a, groups, l); err != nil {
+	if err := d.readRights(ctx, s, a, groups, l); err != nil {
 		return nil, err
 	}
 	return groups, d.readAncestors(ctx, s, groups, l)

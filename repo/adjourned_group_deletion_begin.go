@@ -116,7 +116,7 @@ func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 		b.Verdict = GroupUserMissing
 		return b, nil
 	}
-	allowed, err := mayRemoveGroup(ctx, tx, a, args)
+	allowed, err := mayRemoveGroup(ctx, tx, s, a, args)
 	switch {
 	case err != nil:
 	case allowed:
@@ -131,9 +131,9 @@ func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 	return b, err
 }
 
-func mayRemoveGroup(ctx context.Context, tx pgx.Tx, a Adjournment, args DestroyGroup) (bool, error) {
+func mayRemoveGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (bool, error) {
 	var allowed int64
-	err := tx.QueryRow(ctx, removeGroup(), a.At, []int64{args.GroupID}, []int64{*args.UserID}).Scan(&allowed)
+	err := tx.QueryRow(ctx, s.fill(removeGroupSQL), a.At, []int64{args.GroupID}, []int64{*args.UserID}).Scan(&allowed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

@@ -11,11 +11,11 @@ import (
 
 const (
 	renameRouteSQL = `
-UPDATE routes SET path = $2, name = $3, updated_at = now() AT TIME ZONE 'UTC'
+UPDATE routes SET path = $2, name = $3{routes.touched}
 WHERE source_type = 'Namespace' AND source_id = $1`
 
 	renameGroupSQL = `
-UPDATE namespaces SET path = $2, name = $3, updated_at = now() AT TIME ZONE 'UTC'{state} WHERE id = $1`
+UPDATE namespaces SET path = $2, name = $3{namespaces.touched}{state} WHERE id = $1`
 
 	unscheduleSQL = `DELETE FROM group_deletion_schedules WHERE group_id = $1`
 
@@ -34,12 +34,12 @@ WHERE namespace_id = $1`
 // apply renames the group and what is below it, and takes its mark out of the stores. The group's row comes last: it is
 // what others wait for.
 func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to restoring) ([]TableCount, error) {
-	routes, err := g.renameBelow(ctx, tx, to)
+	routes, err := g.renameBelow(ctx, tx, s, to)
 	if err != nil {
 		return nil, err
 	}
 	if g.hasRoute {
-		if err := changeRow(ctx, tx, "routes", renameRouteSQL, g.id, to.route, to.title); err != nil {
+		if err := changeRow(ctx, tx, "routes", s.fill(renameRouteSQL), g.id, to.route, to.title); err != nil {
 			return nil, err
 		}
 		routes++
@@ -63,7 +63,7 @@ func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to rest
 		}
 		counts = append(counts, TableCount{Table: "namespace_details", Updated: tag.RowsAffected()})
 	}
-	return counts, changeRow(ctx, tx, "namespaces", fill(renameGroupSQL, "{state}", g.stateBefore(s)), g.id, to.path, to.name)
+	return counts, changeRow(ctx, tx, "namespaces", s.fill(fill(renameGroupSQL, "{state}", g.stateBefore(s))), g.id, to.path, to.name)
 }
 
 // changeRow changes a row of a table that is there. If it is left as it was the error is a [*StubbornError].
@@ -96,8 +96,8 @@ WITH page AS MATERIALIZED (
 ),
 changed AS (
   UPDATE routes r
-  SET path = $4::text || substr(r.path, length($1::text) + 1), updated_at = now() AT TIME ZONE 'UTC',
-      name = CASE WHEN starts_with(r.name, $5::text) THEN $6::text || substr(r.name, length($5::text) + 1) ELSE r.name END
+  SET path = $4::text || substr(r.path, length($1::text) + 1),
+      name = CASE WHEN starts_with(r.name, $5::text) THEN $6::text || substr(r.name, length($5::text) + 1) ELSE r.name END{routes.touched}
   FROM page WHERE r.id = page.id AND starts_with(r.path, $1::text || '/')
   RETURNING 1
 )
@@ -113,16 +113,17 @@ const (
 // renameBelow renames the routes of all groups and projects below, page by page, until a look from the start finds none.
 // A page that has gone elsewhere meanwhile may change nothing, two in a row are rows that do not let themselves be
 // changed.
-func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, to restoring) (renamed int64, err error) {
+func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, s GroupStores, to restoring) (renamed int64, err error) {
 	if to.route == g.route && to.title == g.title {
 		return 0, nil
 	}
+	sql := s.fill(renameBelowSQL)
 	after, limit, idle := "", minRename, false
 	for {
 		var last string
 		var n int64
 		var took time.Duration
-		err := tx.QueryRow(ctx, renameBelowSQL, g.route, after, limit, to.route, g.title, to.title).Scan(&last, &n, &took)
+		err := tx.QueryRow(ctx, sql, g.route, after, limit, to.route, g.title, to.title).Scan(&last, &n, &took)
 		renamed += n
 		switch {
 		case err != nil, last == "" && (after == "" || to.route == g.route):

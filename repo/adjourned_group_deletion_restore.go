@@ -68,7 +68,7 @@ func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
 // restoringSQL: a group without a route is taken to be where its parent's route leads.
 const restoringSQL = `
 SELECT n.path, n.name, coalesce(own.path, concat_ws('/', above.path, n.path)), coalesce(own.name, concat_ws(' / ', above.name, n.name)),
-  own.id IS NOT NULL, coalesce({archived}, false), mark.ripe, mark.begun, coalesce({state} = 4, false)
+  own.source_id IS NOT NULL, coalesce({archived}, false), mark.ripe, mark.begun, coalesce({state} = 4, false)
 FROM namespaces n {marks}
 LEFT JOIN routes own ON own.source_type = 'Namespace' AND own.source_id = n.id
 LEFT JOIN routes above ON above.source_type = 'Namespace' AND above.source_id = n.parent_id

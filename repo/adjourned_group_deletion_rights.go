@@ -8,9 +8,19 @@ import (
 
 // directMembershipSQL is the rule of direct membership of adjourned_group_deletion.md section 5, for members m; {today}
 // is the UTC date. A membership that expires today has expired.
-const directMembershipSQL = `m.source_type = 'Namespace' AND m.type = 'GroupMember'
-  AND m.requested_at IS NULL AND m.invite_token IS NULL AND coalesce(m.state, 0) = 0
-  AND (m.expires_at IS NULL OR m.expires_at > {today})`
+const directMembershipSQL = `(m.source_type = 'Namespace' AND {m.type} = 'GroupMember'
+  AND {m.requested_at} IS NULL AND {m.invite_token} IS NULL AND coalesce({m.state}, 0) = 0
+  AND ({m.expires_at} IS NULL OR {m.expires_at} > {today}))`
+
+// membershipOptions are what the rule can do without.
+func membershipOptions() (options []option) {
+	for column, otherwise := range map[string]string{
+		"type": "'GroupMember'", "requested_at": "NULL", "invite_token": "NULL", "state": "NULL", "expires_at": "NULL::date",
+	} {
+		options = append(options, valueOption("members", "m", column, otherwise))
+	}
+	return options
+}
 
 // removeGroupSQL is the right remove_group of section 5, for pairs of groups and users: a level of at least 50 is an
 // owner's membership of the group, of an ancestor, or of a group invited there with 50. UNION ends the walk upwards at a
@@ -39,7 +49,7 @@ allowed AS (
   FROM up
   CROSS JOIN LATERAL (
     SELECT l.shared_with_group_id AS id FROM group_group_links l
-    WHERE l.shared_group_id = up.id AND l.group_access >= 50 AND (l.expires_at IS NULL OR l.expires_at > {today}) OFFSET 0) invited
+    WHERE l.shared_group_id = up.id AND l.group_access >= 50 AND ({l.expires_at} IS NULL OR {l.expires_at} > {today}) OFFSET 0) invited
   JOIN owned o ON o.user_id = up.user_id AND o.source_id = invited.id
 )
 SELECT asked.group_id
@@ -47,19 +57,15 @@ FROM asked
 CROSS JOIN LATERAL (SELECT x.state, x.admin FROM users x WHERE x.id = asked.user_id LIMIT 1) u
 WHERE u.state = 'active' AND (u.admin OR asked.group_id IN (SELECT a.group_id FROM allowed a))`
 
-func removeGroup() string {
-	return fill(fill(removeGroupSQL, "{direct}", directMembershipSQL), "{today}", todaySQL)
-}
-
 // readRights finds out which of the groups their users may remove.
-func (d *Database) readRights(ctx context.Context, a Adjournment, groups []DueGroup, l Limits) error {
+func (d *Database) readRights(ctx context.Context, s GroupStores, a Adjournment, groups []DueGroup, l Limits) error {
 	var ids, users []int64
 	for _, g := range groups {
 		if g.UserID != nil {
 			ids, users = append(ids, g.ID), append(users, *g.UserID)
 		}
 	}
-	allowed, err := boundedRows(ctx, d, "read the rights to remove groups", l, pgx.RowTo[int64], removeGroup(), a.At, ids, users)
+	allowed, err := boundedRows(ctx, d, "read the rights to remove groups", l, pgx.RowTo[int64], s.fill(removeGroupSQL), a.At, ids, users)
 	may := map[int64]bool{}
 	for _, id := range allowed {
 		may[id] = true

@@ -22,20 +22,31 @@ type Removed struct {
 // rowPatience is how long the transaction for a single row may take.
 const rowPatience = 15 * time.Second
 
-// ProjectToRemove is a project with its namespace, 0 if it has none.
-type ProjectToRemove struct{ ID, NamespaceID int64 }
+// ProjectToRemove is a project with its namespace, 0 if it has none. Routed: there are routes.
+type ProjectToRemove struct {
+	ID, NamespaceID int64
+	Routed          bool
+}
 
 const projectToRemoveSQL = `
-SELECT p.id, coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0) FROM projects p WHERE p.id = $1`
+SELECT p.id, coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0), {routed} FROM projects p WHERE p.id = $1`
 
-// ProjectToRemove looks for a project, or returns [ErrNotFound]. hasNamespaces: there is a column
-// projects.project_namespace_id.
-func (d *Database) ProjectToRemove(ctx context.Context, id int64, hasNamespaces bool, l Limits) (p ProjectToRemove, err error) {
-	namespace := "NULL::bigint"
-	if hasNamespaces {
+// ProjectTables are what [Catalog.ProjectToRemove] looks at besides the id of a project.
+func ProjectTables() map[string][]string {
+	return tablesOf(referencesOf("projects", "project_namespace_id", "routes", "source_id source_type"))
+}
+
+// ProjectToRemove looks for a project, or returns [ErrNotFound].
+func (c *Catalog) ProjectToRemove(ctx context.Context, id int64, l Limits) (p ProjectToRemove, err error) {
+	namespace, routed := "NULL::bigint", "false"
+	if c.Table("projects").Has("project_namespace_id") {
 		namespace = "p.project_namespace_id"
 	}
-	rows, err := boundedRows(ctx, d, "look for the project", l, pgx.RowToStructByPos[ProjectToRemove], fill(projectToRemoveSQL, "{namespace}", namespace), id)
+	if c.Table("routes").Has("source_id", "source_type") {
+		routed = "true"
+	}
+	sql := fill(projectToRemoveSQL, "{namespace}", namespace, "{routed}", routed)
+	rows, err := boundedRows(ctx, c.Database, "look for the project", l, pgx.RowToStructByPos[ProjectToRemove], sql, id)
 	if err == nil && len(rows) == 0 {
 		return p, ErrNotFound
 	}
@@ -67,8 +78,11 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 		if err := holdGuard(ctx, tx, g); err != nil {
 			return err
 		}
-		n, err := deleteRows(ctx, tx, statement{deleteProjectRouteSQL, []any{p.ID}}, statement{deleteProjectSQL, []any{p.ID}},
-			statement{deleteProjectNamespaceSQL, []any{p.NamespaceID}})
+		rows := []statement{{deleteProjectSQL, []any{p.ID}}, {deleteProjectNamespaceSQL, []any{p.NamespaceID}}}
+		if p.Routed {
+			rows = append([]statement{{deleteProjectRouteSQL, []any{p.ID}}}, rows...)
+		}
+		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			err = refuseStubborn(ctx, tx, projectStaysSQL, p.ID, p.NamespaceID)
 		}
@@ -88,7 +102,7 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 			return err
 		}
 		var rows []statement
-		if s.legacy {
+		if s.schedules {
 			rows = append(rows, statement{unscheduleSQL, []any{id}})
 		}
 		if s.details {

@@ -171,13 +171,16 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 			return err
 		},
 		"project": func(ctx context.Context) error {
-			_, err := b.ProjectToRemove(ctx, 9000, true, generous)
+			catalog, err := b.Tables(ctx, repo.ProjectTables())
+			if err == nil {
+				_, err = catalog.ProjectToRemove(ctx, 9000, generous)
+			}
 			return err
 		},
 		"members":                  members(repo.Memberships{SourceType: "Namespace", SourceID: 9001}),
 		"members of the namespace": members(repo.Memberships{SourceID: 18000}),
 		"project's row": func(ctx context.Context) error {
-			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002}, repo.Removed{GroupID: 1}, generous)
+			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002, Routed: true}, repo.Removed{GroupID: 1}, generous)
 		},
 		"group's row": func(ctx context.Context) error {
 			_, err := b.RemoveGroup(ctx, lock, b.stores, 29999, repo.Removed{GroupID: 29999}, generous)

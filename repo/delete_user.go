@@ -122,7 +122,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 	return err
 }
 
-const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND state = 'active')`
+const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND {users.admin} AND state = 'active')`
 
 // authorize is step 4. With skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {
@@ -132,7 +132,7 @@ func (u *deleting) authorize(ctx context.Context) error {
 	}
 	may := false
 	if actor != nil {
-		if err := u.tx.QueryRow(ctx, activeAdminSQL, *actor).Scan(&may); err != nil {
+		if err := u.tx.QueryRow(ctx, u.features.fill(activeAdminSQL), *actor).Scan(&may); err != nil {
 			return err
 		}
 	}
@@ -143,12 +143,12 @@ func (u *deleting) authorize(ctx context.Context) error {
 }
 
 const blockUserSQL = `
-UPDATE users SET state = 'blocked', updated_at = now() AT TIME ZONE 'UTC'
+UPDATE users SET state = 'blocked'{users.touched}
 WHERE id = $1 AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
 
 // block is step 7, which comes first.
 func (u *deleting) block(ctx context.Context) error {
-	_, err := u.tx.Exec(ctx, blockUserSQL, u.args.UserID)
+	_, err := u.tx.Exec(ctx, u.features.fill(blockUserSQL), u.args.UserID)
 	return err
 }
 
@@ -161,7 +161,7 @@ const personalProjects = 100
 
 // lookForProjects is step 6.
 func (u *deleting) lookForProjects(ctx context.Context) error {
-	if !u.features.namespaces || !u.features.projects {
+	if !u.features.projects {
 		return nil
 	}
 	rows, err := u.tx.Query(ctx, personalProjectsSQL, u.args.UserID, personalProjects)
@@ -212,17 +212,15 @@ func (u *deleting) deleteAll(ctx context.Context, sql string) (deleted int64, er
 // queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one
 // meanwhile, the index, if there is one, everybody else.
 const queueGhostSQL = `
-INSERT INTO {ghosts} (user_id, initiator_user_id, hard_delete, created_at, updated_at{type})
-SELECT $1::bigint, $2::bigint, false, now(), now(){value}
+INSERT INTO {ghosts} ({columns})
+SELECT {columns} FROM (
+  SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete, now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
 WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1) ON CONFLICT DO NOTHING`
 
 // queue is step 9.
 func (u *deleting) queue(ctx context.Context) error {
-	column, value, args := "", "", []any{u.args.UserID, u.args.DeletedByID}
-	if u.features.ghostType {
-		column, value, args = ", user_type", ", $3::smallint", append(args, u.userType)
-	}
-	tag, err := u.tx.Exec(ctx, fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{type}", column, "{value}", value), args...)
+	sql := fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
+	tag, err := u.tx.Exec(ctx, sql, u.args.UserID, u.args.DeletedByID, u.userType)
 	u.Queued = tag.RowsAffected() == 1
 	return err
 }

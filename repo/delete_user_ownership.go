@@ -24,12 +24,11 @@ SELECT coalesce(array_agg(sole.organization_id), '{}') FROM (
 // indexes too.
 const solelyOwnedGroupsSQL = `
 WITH RECURSIVE owner_of AS MATERIALIZED (
-  SELECT m.source_id, m.source_type, m.type, m.requested_at, m.invite_token, m.state, m.expires_at
-  FROM members m WHERE m.user_id = $1 AND m.access_level = 50
+  SELECT m.source_id, {direct} AS direct FROM members m WHERE m.user_id = $1 AND m.access_level = 50
 ),
 owned AS MATERIALIZED (
   SELECT DISTINCT m.source_id AS id FROM owner_of m
-  WHERE m.source_id > $2 AND {direct} AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
+  WHERE m.source_id > $2 AND m.direct AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
   ORDER BY m.source_id LIMIT $3
 ),
 up (group_id, id) AS (
@@ -42,9 +41,9 @@ shared AS MATERIALIZED (
   SELECT DISTINCT up.group_id FROM up
   WHERE EXISTS (
     SELECT FROM (
-      SELECT source_id, source_type, type, requested_at, invite_token, state, expires_at
-      FROM members WHERE source_id = up.id AND source_type = 'Namespace' AND user_id <> $1 AND access_level = 50 OFFSET 0) m
-    WHERE {direct})
+      SELECT {direct} AS direct
+      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1 AND m.access_level = 50 OFFSET 0) m
+    WHERE m.direct)
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
   ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
@@ -61,10 +60,10 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 			return nil
 		}
 	}
-	if !u.features.members || !u.features.namespaces {
+	if !u.features.groups {
 		return nil
 	}
-	sql := fill(fill(solelyOwnedGroupsSQL, "{direct}", directMembershipSQL), "{today}", "(now() AT TIME ZONE 'UTC')::date")
+	sql := u.features.fill(solelyOwnedGroupsSQL, "{today}", "("+utcNow+")::date")
 	for last, n := int64(-1<<63), ownedPage; n == ownedPage && len(u.Groups) < ownedNamed; {
 		var groups []int64
 		err := u.tx.QueryRow(ctx, sql, u.args.UserID, last, ownedPage, ownedNamed-len(u.Groups)).Scan(&last, &n, &groups)

@@ -47,7 +47,7 @@ LEFT JOIN {settings} s ON true
 LEFT JOIN LATERAL (SELECT s.settings -> $1::text AS value) v ON true`
 
 const (
-	settingsSourceSQL   = `(SELECT resource_access_tokens_settings AS settings FROM application_settings ORDER BY id DESC LIMIT 1)`
+	settingsSourceSQL   = `(SELECT resource_access_tokens_settings AS settings FROM application_settings {settings.newest} LIMIT 1)`
 	noSettingsSourceSQL = `(SELECT NULL::jsonb AS settings)`
 )
 
@@ -67,7 +67,7 @@ func (f UserFeatures) tokenSettingSQL() string {
 	if f.setting {
 		source = settingsSourceSQL
 	}
-	return fill(tokenSettingSQL, "{settings}", source)
+	return f.fill(fill(tokenSettingSQL, "{settings}", source))
 }
 
 // judge is the table of section 3.

@@ -15,6 +15,36 @@ type PlaceholderRules struct {
 	RetryPeriod time.Duration
 	// Now is T, the start of the run by main's clock.
 	Now time.Time
+	// Tables are what main has.
+	Tables PlaceholderTables
+}
+
+// PlaceholderTables says what main has of the tables of placeholder users.
+type PlaceholderTables struct {
+	// Missing says without which table or column they cannot be worked on; empty: none is missing.
+	Missing string
+	// PassedOver names what else is missing.
+	PassedOver string
+	fillings   []string
+}
+
+func placeholderEssentials() []Reference {
+	return referencesOf("users", "id user_type state",
+		"import_placeholder_user_details", "id placeholder_user_id namespace_id deletion_attempts last_deletion_attempt_at")
+}
+
+// PlaceholderTables looks at the catalogue. A table that we may not read is [ErrForbidden].
+func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, error) {
+	p, err := d.presence(ctx, placeholderEssentials(), touchOption("import_placeholder_user_details", "$2"),
+		valueOption("import_placeholder_user_details", "d", "created_at", "NULL::timestamptz"))
+	if err != nil {
+		return PlaceholderTables{}, err
+	}
+	return PlaceholderTables{p.lacks(placeholderEssentials()...), p.passedOver, p.fillings}, nil
+}
+
+func (t PlaceholderTables) fill(sql string, pairs ...string) string {
+	return fill(sql, append(pairs, t.fillings...)...)
 }
 
 func (r PlaceholderRules) args(more ...any) []any {
@@ -51,7 +81,7 @@ free AS MATERIALIZED (
 ),
 claimed AS (
   UPDATE import_placeholder_user_details d
-  SET deletion_attempts = d.deletion_attempts + 1, last_deletion_attempt_at = $2, updated_at = $2
+  SET deletion_attempts = d.deletion_attempts + 1, last_deletion_attempt_at = $2{import_placeholder_user_details.touched}
   FROM free
   WHERE d.id = free.id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
     AND (d.last_deletion_attempt_at IS NULL OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
@@ -96,9 +126,9 @@ func (d *Database) PlaceholderPage(ctx context.Context, rules PlaceholderRules, 
 // claim is the statement for the page, and its parameters.
 func (p PlaceholderPage) claim(rules PlaceholderRules) (sql string, args []any) {
 	if len(p.found) > 0 {
-		return fill(claimPlaceholdersSQL, "{eligible}", foundPlaceholdersSQL), rules.args(p.found)
+		return rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", foundPlaceholdersSQL), rules.args(p.found)
 	}
-	return fill(claimPlaceholdersSQL, "{eligible}", eligibleForDeletionSQL), rules.args(p.after, p.limit)
+	return rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", eligibleForDeletionSQL), rules.args(p.after, p.limit)
 }
 
 // ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in one fenced
@@ -161,7 +191,7 @@ func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRul
 // placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.
 const placeholderBacklogSQL = `
 WITH pending AS MATERIALIZED (
-  SELECT created_at FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts < $1 LIMIT $5
+  SELECT {d.created_at} AS created_at FROM import_placeholder_user_details d WHERE d.namespace_id IS NULL AND d.deletion_attempts < $1 LIMIT $5
 ),
 eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
@@ -174,7 +204,7 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
 func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
 	_, err = d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
-		placeholderBacklogSQL, rules.args(int64(-1<<63), backlogCap+1)...)
+		rules.Tables.fill(placeholderBacklogSQL), rules.args(int64(-1<<63), backlogCap+1)...)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

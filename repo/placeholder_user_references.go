@@ -10,16 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Reference is a column of a table that refers to users.
-type Reference struct{ Table, Column string }
-
 // placeholderReferences are what keeps a placeholder user from being deleted, in the order in which they are looked at,
 // by the database that they belong to (placeholder_user_cleanup.md section 5). Not here, because they do not block:
 // notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id, epics.updated_by_id,
 // vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events, p_ci_builds and p_ci_pipelines.
-func placeholderReferences() map[string][]Reference {
-	return map[string][]Reference{
-		"main": referencesOf(
+func placeholderReferences() []databaseReferences {
+	return []databaseReferences{
+		{"main", referencesOf(
 			"notes", "author_id",
 			"issues", "author_id updated_by_id closed_by_id last_edited_by_id",
 			"merge_requests", "author_id updated_by_id merge_user_id",
@@ -41,24 +38,22 @@ func placeholderReferences() map[string][]Reference {
 			"protected_branch_merge_access_levels", "user_id",
 			"protected_branch_push_access_levels", "user_id",
 			"epics", "author_id assignee_id last_edited_by_id closed_by_id",
-		),
-		"ci":  referencesOf("ci_pipeline_schedules", "owner_id"),
-		"sec": referencesOf("vulnerabilities", "author_id resolved_by_id"),
+		)},
+		{"ci", referencesOf("ci_pipeline_schedules", "owner_id")},
+		{"sec", referencesOf("vulnerabilities", "author_id resolved_by_id")},
 	}
 }
 
-// referencesOf takes pairs of a table and its columns.
-func referencesOf(pairs ...string) (references []Reference) {
-	for i := 0; i < len(pairs); i += 2 {
-		for column := range strings.FieldsSeq(pairs[i+1]) {
-			references = append(references, Reference{pairs[i], column})
-		}
-	}
-	return references
+// databaseReferences are columns of tables that belong to a database.
+type databaseReferences struct {
+	database string
+	columns  []Reference
 }
 
 // PlaceholderVerdict is what became of the deletion of a placeholder user.
 type PlaceholderVerdict struct {
+	// Missing says without which table or column nothing can be said; empty: none is missing.
+	Missing string
 	// Gone: there is no such user. NotPlaceholder: it is another type of user.
 	Gone, NotPlaceholder bool
 	// Reference keeps the user; nil: the job delete_user is queued, or waits already.
@@ -76,8 +71,19 @@ const PlaceholderDeletionReason = "Placeholder user is no longer referenced"
 // DeletePlaceholder queues the deletion of a placeholder user that nothing refers to any more, and completes the job
 // jobID, in one transaction on main (placeholder_user_cleanup.md section 5). The user's row is locked to its end, so
 // that no reference with a foreign key can slip in. Others are the databases ci and sec as far as configured; a table of
-// theirs is looked for in main where they are not.
+// theirs that they do not have is looked for in main.
 func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, others []*Database, queue JobQueue, origin Job, l Limits) (v PlaceholderVerdict, err error) {
+	wanted := referencesOf("users", "id user_type")
+	for _, r := range placeholderReferences() {
+		wanted = append(wanted, r.columns...)
+	}
+	main, err := d.presence(ctx, wanted)
+	if err != nil {
+		return v, err
+	}
+	if v.Missing = main.lacks(wanted[:2]...); v.Missing != "" {
+		return v, nil
+	}
 	err = d.limitedTx(ctx, "delete the placeholder user", l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
 		var userType *int16
 		err := tx.QueryRow(ctx, lockPlaceholderSQL, userID).Scan(&userType)
@@ -91,7 +97,7 @@ func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, o
 			v.NotPlaceholder = true
 			return nil
 		}
-		v.Reference, err = d.placeholderReference(ctx, tx, userID, others, l)
+		v.Reference, err = placeholderReference(ctx, tx, userID, main.Catalog, others, l)
 		if err != nil || v.Reference != nil {
 			return err
 		}
@@ -106,33 +112,32 @@ func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, o
 }
 
 // placeholderReference is the first reference to a user in the order of the list, nil if there is none.
-func (d *Database) placeholderReference(ctx context.Context, tx pgx.Tx, userID int64, others []*Database, l Limits) (*Reference, error) {
-	references := placeholderReferences()
-	own := references["main"]
-	foreign := map[*Database][]Reference{}
-	for _, name := range []string{"ci", "sec"} {
-		if i := slices.IndexFunc(others, func(o *Database) bool { return o.Name == name }); i >= 0 {
-			foreign[others[i]] = references[name]
-		} else {
-			own = append(own, references[name]...)
+func placeholderReference(ctx context.Context, tx pgx.Tx, userID int64, main *Catalog, others []*Database, l Limits) (*Reference, error) {
+	catalogs := []*Catalog{main}
+	for _, list := range placeholderReferences() {
+		if i := slices.IndexFunc(others, func(d *Database) bool { return d.Name == list.database }); i >= 0 {
+			c, err := others[i].Tables(ctx, tablesOf(list.columns))
+			if err != nil {
+				return nil, err
+			}
+			catalogs = append(catalogs, c)
 		}
-	}
-	present, err := d.present(ctx, own)
-	if err != nil {
-		return nil, err
-	}
-	found, err := firstReference(present, func(sql string, n *int) error { return tx.QueryRow(ctx, sql, userID).Scan(n) })
-	for _, other := range others {
-		if err != nil || found != nil {
-			break
-		}
-		if present, err = other.present(ctx, foreign[other]); err == nil {
-			found, err = firstReference(present, func(sql string, n *int) error {
-				return other.bounded(ctx, "look for references", l, []any{n}, sql, userID)
+		for _, c := range catalogs {
+			here := slices.DeleteFunc(slices.Clone(list.columns), func(r Reference) bool {
+				return Home(catalogs, list.database, r.Table) != c || !c.Table(r.Table).Has(r.Column)
 			})
+			found, err := firstReference(here, func(sql string, n *int) error {
+				if c == main {
+					return tx.QueryRow(ctx, sql, userID).Scan(n)
+				}
+				return c.Database.bounded(ctx, "look for references", l, []any{n}, sql, userID)
+			})
+			if err != nil || found != nil {
+				return found, err
+			}
 		}
 	}
-	return found, err
+	return nil, nil
 }
 
 // firstReference asks for all columns in one statement that ends at the first hit.

@@ -2,37 +2,130 @@ package repo
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 )
 
-// present are those of the columns that this database has, in the same order (schema.md section 9). A table that we may
-// not read is an error that names it.
-func (d *Database) present(ctx context.Context, columns []Reference) ([]Reference, error) {
+// Not every version of the application has every table and column (schema.md section 9). What a worker cannot do without
+// it names; the rest is passed over: a step that is about it is left out, and in a statement an option takes its place.
+
+// Reference is a column of a table.
+type Reference struct{ Table, Column string }
+
+// referencesOf takes pairs of a table and its columns.
+func referencesOf(pairs ...string) (references []Reference) {
+	for i := 0; i < len(pairs); i += 2 {
+		for column := range strings.FieldsSeq(pairs[i+1]) {
+			references = append(references, Reference{pairs[i], column})
+		}
+	}
+	return references
+}
+
+// option is a column that a statement can do without: its placeholder stands for here where the column is there, else
+// for otherwise.
+type option struct {
+	column          Reference
+	placeholder     string
+	here, otherwise string
+}
+
+// valueOption is an option for the value of a column, "{alias.column}".
+func valueOption(table, alias, column, otherwise string) option {
+	name := alias + "." + column
+	return option{Reference{table, column}, "{" + name + "}", name, otherwise}
+}
+
+// touchOption is an option for noting, behind other changes of a row, when it was changed: "{table.touched}".
+func touchOption(table, now string) option {
+	return option{Reference{table, "updated_at"}, "{" + table + ".touched}", ", updated_at = " + now, ""}
+}
+
+// utcNow is the time as columns of type timestamp have it.
+const utcNow = "now() AT TIME ZONE 'UTC'"
+
+// newestSettings is the row of application_settings that counts.
+func newestSettings() option {
+	return option{Reference{"application_settings", "id"}, "{settings.newest}", "ORDER BY id DESC", ""}
+}
+
+// presence is what a database has of the columns that were asked for.
+type presence struct {
+	*Catalog
+	// fillings put the options into statements.
+	fillings []string
+	// passedOver names what is missing, for the log.
+	passedOver string
+}
+
+// presence looks for columns, and for those of options. A table that we may not read is [ErrForbidden].
+func (d *Database) presence(ctx context.Context, columns []Reference, options ...option) (p presence, err error) {
+	columns = slices.Clone(columns)
+	for _, o := range options {
+		columns = append(columns, o.column)
+	}
+	if p.Catalog, err = d.Tables(ctx, tablesOf(columns)); err != nil {
+		return p, err
+	}
+	for _, o := range options {
+		filling := o.otherwise
+		if p.has(o.column) {
+			filling = o.here
+		}
+		p.fillings = append(p.fillings, o.placeholder, filling)
+	}
+	var missing []string
+	for _, c := range columns {
+		name := c.Table
+		if p.Table(c.Table) != nil {
+			name += "." + c.Column
+		}
+		if !p.has(c) && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(missing)
+	p.passedOver = strings.Join(missing, ", ")
+	return p, nil
+}
+
+func (p presence) has(columns ...Reference) bool {
+	return !slices.ContainsFunc(columns, func(c Reference) bool { return !p.Table(c.Table).Has(c.Column) })
+}
+
+// lacks says which of the essential columns is not here, "" if all are.
+func (p presence) lacks(essential ...Reference) string {
+	for _, c := range essential {
+		switch {
+		case p.Table(c.Table) == nil:
+			return fmt.Sprintf("database %s has no table %s in the application schema", p.Database.Name, c.Table)
+		case !p.has(c):
+			return fmt.Sprintf("database %s has no column %s in its table %s", p.Database.Name, c.Column, c.Table)
+		}
+	}
+	return ""
+}
+
+// tablesOf are columns as a catalogue is asked for them.
+func tablesOf(columns []Reference) map[string][]string {
 	wanted := map[string][]string{}
 	for _, c := range columns {
 		wanted[c.Table] = append(wanted[c.Table], c.Column)
 	}
-	catalog, err := d.Tables(ctx, wanted)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(slices.Clone(columns), func(c Reference) bool { return !catalog.Table(c.Table).Has(c.Column) }), nil
+	return wanted
 }
 
-// MissingTable is the first of these tables that the application schema of this database lacks, "" if none does.
-func (d *Database) MissingTable(ctx context.Context, tables ...string) (string, error) {
-	wanted := map[string][]string{}
-	for _, t := range tables {
-		wanted[t] = nil
-	}
-	catalog, err := d.Tables(ctx, wanted)
-	if err != nil {
-		return "", err
-	}
-	for _, t := range tables {
-		if catalog.Table(t) == nil {
-			return t, nil
+// Home is where a table of a database is: in that database, if it is configured and has it, else in main, whose catalogue
+// is the first; nil if it is nowhere (schema.md section 9).
+func Home(catalogs []*Catalog, database, table string) *Catalog {
+	for _, c := range catalogs {
+		if c.Database.Name == database && c.Table(table) != nil {
+			return c
 		}
 	}
-	return "", nil
+	if catalogs[0].Table(table) == nil {
+		return nil
+	}
+	return catalogs[0]
 }

@@ -31,14 +31,19 @@ var fillings = map[string]string{
 	// Groups.
 	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
 	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",
+	"{m.type}": "m.type", "{m.requested_at}": "m.requested_at", "{m.invite_token}": "m.invite_token", "{m.state}": "m.state", "{m.expires_at}": "m.expires_at",
+	"{l.expires_at}": "l.expires_at", "{routes.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{namespaces.touched}": ", updated_at = now() AT TIME ZONE 'UTC'",
+	"{settings.newest}": "ORDER BY id DESC", "{routed}": "true",
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
 	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
-	"{ghosts}": "ghost_user_migrations", "{value}": "", "queueGhostSQL{type}": "", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
+	"{ghosts}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}":      "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",
 	"{bots}": "botRangeSQL", "{eligible}": "eligibleForDeletionSQL",
+	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
+	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",
 	// Jobs.

@@ -15,7 +15,7 @@ import (
 )
 
 // placeholder is what fill replaces.
-var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
+var placeholder = regexp.MustCompile(`\{[a-z_.]+\}`)
 
 // sqlConstants are all constants of the package that are called SQL, by their names.
 func sqlConstants(t *testing.T) map[string]string {

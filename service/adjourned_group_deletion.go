@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -42,10 +41,7 @@ type AdjournedGroupDeletionConfig struct {
 type adjournedGroups struct {
 	config  AdjournedGroupDeletionConfig
 	service *Service
-
-	mu sync.Mutex
-	// seen is what main had when it was last looked at.
-	seen *repo.GroupStores
+	schema  schemaWatch
 }
 
 func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
@@ -87,15 +83,7 @@ func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) 
 	if err != nil {
 		return found, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case k.seen == nil:
-		k.service.logger.DebugContext(ctx, "marks of groups looked for", "found", found.String())
-	case *k.seen != found:
-		k.service.logger.InfoContext(ctx, "the schema of groups has changed", "was", k.seen.String(), "found", found.String())
-	}
-	k.seen = &found
+	k.schema.saw(ctx, k.service.logger, "groups", found.PassedOver)
 	return found, nil
 }
 

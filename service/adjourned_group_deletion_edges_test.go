@@ -245,5 +245,5 @@ func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
 	g.exec("main", `ALTER TABLE namespaces DROP state`)
 	g.run("")
 	g.run("")
-	g.wantLog(1, "the schema of groups has changed", "level=INFO")
+	g.wantLog(1, "the schema has changed", "level=INFO")
 }

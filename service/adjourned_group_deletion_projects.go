@@ -53,9 +53,13 @@ type remover struct {
 }
 
 func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
-	catalog, err := s.main.Catalog(ctx, forRemoval(map[string][]string{
-		"projects": {"id", "project_namespace_id"}, "namespaces": {"id"}, "import_placeholder_user_details": {"namespace_id"},
-	}))
+	wanted := forRemoval(map[string][]string{
+		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, importDetails: {"namespace_id"},
+	})
+	for table, columns := range repo.ProjectTables() {
+		wanted[table] = append(wanted[table], columns...)
+	}
+	catalog, err := s.main.Catalog(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +95,7 @@ func rowLimits() repo.Limits { return repo.Limits{Statement: singleRowTime, Lock
 // removeProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
 func (r *remover) removeProject(ctx context.Context, id int64) error {
 	r.project = id
-	p, err := r.main.ProjectToRemove(ctx, id, r.catalog.Table("projects").Has("project_namespace_id"), probeLimits())
+	p, err := r.catalog.ProjectToRemove(ctx, id, probeLimits())
 	if errors.Is(err, repo.ErrNotFound) {
 		return nil
 	}
@@ -143,6 +147,13 @@ func (r *remover) clearRow(ctx context.Context, table string, id int64, except .
 
 // members removes memberships, page by page.
 func (r *remover) members(ctx context.Context, which repo.Memberships) error {
+	columns := []string{"id", "user_id", "source_type", "source_id"}
+	if which.SourceType == "" {
+		columns = []string{"id", "user_id", "member_namespace_id"}
+	}
+	if !r.catalog.Table("members").Has(columns...) {
+		return nil
+	}
 	for {
 		if err := r.goOn(); err != nil {
 			return err

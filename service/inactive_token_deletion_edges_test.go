@@ -167,7 +167,7 @@ func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
 	runTokens(t, s)
 	runTokens(t, s)
 	e.work(s, "delete_user")
-	if n := strings.Count(log.String(), "the schema of users has changed"); n != 1 {
+	if n := strings.Count(log.String(), "the schema has changed"); n != 1 {
 		t.Errorf("said %d times, want once: %s", n, log)
 	}
 }

@@ -109,6 +109,25 @@ func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
 }
 
+func TestDeletePlaceholderUser_TableThatItsDatabaseLacksIsLookedForInMain(t *testing.T) {
+	t.Parallel()
+	for table, reference := range map[string]string{
+		"vulnerabilities":       `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 7, '', now(), now())`,
+		"ci_pipeline_schedules": `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`,
+	} {
+		e := newEstate(t, "all", "main", "ci", "sec")
+		e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+		e.detail(7, 0, `NULL`)
+		e.exec("main", reference)
+		e.exec("ci", `DROP TABLE `+table+` CASCADE`)
+		e.exec("sec", `DROP TABLE `+table+` CASCADE`)
+		s := e.service("", e.withQueue)
+		e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+		e.work(s, "delete_placeholder_user")
+		e.want("main", stateOfJobs, "delete_placeholder_user cancelled STILL_REFERENCED")
+	}
+}
+
 func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "all", "main", "ci")

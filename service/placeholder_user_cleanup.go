@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -43,6 +44,8 @@ type placeholderUserCleanup struct {
 	config PlaceholderUserCleanupConfig
 	main   *repo.Database
 	queue  repo.JobQueue
+	logger *slog.Logger
+	schema schemaWatch
 }
 
 func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
@@ -55,14 +58,14 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 	if config.MaxAttempts < 1 || config.BatchSize < 1 || config.RetryPeriod < 0 || config.Interval < 0 {
 		return nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
 	}
-	p := &placeholderUserCleanup{config: config, main: s.main, queue: s.queue}
+	p := &placeholderUserCleanup{config: config, main: s.main, queue: s.queue, logger: s.logger}
 	job := &placeholderDeletion{databases: s.databases, queue: s.queue}
 	s.jobs[repo.DeletePlaceholderUser{}.Kind()] = job.work
 	s.owners[repo.DeletePlaceholderUser{}.Kind()] = ownedBy("placeholder_user_cleanup")
 	return &worker{
 		name:       "placeholder_user_cleanup",
 		config:     config.WorkerConfig,
-		missing:    s.missingTables("users", "import_placeholder_user_details"),
+		missing:    p.missing,
 		maxRuntime: untimed,
 		work:       p.work,
 		backlog:    p.backlog,
@@ -73,15 +76,32 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 // claimLimits bound each statement of a claim.
 func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
 
-func (p *placeholderUserCleanup) rules(now time.Time) repo.PlaceholderRules {
-	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now}
+func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
+	if p.queue == nil {
+		return "no queue for its jobs", nil
+	}
+	rules, err := p.rules(ctx, time.Time{})
+	return rules.Tables.Missing, err
+}
+
+// rules looks at the tables, too.
+func (p *placeholderUserCleanup) rules(ctx context.Context, now time.Time) (repo.PlaceholderRules, error) {
+	tables, err := p.main.PlaceholderTables(ctx)
+	if err == nil {
+		p.schema.saw(ctx, p.logger, "placeholder users", tables.PassedOver)
+	}
+	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables}, err
 }
 
 func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
-	if x.DryRun {
-		return p.dryRun(ctx, x)
+	rules, err := p.rules(ctx, x.Now())
+	switch {
+	case err != nil:
+		return err
+	case x.DryRun:
+		return p.dryRun(ctx, x, rules)
 	}
-	rules, last, index := p.rules(x.Now()), int64(0), 0
+	last, index := int64(0), 0
 	for {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
@@ -108,9 +128,8 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 }
 
 // dryRun walks the same pages and counts what a run started now would do.
-func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution) error {
-	rules, last := p.rules(x.Now()), int64(0)
-	counted := map[int64]struct{}{}
+func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules repo.PlaceholderRules) error {
+	last, counted := int64(0), map[int64]struct{}{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
 			return err
@@ -139,6 +158,10 @@ func (p *placeholderUserCleanup) backlog(ctx context.Context, d *repo.Database) 
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	b, err := d.PlaceholderBacklog(ctx, p.rules(now), repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	rules, err := p.rules(ctx, now)
+	if err != nil || rules.Tables.Missing != "" {
+		return repo.Backlog{}, "", err
+	}
+	b, err := d.PlaceholderBacklog(ctx, rules, repo.Limits{Statement: backlogPatience, Lock: time.Second})
 	return b, "", err
 }

@@ -56,20 +56,6 @@ const untimedRun = 60 * time.Second
 // (contract.md section 4).
 func untimed(string, map[string]bool) (time.Duration, bool) { return untimedRun, false }
 
-// missingTables is missing of workers that cannot do without some tables of main.
-func (s *Service) missingTables(tables ...string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		if s.queue == nil {
-			return "no queue for its jobs", nil
-		}
-		table, err := s.main.MissingTable(ctx, tables...)
-		if err != nil || table == "" {
-			return "", err
-		}
-		return fmt.Sprintf("database main has no table %s in the application schema", table), nil
-	}
-}
-
 // leaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
 const leaseMargin = 10 * time.Second
 
