@@ -161,9 +161,12 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
 		err := checkMigrated(ctx, d)
+		refused, is := errors.AsType[*repo.Error](err)
 		switch {
 		case err == nil:
 			i.checkReplica(ctx, d)
+		case is && refused.Refused():
+			return fmt.Errorf("check database %s: %w", d.Name, err)
 		case errors.Is(err, repo.ErrUnreachable):
 			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())
 		case errors.Is(err, repo.ErrNotMigrated):

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // Bounds of an orderly end. Jobs snooze and runs stop after the statement in flight, which takes 10 s at most.
@@ -36,7 +38,9 @@ func (i *instance) run(ctx context.Context) error {
 		}
 	})
 	watching, stopWatching := context.WithCancel(ctx)
-	i.work.Go(func() { i.watchDatabases(watching) })
+	for _, d := range i.databases {
+		i.work.Go(func() { i.watchDatabase(watching, d) })
+	}
 	if i.scheduler != nil {
 		i.scheduler.Start()
 	}
@@ -101,39 +105,57 @@ func (i *instance) complain(what string, err error) {
 	}
 }
 
-// databaseCheck is how often databases that did not answer at the start are tried again.
+// databaseCheck is how often a database is looked at, and tried again at least while it does not answer.
 const databaseCheck = 5 * time.Second
 
-// watchDatabases says when a database that did not answer at the start is there, and if it still has to be migrated.
-// It ends when all are in order.
-func (i *instance) watchDatabases(ctx context.Context) {
-	open := map[*repo.Database]string{}
-	for _, d := range i.databases {
-		open[d] = ""
-	}
-	for len(open) > 0 {
-		for d, said := range open {
-			err := checkMigrated(ctx, d)
-			switch {
-			case err == nil:
-				delete(open, d)
-				if said != "" {
-					i.logger.InfoContext(ctx, "database is in order now", "database", d.Name)
-				}
-			case ctx.Err() != nil:
-				return
-			case err.Error() != said && errors.Is(err, repo.ErrNotMigrated):
-				i.logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate", "database", d.Name, "error", err.Error())
-				open[d] = err.Error()
-			case said == "":
-				open[d] = "unreachable"
-			}
+// watchDatabase says when a database cannot work, and when it can again, or still has to be migrated. Nothing depends on
+// it: whoever needs the database tries by himself.
+func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
+	pace := service.Backoff{First: time.Second, Most: databaseCheck}
+	said, migrated := "", false
+	for {
+		err := d.Writable(ctx)
+		if err == nil && !migrated {
+			err = checkMigrated(ctx, d)
+			migrated = err == nil
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		if now := trouble(err); now != said {
+			i.sayDatabase(ctx, d, err)
+			said = now
+		}
+		wait, _ := pace.After(err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(databaseCheck):
+		case <-time.After(cmp.Or(wait, databaseCheck)):
 		}
+	}
+}
+
+// trouble is in what way a database cannot work, "" for one that can.
+func trouble(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, repo.ErrUnreachable):
+		return "unreachable"
+	case errors.Is(err, repo.ErrNotMigrated):
+		return "not migrated"
+	}
+	return "failing"
+}
+
+func (i *instance) sayDatabase(ctx context.Context, d *repo.Database, err error) {
+	switch trouble(err) {
+	case "":
+		i.logger.InfoContext(ctx, "database is in order now", "database", d.Name)
+	case "not migrated":
+		i.logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate", "database", d.Name, "error", err.Error())
+	default:
+		i.logger.WarnContext(ctx, "database cannot work at present, will be tried again", "database", d.Name, "error", err.Error())
 	}
 }
 

@@ -89,8 +89,9 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 		if err != nil {
 			return err
 		}
-		removed.Rows += n
-		return saveRemoved(ctx, tx, removed)
+		all := removed
+		all.Rows += n
+		return saveRemoved(ctx, tx, all)
 	})
 }
 
@@ -117,14 +118,15 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		if err != nil {
 			return err
 		}
-		removed.Rows += n
-		if id != removed.GroupID {
-			if err := saveRemoved(ctx, tx, removed); err != nil {
+		all := removed
+		all.Rows += n
+		if id != all.GroupID {
+			if err := saveRemoved(ctx, tx, all); err != nil {
 				return err
 			}
 			return forgetRemoval(ctx, tx, id)
 		}
-		total, err = endRemoval(ctx, tx, removed)
+		total, err = endRemoval(ctx, tx, all)
 		return err
 	})
 	return total, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -17,6 +18,8 @@ type Database struct {
 	// Name is the configured name: main, ci or sec.
 	Name string
 	pool *pgxpool.Pool
+	// reachability is what our statements have found out about the server.
+	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
 	prepares bool
 	// replica is nil if none is configured.
@@ -97,7 +100,7 @@ const statementTimeout = 5 * time.Second
 func (d *Database) queryRow(ctx context.Context, operation string, into []any, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	err := d.pool.QueryRow(ctx, sql, args...).Scan(into...)
+	err := again(ctx, func() error { return d.pool.QueryRow(ctx, sql, args...).Scan(into...) })
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, ErrNotFound)
 	}
@@ -108,18 +111,24 @@ func (d *Database) queryRow(ctx context.Context, operation string, into []any, s
 func (d *Database) exec(ctx context.Context, operation, sql string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	tag, err := d.pool.Exec(ctx, sql, args...)
+	var tag pgconn.CommandTag
+	err := again(ctx, func() (err error) {
+		tag, err = d.pool.Exec(ctx, sql, args...)
+		return err
+	})
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
 
 // collect runs a query and reads its rows.
-func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	rows, err := d.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, d.wrap(ctx, operation, err)
-	}
-	out, err := pgx.CollectRows(rows, scan)
+	err = again(ctx, func() error {
+		rows, err := d.pool.Query(ctx, sql, args...)
+		if err == nil {
+			out, err = pgx.CollectRows(rows, scan)
+		}
+		return err
+	})
 	return out, d.wrap(ctx, operation, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ type Error struct {
 	// SQLState is the five-character code; empty when the database did not answer.
 	SQLState string
 	cause    error
+	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
+	connecting, poolFull bool
 }
 
 // Error includes the driver's text: it is for logs, never for a client.
@@ -56,6 +59,40 @@ func (e *Error) Condition() string {
 	}
 	name := pqerror.Code(e.SQLState).Name()
 	return strings.TrimSpace(e.SQLState + " " + name)
+}
+
+// Explanation says in words why the database cannot work, "" where there is nothing to add to the condition.
+func (e *Error) Explanation() string {
+	switch code := e.SQLState; {
+	case e.poolFull:
+		return "all connections of its pool are in use"
+	case code == readOnlyState:
+		return "it is read-only: a standby, or default_transaction_read_only"
+	case code == "53300":
+		return "it has no connection left: max_connections"
+	case code == "57P03":
+		return "it is starting up, shutting down or recovering"
+	case e.Refused():
+		return "it refuses our user, password or database name"
+	}
+	return ""
+}
+
+// Refused says that the server is there and does not let us in: the URL is wrong, or rights are missing.
+func (e *Error) Refused() bool { return e.connecting && hasPrefix(e.SQLState, "28", "3D") }
+
+// ConditionClass is the class of the first condition in a text that [Error.Condition] is part of, as the record of a
+// failed run has it.
+func ConditionClass(text string) (class Class, found bool) {
+	condition := regexp.MustCompile(`: (unreachable|[0-9A-Z]{5} [a-z_]+)`).FindStringSubmatch(text)
+	if condition == nil {
+		return ClassData, false
+	}
+	code, _, named := strings.Cut(condition[1], " ")
+	if !named {
+		code = ""
+	}
+	return (&Error{SQLState: code}).Class(), true
 }
 
 // violated is the table and the constraint that the database complains of.
@@ -90,7 +127,7 @@ func (e *Error) Class() Class {
 		return ClassLock
 	case code == "57014":
 		return ClassTimeout
-	case code == "", code == "25006", hasPrefix(code, "08", "53", "57P", "58"):
+	case code == "", e.connecting, code == readOnlyState, hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
 	case code == "22P02", hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
@@ -110,16 +147,31 @@ func hasPrefix(code string, prefixes ...string) bool {
 // wrap turns an error of the driver into one of this package. Errors that are ours already, and those of the caller's
 // own context, pass unchanged.
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
-	var pgErr *pgconn.PgError
-	switch {
-	case err == nil, ours(err):
+	if ours(err) {
 		return err
-	case errors.As(err, &pgErr):
-		return &Error{Database: d.Name, Operation: operation, SQLState: pgErr.Code, cause: err}
+	}
+	err = d.translate(ctx, operation, err)
+	d.heard(err)
+	return err
+}
+
+func (d *Database) translate(ctx context.Context, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Database: d.Name, Operation: operation, cause: err}
+	pgErr, refused := errors.AsType[*pgconn.PgError](err)
+	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
+	switch {
+	case refused:
+		e.SQLState = pgErr.Code
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrUnreachable):
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
+	case ctx.Err() != nil:
+		pool := d.pool.Stat()
+		e.poolFull = pool.AcquiredConns() == pool.MaxConns()
 	}
-	return &Error{Database: d.Name, Operation: operation, cause: err}
+	return e
 }
 
 // ours says whether an error is one of this package already: not what the database has said, nor that it said nothing.

@@ -114,6 +114,39 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 	return err
 }
 
+// AttemptOf names an attempt of a job: its row, and when it began, which no two attempts share.
+type AttemptOf struct {
+	ID          int64
+	AttemptedAt time.Time
+}
+
+// lockAttemptsSQL locks the rows in one order, so that two processes do not wait for each other.
+const lockAttemptsSQL = `
+SELECT j.id, j.attempted_at FROM maintenance.river_job j
+JOIN unnest($1::bigint[], $2::timestamptz[]) AS mine (id, attempted_at) ON mine.id = j.id AND mine.attempted_at = j.attempted_at
+WHERE j.state = 'running' OR j.finalized_at IS NOT NULL
+ORDER BY j.id FOR UPDATE OF j`
+
+// EndAttempts lets River write the ends of attempts, in a transaction to whose end those of them that still have their
+// jobs keep them: they are held. The others were taken for dead; their job waits, or another attempt has it.
+func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write func(tx Tx, held []AttemptOf) error) error {
+	ids, begun := make([]int64, len(attempts)), make([]time.Time, len(attempts))
+	for i, a := range attempts {
+		ids[i], begun[i] = a.ID, a.AttemptedAt
+	}
+	err := again(ctx, func() error {
+		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+			rows, _ := tx.Query(ctx, lockAttemptsSQL, ids, begun)
+			held, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AttemptOf])
+			if err != nil {
+				return err
+			}
+			return write(tx, held)
+		})
+	})
+	return d.wrap(ctx, "write the ends of attempts", err)
+}
+
 // JobKinds are all kinds.
 func JobKinds() []string {
 	return []string{

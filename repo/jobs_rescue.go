@@ -20,19 +20,20 @@ type RescuedJob struct {
 // rescueBatch is how many jobs are rescued at a time; the next look takes the rest.
 const rescueBatch = 1000
 
-// rescueJobsSQL: the delay after attempt n, n⁴ seconds ± 10 %, counts from the attempt's begin, for its end is unknown.
+// rescueJobsSQL: the job is available at once, whatever attempt it was. That its process died is not the job's fault, and
+// what a process leaves behind is to be worked again within two minutes; one that kills its process is given up after
+// its last attempt all the same.
 const rescueJobsSQL = `
 WITH dead AS MATERIALIZED (
-  SELECT id, attempt >= max_attempts AS last,
-         attempted_at + make_interval(secs => attempt::float8 ^ 4 * (0.9 + 0.2 * random())) AS retry_at
+  SELECT id, attempt >= max_attempts AS last
   FROM maintenance.river_job
   WHERE state = 'running' AND attempted_at < clock_timestamp() - $1::interval
   LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE maintenance.river_job AS j
-SET state = CASE WHEN dead.last THEN 'discarded' WHEN dead.retry_at <= now() THEN 'available' ELSE 'retryable' END::maintenance.river_job_state,
+SET state = CASE WHEN dead.last THEN 'discarded' ELSE 'available' END::maintenance.river_job_state,
     finalized_at = CASE WHEN dead.last THEN now() END,
-    scheduled_at = CASE WHEN dead.last THEN j.scheduled_at ELSE greatest(dead.retry_at, now()) END,
+    scheduled_at = CASE WHEN dead.last THEN j.scheduled_at ELSE now() END,
     metadata = j.metadata || jsonb_build_object('outcome', CASE WHEN dead.last THEN 'discarded' ELSE 'failed' END),
     errors = array_append(j.errors, jsonb_build_object('at', now(), 'attempt', j.attempt, 'trace', '',
       'error', 'the process that worked it has died or lost the database'))

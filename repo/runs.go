@@ -135,10 +135,11 @@ func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled bool, p
 const finishRunSQL = `
 UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
   counts = $8, tables = $9, definitions = $10, heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
-WHERE id = $1::text::uuid AND state = 'running'
+WHERE id = $1::text::uuid AND (state = 'running' OR (state = 'failed' AND error = ` + abandonedSQL + `))
 RETURNING ` + runColumns
 
-// FinishRun records the end of a run. [ErrNotFound]: the run was taken for dead and its record stays so.
+// FinishRun records the end of a run, also of one that was taken for dead meanwhile, because its process could not reach
+// main: the process knows better. [ErrNotFound]: the run is gone or has ended otherwise.
 func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
 	definitions := run.Definitions
 	if definitions == nil {
@@ -148,9 +149,12 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
 		run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(run.tables()), asJSON(definitions))
 }
 
+// abandonedSQL is the error of a run of which nobody knows how it ended.
+const abandonedSQL = `'the process that ran it gave no sign of life'`
+
 const closeAbandonedRunsSQL = `
 UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = clock_timestamp(),
-  error = 'the process that ran it gave no sign of life'
+  error = ` + abandonedSQL + `
 WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl`
 
 // CloseAbandonedRuns records the runs of processes that died as failed.
@@ -207,22 +211,6 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 		}
 	}
 	return s, err
-}
-
-const failedLastSQL = `
-SELECT ` + runColumns + ` FROM maintenance.runs
-WHERE state = 'failed' AND id = ANY (ARRAY(
-  SELECT newest.id FROM unnest($2::text[]) AS place (name)
-  CROSS JOIN LATERAL (
-    SELECT x.id FROM maintenance.runs x
-    WHERE x.worker = $1 AND x.database = place.name AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
-    ORDER BY x.id DESC LIMIT 1
-  ) newest))
-ORDER BY id`
-
-// FailedLast are the newest runs of a worker on each of the databases, as far as they failed.
-func (d *Database) FailedLast(ctx context.Context, worker string, databases []string) ([]Run, error) {
-	return collect(ctx, d, "read the last failures", scanRun, failedLastSQL, worker, databases)
 }
 
 func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...any) (run Run, err error) {

@@ -5,6 +5,8 @@ package repo_test
 // fragments are constants that are no statements but parts of them: others are made of them, or code puts them together
 // and the tests of its callers try them.
 var fragments = []string{
+	// Runs.
+	"abandonedSQL",
 	// Leases and guards.
 	"fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
 	// Loose foreign keys.

@@ -76,6 +76,10 @@ func (d *Database) pipelined(ctx context.Context, operation string, l Limits, st
 		}
 		return errors.Join(err, forget(ctx, conn, err))
 	})
+	if l.ReadOnly && !ours(err) {
+		// A write that we forbid ourselves says nothing about the server.
+		return d.translate(ctx, operation, err)
+	}
 	return d.wrap(ctx, operation, err)
 }
 

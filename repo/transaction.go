@@ -27,16 +27,19 @@ func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Li
 	})
 }
 
-// limitedTx runs a transaction of several statements, each under the limits, all of them within patience.
+// limitedTx runs a transaction of several statements, each under the limits, all of them within patience. See [again]
+// for what do must put up with.
 func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
-	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime))
-		if err != nil {
-			return err
-		}
-		return do(ctx, tx)
+	err := again(ctx, func() error {
+		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime))
+			if err != nil {
+				return err
+			}
+			return do(ctx, tx)
+		})
 	})
 	return d.wrap(ctx, operation, err)
 }

@@ -36,12 +36,18 @@ type Queue struct {
 	clock    *databaseClock
 	inserts  *river.Client[repo.Tx]
 
-	mu     sync.Mutex
-	client *river.Client[repo.Tx]
+	// starting is held by Start and Stop.
+	starting sync.Mutex
+	client   *river.Client[repo.Tx]
 	// stopping closes when attempts at work should snooze.
 	stopping chan struct{}
 	cancel   context.CancelFunc
 	loop     sync.WaitGroup
+
+	mu sync.Mutex
+	// trouble is why jobs are not worked at present.
+	trouble       error
+	troubledSince time.Time
 }
 
 // QueueConfig of a Queue; the zero value works.
@@ -50,7 +56,8 @@ type QueueConfig struct {
 	Logger *slog.Logger
 	// Workers is how many jobs are worked at a time, besides those of destroy_group; 0: 4.
 	Workers int
-	// PollInterval is how often due jobs are looked for; 0: 1 s.
+	// PollInterval is how often due jobs are looked for; 0: 500 ms, so that what another process has put back is worked
+	// within a second.
 	PollInterval time.Duration
 	// StopPatience is how long Stop lets attempts at work go on; 0: 15 s.
 	StopPatience time.Duration
@@ -73,7 +80,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
 	c.StopPatience = cmp.Or(c.StopPatience, 15*time.Second)
 	q := &Queue{database: main, config: c, clock: &databaseClock{}}
 	var err error
@@ -85,9 +92,9 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 
 // newClient makes a client that works these kinds of job in these queues, or one that only inserts.
 func (q *Queue) newClient(queues map[string]river.QueueConfig, workers *river.Workers) (*river.Client[repo.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(q.database.Pool()), &river.Config{
+	client, err := river.NewClient(newFencedDriver(q.database), &river.Config{
 		Schema: schema, PollOnly: true, Queues: queues, Workers: workers, FetchOnlyKnownKinds: true,
-		Logger: slog.New(warnings{q.config.Logger.Handler()}), Hooks: []rivertype.Hook{&dueByDatabase{}},
+		Logger: slog.New(newWarnings(q.config.Logger.Handler())), Hooks: []rivertype.Hook{&dueByDatabase{}},
 		// "Test" is where River takes another clock than the host's.
 		Test:              river.TestConfig{Time: q.clock},
 		FetchPollInterval: q.config.PollInterval, FetchCooldown: min(q.config.PollInterval, river.FetchCooldownDefault),

@@ -1,11 +1,11 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -33,10 +33,16 @@ const (
 	rescueAfter = 80 * time.Second
 	// neverRescue turns River's own rescue off: it goes by the host's clock.
 	neverRescue = 100 * 365 * 24 * time.Hour
-	// upkeepInterval is how often the clock is compared and dead attempts are looked for.
-	upkeepInterval = 10 * time.Second
+	// upkeepInterval is how often the clock is compared and dead attempts are looked for; while that fails it is tried
+	// again after firstUpkeepRetry to upkeepInterval.
+	upkeepInterval   = 10 * time.Second
+	firstUpkeepRetry = 500 * time.Millisecond
+	// stopMargin is what River has to stop fetching before attempts at work put their jobs back.
+	stopMargin = 20 * time.Millisecond
 	// cancelPatience is how long cancelled attempts have to return.
 	cancelPatience = 5 * time.Second
+	// sliceSnooze is for how long an attempt snoozes at most that could go on at once.
+	sliceSnooze = time.Second
 	// destroyGroupWorkers is how many groups are removed at a time (adjourned_group_deletion.md section 6).
 	destroyGroupWorkers = 2
 )
@@ -44,8 +50,8 @@ const (
 // Start works jobs until Stop, if w knows any kind. While main does not answer it tries again. The error is a mistake of
 // ours, not main's.
 func (q *Queue) Start(w JobWorker) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.starting.Lock()
+	defer q.starting.Unlock()
 	if q.client != nil {
 		return errors.New("the queue has been started already")
 	}
@@ -73,10 +79,8 @@ func (q *Queue) Start(w JobWorker) error {
 
 // run starts River as soon as main answers, and looks after the clock and dead attempts from then on.
 func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWorker) {
-	tick := time.NewTicker(upkeepInterval)
-	defer tick.Stop()
-	started, said := false, false
-	for {
+	pace := service.Backoff{First: firstUpkeepRetry, Most: upkeepInterval}
+	for started := false; ; {
 		err := q.clock.sync(ctx, q.database)
 		if err == nil && !started {
 			err = q.begin(ctx, client)
@@ -85,16 +89,42 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWor
 		if err == nil {
 			err = w.RescueJobs(ctx, rescueAfter)
 		}
-		if err != nil && !said && ctx.Err() == nil {
-			q.config.Logger.WarnContext(ctx, "jobs are not worked at present, will be tried again", "error", err.Error())
+		if ctx.Err() != nil {
+			return
 		}
-		said = err != nil
+		q.setTrouble(err)
+		wait, news := pace.After(err)
+		switch {
+		case err != nil && news:
+			q.config.Logger.WarnContext(ctx, "jobs are not worked at present, will be tried again", "error", err.Error())
+		case news:
+			q.config.Logger.InfoContext(ctx, "jobs are worked again")
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(cmp.Or(wait, upkeepInterval)):
 		}
 	}
+}
+
+func (q *Queue) setTrouble(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err == nil {
+		q.troubledSince = time.Time{}
+	} else if q.trouble == nil {
+		q.troubledSince = time.Now()
+	}
+	q.trouble = err
+}
+
+// Trouble is what keeps jobs from being worked here, and since when; nil: nothing does, or they are to be worked
+// elsewhere.
+func (q *Queue) Trouble() (since time.Time, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.troubledSince, q.trouble
 }
 
 func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error {
@@ -111,21 +141,26 @@ func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error 
 // Stop takes no more jobs. Attempts at work snooze after the statement in flight; after StopPatience, or when ctx ends,
 // they are cancelled. They use up no attempt and are worked again as soon as somebody does.
 func (q *Queue) Stop(ctx context.Context) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.starting.Lock()
+	defer q.starting.Unlock()
 	if q.client == nil {
 		return nil
 	}
-	close(q.stopping)
 	q.cancel()
 	q.loop.Wait()
+	// Nothing is taken any more when the attempts hear of it: they would get what they have just put back.
+	fetched := time.AfterFunc(stopMargin, func() { close(q.stopping) })
 	err := q.client.Stop(ctx)
+	if fetched.Stop() {
+		close(q.stopping)
+	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelPatience)
 		defer cancel()
 		err = q.client.StopAndCancel(ctx)
 	}
 	q.client = nil
+	q.setTrouble(nil)
 	if err != nil {
 		return fmt.Errorf("stop the queue of jobs: %w", err)
 	}
@@ -145,8 +180,16 @@ type worker struct {
 	stopping <-chan struct{}
 }
 
-// Work does one attempt.
+// Work does one attempt, and lets what River writes about it name the attempt.
 func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
+	err := w.work(ctx, job)
+	if nameErr := nameAttempt(ctx, job.JobRow); err == nil {
+		err = nameErr
+	}
+	return err
+}
+
+func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 	ctx = context.WithValue(ctx, attempt{}, job.JobRow)
 	origin := map[string]any{}
 	_ = json.Unmarshal(job.Metadata, &origin) // what is missing is empty
@@ -164,6 +207,9 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, ""))
 	case err != nil:
 		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, ""))
+	case result.Snooze > 0 && result.Snooze <= sliceSnooze && w.isStopping():
+		// Somebody else can go on at once.
+		return river.JobSnooze(0)
 	case result.Snooze > 0:
 		return river.JobSnooze(result.Snooze)
 	}
@@ -172,6 +218,15 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 		return &refusedError{result.Reason}
 	}
 	return err
+}
+
+func (w *worker) isStopping() bool {
+	select {
+	case <-w.stopping:
+		return true
+	default:
+		return false
+	}
 }
 
 // interrupted says that an attempt ends because it was told to, not because it took too long.
@@ -232,19 +287,3 @@ func (c *databaseClock) Now() time.Time {
 
 // NowOrNil lets River ask the database itself wherever it can.
 func (*databaseClock) NowOrNil() *time.Time { return nil }
-
-// warnings lets through what River says of importance.
-type warnings struct{ slog.Handler }
-
-// Enabled from warnings on.
-func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
-}
-
-// WithAttrs keeps the level.
-func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return warnings{w.Handler.WithAttrs(attrs)}
-}
-
-// WithGroup keeps the level.
-func (w warnings) WithGroup(name string) slog.Handler { return warnings{w.Handler.WithGroup(name)} }

@@ -15,6 +15,7 @@ const (
 	statePrefix     = "RUN_STATE_"
 	triggerPrefix   = "TRIGGER_"
 	conditionPrefix = "CONDITION_"
+	classPrefix     = "FAILURE_CLASS_"
 )
 
 // toTime is nil for a time that is not set.
@@ -67,6 +68,10 @@ func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 		},
 		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
 		ConditionDetail: w.ConditionDetail,
+	}
+	if f := w.Failing; f != nil {
+		class := maintenancev1.FailureClass(maintenancev1.FailureClass_value[classPrefix+string(f.Class)])
+		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: f.Message, Database: f.Database}
 	}
 	if w.Paused != nil {
 		status.Paused = &maintenancev1.Pause{

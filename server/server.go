@@ -5,8 +5,9 @@
 //   - Every error of ours carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason; status.go has the
 //     one table. No driver text and no SQL reaches a client: the log has them, under the trace_id the client gets.
 //   - A panic ends one call, not the process.
-//   - Health: the whole server is SERVING until it stops, so that a probe does not kill it for its database's sake;
-//     maintenance.v1.MaintenanceService is SERVING while main answers, too.
+//   - Health: the whole server and maintenance.v1.MaintenanceService are SERVING from main's first answer on, unless main
+//     cannot work for 10 s, until the server stops. The service "live" is SERVING all the time until then, so that a probe
+//     does not kill the server for its database's sake.
 //   - One log line a call, health checks excepted.
 package server
 
@@ -22,7 +23,6 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -55,9 +55,9 @@ const (
 
 // Server serves the API on one listener.
 type Server struct {
-	config Config
-	grpc   *grpc.Server
-	health *health.Server
+	config    Config
+	grpc      *grpc.Server
+	readiness *readiness
 	// stopping ends the streams that are left when the server stops.
 	stopping context.Context //nolint:containedctx // ends with the server, not with a call
 	stop     context.CancelCauseFunc
@@ -69,7 +69,7 @@ func New(config Config) (*Server, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: config, health: health.NewServer()}
+	s := &Server{config: config, readiness: newReadiness(config.Service.Healthy, config.Logger)}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	transport, err := config.credentials()
 	if err != nil {
@@ -84,15 +84,15 @@ func New(config Config) (*Server, error) {
 		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
 	)
 	maintenancev1.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
-	healthv1.RegisterHealthServer(s.grpc, s.health)
+	healthv1.RegisterHealthServer(s.grpc, s.readiness.health)
 	reflection.Register(s.grpc)
 	return s, nil
 }
 
 // Serve answers calls until Stop. It closes the listener.
 func (s *Server) Serve(listener net.Listener) error {
-	s.check(s.stopping)
-	s.checks.Go(s.checkHealth)
+	s.readiness.check(s.stopping)
+	s.checks.Go(func() { s.readiness.watch(s.stopping) })
 	err := s.grpc.Serve(listener)
 	s.stop(service.ErrStopping)
 	s.checks.Wait()
@@ -103,7 +103,7 @@ func (s *Server) Serve(listener net.Listener) error {
 }
 
 // Drain says NOT_SERVING from now on; calls are still answered.
-func (s *Server) Drain() { s.health.Shutdown() }
+func (s *Server) Drain() { s.readiness.health.Shutdown() }
 
 // Stop lets the calls at work end, streams excepted, and waits for them until ctx ends; then it breaks them off.
 func (s *Server) Stop(ctx context.Context) {
@@ -120,34 +120,4 @@ func (s *Server) Stop(ctx context.Context) {
 		s.grpc.Stop()
 		<-graceful
 	}
-}
-
-// Main is asked this often whether it answers, and has this long to do so.
-const (
-	healthEvery   = 5 * time.Second
-	healthTimeout = 3 * time.Second
-)
-
-func (s *Server) checkHealth() {
-	tick := time.NewTicker(healthEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stopping.Done():
-			return
-		case <-tick.C:
-			s.check(s.stopping)
-		}
-	}
-}
-
-func (s *Server) check(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	state := healthv1.HealthCheckResponse_SERVING
-	if s.config.Service.Healthy(ctx) != nil {
-		state = healthv1.HealthCheckResponse_NOT_SERVING
-	}
-	// After Drain this changes nothing.
-	s.health.SetServingStatus(maintenancev1.MaintenanceService_ServiceDesc.ServiceName, state)
 }

@@ -57,18 +57,6 @@ func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 	}
 }
 
-func TestHealth_OfTheServiceFollowsMain(t *testing.T) {
-	f := start(t)
-	f.main.Close()
-	f.server.check(t.Context())
-	if got := f.health("maintenance.v1.MaintenanceService"); got != healthv1.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("got %s", got)
-	}
-	if got := f.health(""); got != healthv1.HealthCheckResponse_SERVING {
-		t.Errorf("the whole server: got %s", got)
-	}
-}
-
 func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 	f := start(t)
 	f.main.Close()

@@ -54,13 +54,12 @@ func TestRescueJobs_TriesAgainWhatADeadProcessHadAtWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.want("main", `SELECT string_agg(state::text, ' ' ORDER BY id) FROM maintenance.river_job`,
-		"running available retryable discarded available retryable")
+		"running available available discarded available retryable")
 	e.want("main", `SELECT string_agg(id || ' ' || (metadata ->> 'outcome'), ', ' ORDER BY id) FROM maintenance.river_job WHERE errors IS NOT NULL`,
 		"2 failed, 3 failed, 4 discarded, 5 failed")
 	e.want("main", `SELECT finalized_at IS NOT NULL FROM maintenance.river_job WHERE id = 4`, "true")
-	// After attempt 4 a job waits 256 s ± 10 % from when the attempt began.
-	e.want("main", `SELECT scheduled_at - attempted_at BETWEEN interval '230 s' AND interval '282 s' FROM maintenance.river_job WHERE id = 3`, "true")
-	e.want("main", `SELECT bool_and(scheduled_at <= now()) FROM maintenance.river_job WHERE id IN (2, 5)`, "true")
+	// A killed process is no failure of its jobs: they do not wait n⁴ seconds.
+	e.want("main", `SELECT bool_and(scheduled_at <= now()) FROM maintenance.river_job WHERE id IN (2, 3, 5)`, "true")
 	jobs, err := s.Jobs(context.Background(), service.JobFilter{State: "discarded", Limit: 1})
 	if err != nil || len(jobs) != 1 || jobs[0].Errors[0].Attempt != 25 {
 		t.Fatalf("got %+v, %v", jobs, err)

@@ -22,16 +22,7 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	if x.leases != nil {
 		wait.Go(func() { x.leases.keep(ctx) })
 	}
-	wait.Go(func() {
-		for {
-			s.beat(ctx, x)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(heartbeat):
-			}
-		}
-	})
+	wait.Go(func() { s.beats(ctx, x) })
 	ended := make(chan struct{})
 	go func() {
 		wait.Wait()
@@ -40,23 +31,45 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	return ended
 }
 
-// beat saves the progress. While main does not answer the run goes on: its lease decides, not its record.
-func (s *Service) beat(ctx context.Context, x *execution) {
+// beats saves the progress every second. While main does not answer the run goes on: its lease decides, not its record.
+func (s *Service) beats(ctx context.Context, x *execution) {
+	pace := Backoff{First: heartbeat, Most: 5 * heartbeat}
+	for {
+		err := s.beat(ctx, x)
+		if ctx.Err() != nil {
+			return
+		}
+		wait, news := pace.After(err)
+		switch {
+		case news && err != nil:
+			x.Log.WarnContext(ctx, "progress not saved, will be tried again", "error", err)
+		case news:
+			x.Log.InfoContext(ctx, "progress is saved again")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(wait, heartbeat)):
+		}
+	}
+}
+
+// beat saves the progress, and hears what others want of the run.
+func (s *Service) beat(ctx context.Context, x *execution) error {
 	cancelled, paused, err := s.main.SaveProgress(ctx, x.snapshot())
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)
-	case err != nil && ctx.Err() == nil:
-		x.Log.WarnContext(ctx, "progress not saved", "error", err)
+		return nil
+	case err != nil:
+		return err
 	case cancelled:
 		x.halt(errCancelled)
 	case paused != "":
 		x.halt(errPaused)
 	}
+	return nil
 }
-
-// recordPatience is how long the end of a run is kept for a main that does not answer.
-const recordPatience = 10 * time.Minute
 
 // record writes the end of the run, and only then shows it to those who wait. If main does not answer, that is tried
 // again in the background: the run's lease is free by then, and its caller gets the record as we know it.
@@ -73,20 +86,26 @@ func (s *Service) record(ctx context.Context, x *execution, run Run) Run {
 	return s.remember(x, run)
 }
 
+// recordLater tries as long as it takes: no runs start meanwhile, so that these are few. The last try is made when the
+// process stops; what is not recorded then is closed by others as abandoned.
 func (s *Service) recordLater(ctx context.Context, run Run) {
-	ctx, cancel := context.WithTimeout(ctx, recordPatience)
-	defer cancel()
-	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+	pace := Backoff{First: time.Second, Most: 5 * time.Second}
+	wait, _ := pace.After(repo.ErrUnreachable)
+	for last := false; !last; {
 		select {
-		case <-ctx.Done():
-			return
 		case <-s.stopping:
-			return
+			last = true
 		case <-time.After(wait):
 		}
-		if _, err := s.main.FinishRun(ctx, run); err == nil || errors.Is(err, repo.ErrNotFound) {
+		_, err := s.main.FinishRun(ctx, run)
+		switch {
+		case err == nil:
+			s.logger.InfoContext(ctx, "end of the run recorded", "worker", run.Worker, "run_id", run.ID)
+			return
+		case errors.Is(err, repo.ErrNotFound):
 			return
 		}
+		wait, _ = pace.After(err)
 	}
 }
 

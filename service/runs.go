@@ -50,6 +50,23 @@ func (s *Service) local(id string) *execution {
 	return nil
 }
 
+// atWork is a run of the worker in this process, nil if there is none.
+func (s *Service) atWork(w *worker) *Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.active {
+		select {
+		case <-x.begun:
+		default:
+			continue
+		}
+		if run := x.snapshot(); x.worker == w && run.State == repo.RunRunning {
+			return &run
+		}
+	}
+	return nil
+}
+
 // errForgotten means that the run of a request id could not start and has left no record.
 var errForgotten = errors.New("run forgotten")
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -107,6 +108,8 @@ type WorkerStatus struct {
 	Backlog             Backlog
 	Condition           Condition
 	ConditionDetail     string
+	// Failing is set with ConditionFailing.
+	Failing *Failing
 }
 
 // Service runs the workers. Its methods may be called from any goroutine.
@@ -126,9 +129,13 @@ type Service struct {
 	pauses   *recentPauses
 	queue    repo.JobQueue
 	backlogs *backlogs
+	noticed  noticed
+	pulse    pulse
 	// sizes are those of sweeps and bounded removal, whichever worker they are for.
 	sizes     *statementSizes
 	leftovers leftovers
+	// migrated: main has been found so.
+	migrated atomic.Bool
 
 	mu      sync.Mutex
 	idle    *sync.Cond
@@ -154,6 +161,7 @@ func New(c Config) (*Service, error) {
 	}
 	s.idle = sync.NewCond(&s.mu)
 	s.backlogs, s.sizes = newBacklogs(), newStatementSizes()
+	s.pulse.beat(Failing{})
 	if s.replica == "" {
 		s.replica = replicaName()
 	}
@@ -215,8 +223,15 @@ func (s *Service) Schedules() []Schedule {
 	return out
 }
 
-// Healthy says whether main answers.
-func (s *Service) Healthy(ctx context.Context) error { return s.main.Ping(ctx) }
+// Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
+func (s *Service) Healthy(ctx context.Context) error {
+	if err := s.main.Writable(ctx); err != nil || s.migrated.Load() {
+		return err
+	}
+	err := s.main.CheckMigrated(ctx)
+	s.migrated.Store(err == nil)
+	return err
+}
 
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,34 +33,43 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	st := WorkerStatus{Worker: w.name, Schedule: w.config.Schedule}
 	var places []place
+	var missing string
+	var missingErr error
 	var wait sync.WaitGroup
 	wait.Go(func() { places = s.look(ctx, w) })
-	troubles, err := s.readMain(ctx, w, &st)
-	var remarks []string
-	trouble := func(err error) {
-		if text := publicText(err); err != nil && !slices.Contains(troubles, text) {
-			troubles = append(troubles, text)
-		}
-	}
-	trouble(err)
-	missing, err := w.missing(ctx)
-	trouble(err)
+	wait.Go(func() { missing, missingErr = w.missing(ctx) })
+	failures, err := s.readMain(ctx, w, &st)
 	wait.Wait()
+	var found troubles
+	found.add(s.failing(ctx, err))
+	found.add(s.failing(ctx, missingErr))
+	var remarks []string
 	for _, p := range places {
 		st.Backlog = addBacklogs(st.Backlog, p.backlog)
 		st.Leases = append(st.Leases, p.leases...)
-		trouble(p.err)
+		found.add(s.failing(ctx, p.err))
 		if p.remark != "" {
 			remarks = append(remarks, p.remark)
 		}
 	}
+	found.add(s.queueTrouble(ctx, w))
+	if !s.schedulerOff && !w.config.Disabled {
+		found.add(s.pulse.trouble())
+	}
+	for _, run := range failures {
+		found.add(failed(run))
+	}
+	s.noticed.date(w.name, found)
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
 	if !s.schedulerOff && !w.config.Disabled {
 		st.NextRunAt = w.next(time.Now())
 	}
-	st.Condition, st.ConditionDetail = s.condition(w, st, missing, troubles)
+	st.Condition, st.ConditionDetail = s.condition(w, st, missing, found)
+	if st.Condition == ConditionFailing {
+		st.Failing = &found[0]
+	}
 	st.ConditionDetail = strings.Join(append([]string{st.ConditionDetail}, remarks...), "; ")
 	return st
 }
@@ -89,7 +97,9 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 			p := &places[i]
 			bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
 			defer cancel()
-			p.leases, p.err = d.ListLeases(bounded, []string{w.leaseName(d)})
+			if p.err = d.Writable(bounded); p.err == nil {
+				p.leases, p.err = d.ListLeases(bounded, []string{w.leaseName(d)})
+			}
 			p.backlog, p.remark, p.known = s.backlogs.get(ctx, w, d, p.err)
 		})
 	}
@@ -97,13 +107,16 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 	return places
 }
 
-// readMain fills in what main knows, and returns the last runs on the worker's databases that failed, in words.
-func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) (failed []string, err error) {
-	if err := s.main.CloseAbandonedRuns(ctx); err != nil {
-		return nil, err
+// readMain fills in what main knows, and returns where the worker's runs fail. While main does not answer, at least the
+// run at work in this process is known.
+func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) ([]repo.Failure, error) {
+	err := s.main.CloseAbandonedRuns(ctx)
+	var summary repo.RunSummary
+	if err == nil {
+		summary, err = s.main.RunSummary(ctx, w.name)
 	}
-	summary, err := s.main.RunSummary(ctx, w.name)
 	if err != nil {
+		st.CurrentRun = s.atWork(w)
 		return nil, err
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
@@ -119,15 +132,11 @@ func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) (fa
 	for _, d := range w.homes(s) {
 		databases = append(databases, databaseLabel(w, d))
 	}
-	runs, err := s.main.FailedLast(ctx, w.name, databases)
-	for _, run := range runs {
-		failed = append(failed, fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)))
-	}
-	return failed, err
+	return s.main.Failures(ctx, w.name, databases)
 }
 
 // condition is the first of the contract's conditions that holds.
-func (s *Service) condition(w *worker, st WorkerStatus, missing string, troubles []string) (Condition, string) {
+func (s *Service) condition(w *worker, st WorkerStatus, missing string, found troubles) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
 		if !l.Expired && l.Holder != s.replica {
@@ -141,8 +150,8 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing string, troubles
 		return ConditionPaused, (&WorkerPausedError{w.name, *st.Paused}).Error()
 	case missing != "":
 		return ConditionNotConfigured, missing
-	case len(troubles) > 0:
-		return ConditionFailing, strings.Join(troubles, "; ")
+	case len(found) > 0:
+		return ConditionFailing, found.words()
 	case elsewhere != "":
 		return ConditionLeaseHeldElsewhere, elsewhere
 	case s.schedulerOff:

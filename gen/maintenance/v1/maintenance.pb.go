@@ -165,7 +165,7 @@ const (
 	Condition_CONDITION_NOT_CONFIGURED Condition = 6
 	// Slowed down to spare the database.
 	Condition_CONDITION_THROTTLED Condition = 7
-	// The last run failed, or a database cannot be reached: condition_detail says what.
+	// The last run failed, or a database cannot be reached: condition_detail and failing say what.
 	Condition_CONDITION_FAILING Condition = 8
 )
 
@@ -222,6 +222,160 @@ func (Condition) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
 }
 
+// FailureClass is what kind of trouble keeps a worker from its work.
+type FailureClass int32
+
+const (
+	// Not set.
+	FailureClass_FAILURE_CLASS_UNSPECIFIED FailureClass = 0
+	// A database does not answer, refuses us, has no connection left, or is read-only.
+	FailureClass_FAILURE_CLASS_UNREACHABLE FailureClass = 1
+	// A statement does not fit the schema or our rights, or the schema maintenance is not migrated.
+	FailureClass_FAILURE_CLASS_SCHEMA FailureClass = 2
+	// Rows or tables are locked by others.
+	FailureClass_FAILURE_CLASS_LOCK FailureClass = 3
+	// Statements take longer than they may.
+	FailureClass_FAILURE_CLASS_TIMEOUT FailureClass = 4
+	// Rows that the database refuses to change.
+	FailureClass_FAILURE_CLASS_DATA FailureClass = 5
+	// The process that ran it died, or was paused for longer than its lease.
+	FailureClass_FAILURE_CLASS_LEASE_LOST FailureClass = 6
+	// A setting of the application, or of caretaker, is invalid.
+	FailureClass_FAILURE_CLASS_SETTING FailureClass = 7
+	// The scheduler of this server is stuck.
+	FailureClass_FAILURE_CLASS_SCHEDULER FailureClass = 8
+	// Something else; the log has it.
+	FailureClass_FAILURE_CLASS_INTERNAL FailureClass = 9
+)
+
+// Enum value maps for FailureClass.
+var (
+	FailureClass_name = map[int32]string{
+		0: "FAILURE_CLASS_UNSPECIFIED",
+		1: "FAILURE_CLASS_UNREACHABLE",
+		2: "FAILURE_CLASS_SCHEMA",
+		3: "FAILURE_CLASS_LOCK",
+		4: "FAILURE_CLASS_TIMEOUT",
+		5: "FAILURE_CLASS_DATA",
+		6: "FAILURE_CLASS_LEASE_LOST",
+		7: "FAILURE_CLASS_SETTING",
+		8: "FAILURE_CLASS_SCHEDULER",
+		9: "FAILURE_CLASS_INTERNAL",
+	}
+	FailureClass_value = map[string]int32{
+		"FAILURE_CLASS_UNSPECIFIED": 0,
+		"FAILURE_CLASS_UNREACHABLE": 1,
+		"FAILURE_CLASS_SCHEMA":      2,
+		"FAILURE_CLASS_LOCK":        3,
+		"FAILURE_CLASS_TIMEOUT":     4,
+		"FAILURE_CLASS_DATA":        5,
+		"FAILURE_CLASS_LEASE_LOST":  6,
+		"FAILURE_CLASS_SETTING":     7,
+		"FAILURE_CLASS_SCHEDULER":   8,
+		"FAILURE_CLASS_INTERNAL":    9,
+	}
+)
+
+func (x FailureClass) Enum() *FailureClass {
+	p := new(FailureClass)
+	*p = x
+	return p
+}
+
+func (x FailureClass) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FailureClass) Descriptor() protoreflect.EnumDescriptor {
+	return file_maintenance_v1_maintenance_proto_enumTypes[3].Descriptor()
+}
+
+func (FailureClass) Type() protoreflect.EnumType {
+	return &file_maintenance_v1_maintenance_proto_enumTypes[3]
+}
+
+func (x FailureClass) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FailureClass.Descriptor instead.
+func (FailureClass) EnumDescriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
+}
+
+// Failing is why the condition of a worker is CONDITION_FAILING. Of several troubles it is the first.
+type Failing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a failed run: the end of the first one that failed since the last success. Else when this server first noticed.
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// What kind of trouble it is.
+	Class FailureClass `protobuf:"varint,2,opt,name=class,proto3,enum=maintenance.v1.FailureClass" json:"class,omitempty"`
+	// In words. Never driver text, values or SQL.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Database that is in trouble, empty where it is not known.
+	Database      string `protobuf:"bytes,4,opt,name=database,proto3" json:"database,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failing) Reset() {
+	*x = Failing{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failing) ProtoMessage() {}
+
+func (x *Failing) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failing.ProtoReflect.Descriptor instead.
+func (*Failing) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Failing) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Failing) GetClass() FailureClass {
+	if x != nil {
+		return x.Class
+	}
+	return FailureClass_FAILURE_CLASS_UNSPECIFIED
+}
+
+func (x *Failing) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Failing) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
 // TableCount is what a run changed in one table, summed over all databases.
 type TableCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -237,7 +391,7 @@ type TableCount struct {
 
 func (x *TableCount) Reset() {
 	*x = TableCount{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[0]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +403,7 @@ func (x *TableCount) String() string {
 func (*TableCount) ProtoMessage() {}
 
 func (x *TableCount) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[0]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +416,7 @@ func (x *TableCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableCount.ProtoReflect.Descriptor instead.
 func (*TableCount) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{0}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *TableCount) GetTable() string {
@@ -307,7 +461,7 @@ type DefinitionCount struct {
 
 func (x *DefinitionCount) Reset() {
 	*x = DefinitionCount{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[1]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +473,7 @@ func (x *DefinitionCount) String() string {
 func (*DefinitionCount) ProtoMessage() {}
 
 func (x *DefinitionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[1]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +486,7 @@ func (x *DefinitionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DefinitionCount.ProtoReflect.Descriptor instead.
 func (*DefinitionCount) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{1}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *DefinitionCount) GetTable() string {
@@ -422,7 +576,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[2]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +588,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[2]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +601,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Run) GetId() string {
@@ -603,7 +757,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[3]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +769,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[3]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +782,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Lease) GetName() string {
@@ -711,7 +865,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +877,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +890,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Pause) GetReason() string {
@@ -787,7 +941,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +953,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +966,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{5}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Backlog) GetPending() int64 {
@@ -875,13 +1029,15 @@ type WorkerStatus struct {
 	Condition Condition `protobuf:"varint,10,opt,name=condition,proto3,enum=maintenance.v1.Condition" json:"condition,omitempty"`
 	// The same in words, with details.
 	ConditionDetail string `protobuf:"bytes,11,opt,name=condition_detail,json=conditionDetail,proto3" json:"condition_detail,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Set with CONDITION_FAILING.
+	Failing       *Failing `protobuf:"bytes,12,opt,name=failing,proto3" json:"failing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1049,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1062,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{6}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerStatus) GetWorker() string {
@@ -986,6 +1142,13 @@ func (x *WorkerStatus) GetConditionDetail() string {
 	return ""
 }
 
+func (x *WorkerStatus) GetFailing() *Failing {
+	if x != nil {
+		return x.Failing
+	}
+	return nil
+}
+
 // Job is deferred work that a worker, or another job, has queued.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1025,7 +1188,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1200,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1213,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Job) GetId() int64 {
@@ -1166,7 +1329,7 @@ type JobError struct {
 
 func (x *JobError) Reset() {
 	*x = JobError{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1341,7 @@ func (x *JobError) String() string {
 func (*JobError) ProtoMessage() {}
 
 func (x *JobError) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1354,7 @@ func (x *JobError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobError.ProtoReflect.Descriptor instead.
 func (*JobError) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobError) GetAt() *timestamppb.Timestamp {
@@ -1228,7 +1391,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1403,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1416,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1289,7 +1452,7 @@ type RunBatchRequest struct {
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1464,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1477,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -1363,7 +1526,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1538,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1551,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -1409,7 +1572,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1584,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1597,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -1455,7 +1618,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1630,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1643,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -1505,7 +1668,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1680,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1693,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -1567,7 +1730,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1742,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1755,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -1620,7 +1783,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1795,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1808,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -1666,7 +1829,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1841,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1854,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1718,7 +1881,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1893,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1906,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -1787,7 +1950,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1962,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1975,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1840,7 +2003,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2015,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2028,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -1888,7 +2051,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2063,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2076,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -1941,7 +2104,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2116,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2129,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1987,7 +2150,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2162,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2175,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -2037,7 +2200,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2212,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2225,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -2097,7 +2260,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2272,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2285,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -2143,7 +2306,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2318,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2331,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -2189,7 +2352,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2364,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2377,7 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
@@ -2241,7 +2404,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2416,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2429,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListJobsRequest) GetKind() string {
@@ -2310,7 +2473,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2485,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2498,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2363,7 +2526,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2538,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2551,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -2409,7 +2572,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2584,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2597,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -2457,7 +2620,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2632,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2645,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -2510,7 +2673,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2685,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2698,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -2554,7 +2717,7 @@ type ListFeatureFlagsRequest struct {
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2729,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2742,7 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 // ListFeatureFlagsResponse is the answer of ListFeatureFlags.
@@ -2593,7 +2756,7 @@ type ListFeatureFlagsResponse struct {
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2768,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2781,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -2632,7 +2795,12 @@ var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x01\n" +
+	"\aFailing\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
+	"\x05class\x18\x02 \x01(\x0e2\x1c.maintenance.v1.FailureClassR\x05class\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1a\n" +
+	"\bdatabase\x18\x04 \x01(\tR\bdatabase\"V\n" +
 	"\n" +
 	"TableCount\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x18\n" +
@@ -2696,7 +2864,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\toldest_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\boldestAt\x12\x10\n" +
 	"\x03due\x18\x03 \x01(\x03R\x03due\x12\x1a\n" +
 	"\bdeferred\x18\x04 \x01(\x03R\bdeferred\x12\x12\n" +
-	"\x04dead\x18\x05 \x01(\x03R\x04dead\"\x9d\x04\n" +
+	"\x04dead\x18\x05 \x01(\x03R\x04dead\"\xd0\x04\n" +
 	"\fWorkerStatus\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n" +
 	"\bschedule\x18\x02 \x01(\tR\bschedule\x12:\n" +
@@ -2710,7 +2878,8 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\abacklog\x18\t \x01(\v2\x17.maintenance.v1.BacklogR\abacklog\x127\n" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
-	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\"\x9c\x04\n" +
+	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\x9c\x04\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -2829,7 +2998,18 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x17CONDITION_SCHEDULER_OFF\x10\x05\x12\x1c\n" +
 	"\x18CONDITION_NOT_CONFIGURED\x10\x06\x12\x17\n" +
 	"\x13CONDITION_THROTTLED\x10\a\x12\x15\n" +
-	"\x11CONDITION_FAILING\x10\b2\xd6\b\n" +
+	"\x11CONDITION_FAILING\x10\b*\xa3\x02\n" +
+	"\fFailureClass\x12\x1d\n" +
+	"\x19FAILURE_CLASS_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19FAILURE_CLASS_UNREACHABLE\x10\x01\x12\x18\n" +
+	"\x14FAILURE_CLASS_SCHEMA\x10\x02\x12\x16\n" +
+	"\x12FAILURE_CLASS_LOCK\x10\x03\x12\x19\n" +
+	"\x15FAILURE_CLASS_TIMEOUT\x10\x04\x12\x16\n" +
+	"\x12FAILURE_CLASS_DATA\x10\x05\x12\x1c\n" +
+	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
+	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
+	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xd6\b\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -2858,128 +3038,133 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 	return file_maintenance_v1_maintenance_proto_rawDescData
 }
 
-var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
 	(Condition)(0),                   // 2: maintenance.v1.Condition
-	(*TableCount)(nil),               // 3: maintenance.v1.TableCount
-	(*DefinitionCount)(nil),          // 4: maintenance.v1.DefinitionCount
-	(*Run)(nil),                      // 5: maintenance.v1.Run
-	(*Lease)(nil),                    // 6: maintenance.v1.Lease
-	(*Pause)(nil),                    // 7: maintenance.v1.Pause
-	(*Backlog)(nil),                  // 8: maintenance.v1.Backlog
-	(*WorkerStatus)(nil),             // 9: maintenance.v1.WorkerStatus
-	(*Job)(nil),                      // 10: maintenance.v1.Job
-	(*JobError)(nil),                 // 11: maintenance.v1.JobError
-	(*FeatureFlag)(nil),              // 12: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 13: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 14: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 15: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 16: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 17: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 18: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 19: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 20: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 21: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 22: maintenance.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),          // 23: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 24: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 25: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 26: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 27: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 28: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 29: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 30: maintenance.v1.ResumeWorkerResponse
-	(*ListJobsRequest)(nil),          // 31: maintenance.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 32: maintenance.v1.ListJobsResponse
-	(*RetryJobRequest)(nil),          // 33: maintenance.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),         // 34: maintenance.v1.RetryJobResponse
-	(*SetFeatureFlagRequest)(nil),    // 35: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 36: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 37: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 38: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 39: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 40: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),          // 41: google.protobuf.Struct
-	(*durationpb.Duration)(nil),      // 42: google.protobuf.Duration
+	(FailureClass)(0),                // 3: maintenance.v1.FailureClass
+	(*Failing)(nil),                  // 4: maintenance.v1.Failing
+	(*TableCount)(nil),               // 5: maintenance.v1.TableCount
+	(*DefinitionCount)(nil),          // 6: maintenance.v1.DefinitionCount
+	(*Run)(nil),                      // 7: maintenance.v1.Run
+	(*Lease)(nil),                    // 8: maintenance.v1.Lease
+	(*Pause)(nil),                    // 9: maintenance.v1.Pause
+	(*Backlog)(nil),                  // 10: maintenance.v1.Backlog
+	(*WorkerStatus)(nil),             // 11: maintenance.v1.WorkerStatus
+	(*Job)(nil),                      // 12: maintenance.v1.Job
+	(*JobError)(nil),                 // 13: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 14: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 15: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 16: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 17: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 18: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 19: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 20: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 21: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 22: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 23: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 24: maintenance.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),          // 25: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 26: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 27: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 28: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 29: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 30: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 31: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 32: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 33: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 34: maintenance.v1.ListJobsResponse
+	(*RetryJobRequest)(nil),          // 35: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 36: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 37: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 38: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 39: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 40: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 41: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 42: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),          // 43: google.protobuf.Struct
+	(*durationpb.Duration)(nil),      // 44: google.protobuf.Duration
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
-	1,  // 0: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
-	0,  // 1: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	40, // 2: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	40, // 3: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	39, // 4: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
-	3,  // 5: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
-	4,  // 6: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	40, // 7: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	40, // 8: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	40, // 9: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	40, // 10: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	40, // 11: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	40, // 12: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	40, // 13: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
-	7,  // 14: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
-	6,  // 15: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
-	5,  // 16: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
-	5,  // 17: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	40, // 18: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
-	8,  // 19: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
-	2,  // 20: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
-	41, // 21: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
-	40, // 22: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
-	11, // 23: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
-	40, // 24: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	40, // 25: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
-	40, // 26: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
-	40, // 27: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	5,  // 28: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	9,  // 29: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	6,  // 30: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	5,  // 31: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 32: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	5,  // 33: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	5,  // 34: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	5,  // 35: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	42, // 36: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	9,  // 37: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	9,  // 38: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	10, // 39: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	10, // 40: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	12, // 41: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	12, // 42: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	13, // 43: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	15, // 44: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	17, // 45: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	19, // 46: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	21, // 47: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	23, // 48: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	25, // 49: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	27, // 50: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	29, // 51: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	31, // 52: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	33, // 53: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	35, // 54: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	37, // 55: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	14, // 56: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	16, // 57: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	18, // 58: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	20, // 59: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	22, // 60: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	24, // 61: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	26, // 62: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	28, // 63: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	30, // 64: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	32, // 65: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	34, // 66: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	36, // 67: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	38, // 68: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	56, // [56:69] is the sub-list for method output_type
-	43, // [43:56] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	42, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
+	3,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
+	1,  // 2: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
+	0,  // 3: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
+	42, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	42, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	41, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	5,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
+	6,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
+	42, // 9: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	42, // 10: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	42, // 11: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	42, // 12: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	42, // 13: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	42, // 14: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	42, // 15: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	9,  // 16: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
+	8,  // 17: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
+	7,  // 18: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
+	7,  // 19: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
+	42, // 20: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	10, // 21: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
+	2,  // 22: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
+	4,  // 23: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
+	43, // 24: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	42, // 25: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	13, // 26: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	42, // 27: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	42, // 28: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	42, // 29: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	42, // 30: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	7,  // 31: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	11, // 32: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	8,  // 33: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	7,  // 34: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 35: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	7,  // 36: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	7,  // 37: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	7,  // 38: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	44, // 39: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	11, // 40: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	11, // 41: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	12, // 42: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	12, // 43: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	14, // 44: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	14, // 45: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	15, // 46: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	17, // 47: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	19, // 48: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	21, // 49: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	23, // 50: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	25, // 51: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	27, // 52: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	29, // 53: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	31, // 54: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	33, // 55: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	35, // 56: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	37, // 57: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	39, // 58: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	16, // 59: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	18, // 60: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	20, // 61: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	22, // 62: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	24, // 63: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	26, // 64: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	28, // 65: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	30, // 66: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	32, // 67: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	34, // 68: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	36, // 69: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	38, // 70: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	40, // 71: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -2992,8 +3177,8 @@ func file_maintenance_v1_maintenance_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   37,
+			NumEnums:      4,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,138 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	ctx := context.Background()
+	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
+	// As on a standby, a connection made now stays read-only.
+	b.exec(`ALTER DATABASE ` + name + ` SET default_transaction_read_only = on`)
+	if !b.UnreachableSince().IsZero() {
+		t.Error("unreachable before anything was asked")
+	}
+	before := time.Now()
+	err := b.SetFeatureFlag(ctx, "f", true)
+	wantSays(t, err, "unreachable", "25006")
+	if refused, is := errors.AsType[*repo.Error](err); !is || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
+		t.Errorf("%v", err)
+	}
+	// That it answers is no sign of health.
+	if _, err := b.Now(ctx); err != nil {
+		t.Error(err)
+	}
+	since := b.UnreachableSince()
+	if since.Before(before) || since.After(time.Now()) {
+		t.Errorf("unreachable since %s", since)
+	}
+	wantSays(t, b.Writable(ctx), "read-only")
+	b.exec(`ALTER DATABASE ` + name + ` RESET default_transaction_read_only`)
+	for end := time.Now().Add(10 * time.Second); b.Writable(ctx) != nil && time.Now().Before(end); {
+		if b.UnreachableSince() != since {
+			t.Fatalf("unreachable since %s, before that since %s", b.UnreachableSince(), since)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
+		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
+	}
+}
+
+func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	ctx := context.Background()
+	if _, err := b.Now(ctx); err != nil {
+		t.Fatal(err)
+	}
+	made := b.Pool().Stat().NewConnsCount()
+	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
+	_, err := b.AdvanceTokenPass(ctx, repo.Fence{}, "00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil, l)
+	wantSays(t, err, "25006")
+	if !b.UnreachableSince().IsZero() {
+		t.Error("the database is taken for unreachable")
+	}
+	if _, err := b.Now(ctx); err != nil || b.Pool().Stat().NewConnsCount() != made {
+		t.Errorf("%v, %d connections made, before that %d", err, b.Pool().Stat().NewConnsCount(), made)
+	}
+}
+
+func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	ctx := context.Background()
+	for range 3 {
+		if _, err := b.Now(ctx); err != nil {
+			t.Fatal(err)
+		}
+		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+		if _, err := b.Now(ctx); err != nil && !errors.Is(err, repo.ErrUnreachable) {
+			t.Errorf("%v, want ErrUnreachable", err)
+		}
+	}
+	if _, err := b.Now(ctx); err != nil || !b.UnreachableSince().IsZero() {
+		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
+	}
+}
+
+func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	small := open(t, b.with("pool_max_conns=12"))
+	ctx := context.Background()
+	for range small.Pool().Config().MaxConns {
+		conn, err := small.Pool().Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	_, err := small.Now(ctx)
+	refused, is := errors.AsType[*repo.Error](err)
+	if !is || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "pool") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	for name, url := range map[string]string{
+		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
+	} {
+		err := open(t, url).Ping(context.Background())
+		refused, is := errors.AsType[*repo.Error](err)
+		if !is || !errors.Is(err, repo.ErrUnreachable) || !refused.Refused() || refused.Explanation() == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]repo.Class{
+		"renew lease x on main: unreachable":                                                  repo.ClassUnreachable,
+		"c.p_id -> p on ci: 42703 undefined_column, 3 records; c.q -> p on main: unreachable": repo.ClassSchema,
+		"claim on main: 40P01 deadlock_detected":                                              repo.ClassLock,
+		"purge on main: 57014 query_canceled":                                                 repo.ClassTimeout,
+		"purge on main: 23503 foreign_key_violation":                                          repo.ClassData,
+	} {
+		if got, found := repo.ConditionClass(text); !found || got != want {
+			t.Errorf("%s: %v, %t, want %v", text, got, found, want)
+		}
+	}
+	if _, found := repo.ConditionClass("internal error; the log of this run has it"); found {
+		t.Error("found a condition where there is none")
+	}
+}

@@ -1,0 +1,96 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// held is an attempt that goes on until the test ends it.
+type held struct {
+	begun chan struct{}
+	end   chan error
+}
+
+func newHeld() *held { return &held{make(chan struct{}, 1), make(chan error)} }
+
+// do is deaf, as a process that was stopped.
+func (h *held) do(context.Context, service.JobRequest) (service.JobResult, error) {
+	h.begun <- struct{}{}
+	return service.JobResult{Outcome: service.JobSucceeded}, <-h.end
+}
+
+// A process that was stopped for longer than an attempt may take comes back while another one works its job.
+func TestQueue_AttemptThatComesBackToLifeLeavesItsSuccessorAlone(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]error{"with success": nil, "with a failure": errors.New("the statement was cancelled")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.insert(deleteUser(1))
+			// With one job at work its process takes no other.
+			l.config.Workers = 1
+			first, second := newHeld(), newHeld()
+			l.work(l.Queue, &jobs{do: first.do})
+			<-first.begun
+			l.exec(`UPDATE maintenance.river_job SET state = 'available', attempted_at = attempted_at - $1::interval`, rescueAfter)
+			other, _ := l.another()
+			third, _ := l.another()
+			l.work(other, &jobs{do: second.do})
+			<-second.begun
+			l.want(fate, "running 2")
+			l.work(third, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
+				t.Error("a third attempt beside the second")
+				return service.JobResult{Outcome: service.JobSucceeded}, nil
+			}})
+			first.end <- end
+			// River writes ends every quarter of a second.
+			time.Sleep(time.Second)
+			l.want(fate, "running 2")
+			l.want(`SELECT errors IS NULL FROM maintenance.river_job`, "true")
+			second.end <- nil
+			l.until(fate, "completed 2 succeeded")
+		})
+	}
+}
+
+func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.exec(`ALTER TABLE maintenance.river_migration RENAME TO away`)
+	said := make(chan string, 1000)
+	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
+	l.work(l.Queue, &jobs{})
+	<-said
+	if since, err := l.Trouble(); err == nil || since.IsZero() {
+		t.Errorf("%s, %v", since, err)
+	}
+	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
+	l.insert(deleteUser(1))
+	l.until(fate, "completed 1 succeeded")
+	if line := <-said; !strings.Contains(line, "jobs are worked again") {
+		t.Error(line)
+	}
+	if since, err := l.Trouble(); err != nil || !since.IsZero() {
+		t.Errorf("%s, %v", since, err)
+	}
+}
+
+func TestWarnings_PassOnceAMinute(t *testing.T) {
+	t.Parallel()
+	said := make(chan string, 100)
+	log := slog.New(newWarnings(slog.NewTextHandler(lines(said), nil)))
+	for n := range 50 {
+		log.With("n", n).Error("down")
+		log.WithGroup("g").Warn("also down")
+		log.Info("of no importance")
+	}
+	if len(said) != 2 {
+		t.Errorf("%d lines, want 2", len(said))
+	}
+}

@@ -1,0 +1,203 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// FailureClass is what kind of trouble keeps a worker from its work.
+type FailureClass string
+
+// The classes, as the API has them.
+const (
+	FailureUnreachable FailureClass = "UNREACHABLE"
+	FailureSchema      FailureClass = "SCHEMA"
+	FailureLock        FailureClass = "LOCK"
+	FailureTimeout     FailureClass = "TIMEOUT"
+	FailureData        FailureClass = "DATA"
+	FailureLeaseLost   FailureClass = "LEASE_LOST"
+	FailureSetting     FailureClass = "SETTING"
+	FailureScheduler   FailureClass = "SCHEDULER"
+	FailureInternal    FailureClass = "INTERNAL"
+)
+
+// Failing is why the condition of a worker is FAILING.
+type Failing struct {
+	// Since is the end of the first run that failed since the last success, or when this process first noticed.
+	Since time.Time
+	Class FailureClass
+	// Message is in words fit for clients.
+	Message string
+	// Database in trouble, empty where it is not known.
+	Database string
+}
+
+// troubles are those of one worker as a status call finds them, without repetition: databases first, then runs.
+type troubles []Failing
+
+func (t *troubles) add(f Failing) {
+	if f.Message == "" || slices.ContainsFunc(*t, func(known Failing) bool { return known.Message == f.Message }) {
+		return
+	}
+	*t = append(*t, f)
+}
+
+func (t *troubles) words() string {
+	var texts []string
+	for _, f := range *t {
+		texts = append(texts, fmt.Sprintf("%s (since %s)", f.Message, f.Since.UTC().Format(time.RFC3339)))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// noticed remembers when a trouble of a worker was first seen, as long as every status call sees it.
+type noticed struct {
+	mu    sync.Mutex
+	since map[string]map[string]time.Time
+}
+
+// date gives the troubles that have no time of their own the one at which they were first noticed.
+func (n *noticed) date(worker string, found troubles) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := n.since[worker]
+	seen := map[string]time.Time{}
+	for i, f := range found {
+		if f.Since.IsZero() {
+			seen[f.Message] = cmp.Or(known[f.Message], time.Now())
+			found[i].Since = seen[f.Message]
+		}
+	}
+	if n.since == nil {
+		n.since = map[string]map[string]time.Time{}
+	}
+	n.since[worker] = seen
+}
+
+// failing puts an error of a status call into words: nothing for none.
+func (s *Service) failing(ctx context.Context, err error) Failing {
+	refused, is := errors.AsType[*repo.Error](err)
+	if err == nil || errors.Is(err, context.Canceled) {
+		return Failing{}
+	}
+	f := Failing{Class: FailureInternal, Message: publicText(err)}
+	switch {
+	case is:
+		f.Class, f.Database = failureClass(refused.Class()), refused.Database
+		if f.Class == FailureUnreachable {
+			// However many statements have met it: it is one trouble.
+			f.Message = fmt.Sprintf("database %s: unreachable", f.Database)
+		}
+		if why := refused.Explanation(); why != "" {
+			f.Message += ": " + why
+		}
+	case errors.Is(err, repo.ErrUnreachable):
+		f.Class = FailureUnreachable
+	case errors.Is(err, repo.ErrNotMigrated):
+		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
+	}
+	for _, d := range s.databases {
+		if d.Name != f.Database {
+			continue
+		}
+		switch {
+		case f.Class == FailureUnreachable:
+			f.Since = d.UnreachableSince()
+		case f.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), repo.ErrNotMigrated):
+			f.Message = "database " + d.Name + " is not migrated: run caretaker migrate"
+		}
+	}
+	return f
+}
+
+func failureClass(c repo.Class) FailureClass {
+	switch c {
+	case repo.ClassUnreachable:
+		return FailureUnreachable
+	case repo.ClassSchema:
+		return FailureSchema
+	case repo.ClassLock:
+		return FailureLock
+	case repo.ClassTimeout:
+		return FailureTimeout
+	case repo.ClassData:
+	}
+	return FailureData
+}
+
+// queueTrouble is what keeps this process from working jobs. Workers that have no turn by database live on them.
+func (s *Service) queueTrouble(ctx context.Context, w *worker) Failing {
+	queue, is := s.queue.(interface{ Trouble() (time.Time, error) })
+	if !is || w.databases != nil {
+		return Failing{}
+	}
+	since, err := queue.Trouble()
+	f := s.failing(ctx, err)
+	if f.Class != "" && f.Class != FailureUnreachable {
+		f.Message = "jobs are not worked here: " + f.Message
+		f.Since = since
+	}
+	return f
+}
+
+// failed puts the newest run on a database, which failed, into words.
+func failed(run repo.Failure) Failing {
+	f := Failing{
+		Since: run.Since, Class: FailureInternal, Database: run.Database,
+		Message: fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)),
+	}
+	if run.Database == "" {
+		f.Message = "last run failed: " + strings.TrimSpace(run.Reason+" "+run.Error)
+	}
+	class, named := repo.ConditionClass(run.Error)
+	switch {
+	case run.Reason == reasonLeaseLost:
+		f.Class = FailureLeaseLost
+	case strings.HasPrefix(run.Reason, "SETTING"):
+		f.Class = FailureSetting
+	case named:
+		f.Class = failureClass(class)
+	}
+	return f
+}
+
+// pulse is the sign of life of the scheduler.
+type pulse struct {
+	mu     sync.Mutex
+	at     time.Time
+	failed Failing
+}
+
+// pulsePatience is how long the scheduler may give no sign of life: it has one every half a minute at least.
+const pulsePatience = 3 * time.Minute
+
+// beat takes note that the scheduler is alive, and of what keeps it from starting runs.
+func (p *pulse) beat(f Failing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f.Message != "" {
+		f.Since = cmp.Or(p.failed.Since, time.Now())
+	}
+	p.at, p.failed = time.Now(), f
+}
+
+// trouble is what keeps scheduled runs from starting.
+func (p *pulse) trouble() Failing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.at) < pulsePatience {
+		return p.failed
+	}
+	return Failing{
+		Since: p.at, Class: FailureScheduler,
+		Message: "the scheduler of this server gives no sign of life, scheduled runs do not start here: restart it",
+	}
+}
