@@ -27,8 +27,8 @@ func (r *ghostRun) seenIn(d *repo.Database) rehearsed {
 	return r.seen[d]
 }
 
-// migrate brings all that refers to the user where it belongs, and deletes the user. Rows that are locked by others end
-// their line only.
+// migrate brings all that refers to the user where it belongs, and deletes the user. Rows and tables that are locked by
+// others end their line only.
 func (u *ghostUser) migrate(ctx context.Context) error {
 	for {
 		left, err := u.left(ctx)
@@ -38,7 +38,7 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 		var locked error
 		for _, step := range left {
 			err := u.apply(ctx, step)
-			if isLocked(err) {
+			if isLocked(err) || isLock(err) {
 				locked = err
 			} else if err != nil {
 				return err
