@@ -49,7 +49,7 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 		*feature = p.has(columns...)
 	}
 	f.MissingUsers, f.MissingTokens, f.fillings, f.PassedOver = p.lacks(users...), p.lacks(tokens...), p.fillings, p.passedOver
-	f.findQueue(p)
+	f.ghosts, f.ghostColumns, f.MissingQueue = findQueue(p)
 	return f, nil
 }
 
@@ -59,24 +59,21 @@ func queueColumns(queue string) []Reference {
 }
 
 // findQueue takes the queue of the newer name, or if it is not there the other.
-func (f *UserFeatures) findQueue(p presence) {
-	for _, queue := range []string{"users_ghost_user_migrations", "ghost_user_migrations"} {
+func findQueue(p presence) (queue, columns, missing string) {
+	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
 		all := queueColumns(queue)
-		if f.MissingQueue = p.lacks(all[0]); f.MissingQueue != "" {
+		if !p.has(all[0]) {
 			continue
 		}
-		f.ghosts = queue
-		var columns []string
+		var here []string
 		for _, c := range all {
 			if p.has(c) {
-				columns = append(columns, c.Column)
+				here = append(here, c.Column)
 			}
 		}
-		f.ghostColumns = strings.Join(columns, ", ")
+		return queue, strings.Join(here, ", "), ""
 	}
-	if f.ghosts != "" {
-		f.MissingQueue = ""
-	}
+	return "", "", p.lacks(queueColumns("ghost_user_migrations")[0])
 }
 
 // fill puts what there is into a statement.
