@@ -166,21 +166,27 @@ func (c *Cluster) try(ctx context.Context, found programs) error {
 		default:
 		}
 		if waitErr := pause(ctx, end); waitErr != nil {
-			return errors.Join(fmt.Errorf("the server does not answer: %w (%w)", err, waitErr), c.server.stop(context.WithoutCancel(ctx), c.folder))
+			return errors.Join(fmt.Errorf("the server does not answer: %w (%w), its log: %s", err, waitErr, c.log()), c.server.stop(context.WithoutCancel(ctx), c.folder))
 		}
 	}
 }
 
 // failure explains a server that ended during its start by its log.
 func (c *Cluster) failure() error {
-	text, err := os.ReadFile(c.folder.file("postgres.log"))
-	if err != nil {
-		return fmt.Errorf("the server ended at its start and left no log: %w", err)
-	}
-	if strings.Contains(string(text), "could not create any TCP/IP sockets") {
+	text := c.log()
+	if strings.Contains(text, "could not create any TCP/IP sockets") {
 		return errPortTaken
 	}
-	return fmt.Errorf("the server ended at its start: %s", text[max(0, len(text)-2000):])
+	return fmt.Errorf("the server ended at its start: %s", text)
+}
+
+// log is the end of the server's log.
+func (c *Cluster) log() string {
+	text, err := os.ReadFile(c.folder.file("postgres.log"))
+	if err != nil {
+		return "none: " + err.Error()
+	}
+	return string(text[max(0, len(text)-2000):])
 }
 
 // pause waits a moment, unless ctx or the time is over.

@@ -30,7 +30,11 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 		return nil, err
 	}
 	s := &Cluster{config: config, folder: f, owner: c.owner, password: c.password}
-	err = c.backUp(ctx, s.folder)
+	// Another checkpoint must not take away the log that a standby still has to read.
+	err = c.exec(ctx, "ALTER SYSTEM SET wal_keep_size = '512MB'", "SELECT pg_reload_conf()")
+	if err == nil {
+		err = c.backUp(ctx, s.folder)
+	}
 	if err == nil {
 		err = s.follow(ctx)
 	}

@@ -1,0 +1,268 @@
+package repo_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+const someWorker = "ghost_user_migration"
+
+// run is a run of a worker that holds its lease.
+func (p *pair) run() (*repo.Reader, repo.Lease) {
+	p.Helper()
+	lease, err := p.AcquireLease(p.Context(), someWorker, "us", time.Minute)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return p.Reader(someWorker, lease.Epoch), lease
+}
+
+// write is a write of the run.
+func (p *pair) write(r *repo.Reader) {
+	p.Helper()
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES (gen_random_uuid(), true)`)
+	r.Wrote(p.Database)
+}
+
+// end is the end of the run, of which with died nobody learns.
+func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
+	p.Helper()
+	if !died {
+		if err := r.Remember(p.Context()); err != nil {
+			p.Fatal(err)
+		}
+	}
+	if err := p.ReleaseLease(p.Context(), lease.Fence); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// reads looks for candidates and says where: "replica", or why on the primary.
+func (p *pair) reads(r *repo.Reader) string {
+	p.Helper()
+	if _, err := p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"); err != nil {
+		p.Fatal(err)
+	}
+	places, why := r.Source()
+	if why == "" {
+		if !strings.Contains(places, "replica") {
+			p.Errorf("read from %q", places)
+		}
+		return "replica"
+	}
+	return why
+}
+
+// wantReplica waits for the replica to be read; after it was behind it is left alone for a second.
+func (p *pair) wantReplica(r *repo.Reader) {
+	p.Helper()
+	p.until(func() bool { return p.reads(r) == "replica" })
+}
+
+func (p *pair) wantPrimary(r *repo.Reader, why string) {
+	p.Helper()
+	if got := p.reads(r); !strings.Contains(got, why) {
+		p.Errorf("read from %s, want the primary because %s", got, why)
+	}
+}
+
+const isBehind = "it has not replayed the last write yet"
+
+func TestReader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	first, lease := p.run()
+	p.wantReplica(first)
+	p.write(first)
+	p.wantReplica(first)
+	p.pause()
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('somebody else''s', true)`)
+	p.wantReplica(first)
+	p.write(first)
+	p.wantPrimary(first, isBehind)
+	p.replay()
+	p.wantReplica(first)
+	p.end(first, lease, false)
+}
+
+func TestReader_TheNextRunKnowsTheLastWrite(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	first, lease := p.run()
+	p.write(first)
+	p.end(first, lease, false)
+	p.pause()
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('somebody else''s', true)`)
+	p.wantReplica(p.Reader(someWorker, 0))
+
+	idle, lease := p.run()
+	p.wantReplica(idle)
+	// A run at work may have written anything.
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.end(idle, lease, false)
+
+	time.Sleep(time.Second) // for which a replica that is behind is left alone
+	writer, lease := p.run()
+	p.wantReplica(writer)
+	p.write(writer)
+	p.end(writer, lease, false)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	next, lease := p.run()
+	p.wantPrimary(next, isBehind)
+	p.replay()
+	p.wantReplica(next)
+	p.end(next, lease, false)
+}
+
+func TestReader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	first, lease := p.run()
+	p.write(first)
+	p.end(first, lease, false)
+	p.pause()
+	doomed, lease := p.run()
+	p.wantReplica(doomed)
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('written by the doomed', true)`)
+	p.end(doomed, lease, true)
+
+	next, lease := p.run()
+	p.wantPrimary(next, isBehind)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.end(next, lease, false)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.replay()
+	p.wantReplica(p.Reader(someWorker, 0))
+}
+
+func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	r := b.Reader(someWorker, 1)
+	r.Wrote(b.Database)
+	if _, err := b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err != nil {
+		t.Error(err)
+	}
+	if places, why := r.Source(); r != nil || places != "" || why != "" {
+		t.Errorf("%v: %q, %q", r, places, why)
+	}
+	if err := r.Remember(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
+}
+
+// wantTrouble reads twice and fails the test unless the primary was read for this reason, said in one line.
+func (p *pair) wantTrouble(d *repo.Database, why string) {
+	p.Helper()
+	p.said.Reset()
+	r := d.Reader(someWorker, 0)
+	for range 2 {
+		p.until(func() bool {
+			if _, err := d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"); err != nil {
+				p.Fatal(err)
+			}
+			_, got := r.Source()
+			return got != isBehind // as it may be on a busy machine
+		})
+		if places, got := r.Source(); places != "primary" || !strings.Contains(got, why) {
+			p.Errorf("read from %s because %q, want the primary because %s", places, got, why)
+		}
+	}
+	if n := strings.Count(p.said.String(), "replica not read"); n != 1 || !strings.Contains(p.said.String(), why) {
+		p.Errorf("%d lines about %s: %s", n, why, p.said)
+	}
+}
+
+func TestReplica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	p.wantReplica(p.Reader(someWorker, 0))
+	if err := p.CheckReplica(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for name, c := range map[string]struct{ url, why, check string }{
+		"the primary itself":   {p.url, "it is no standby", "no standby"},
+		"another cluster":      {databases.Clone(t, migrated("main")), "another cluster", "another cluster"},
+		"nobody there":         {"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "it cannot be reached", "unreachable"},
+		"another database":     {p.standby.URL("postgres"), "it refuses the query: 42P01", ""},
+		"a wrong password":     {strings.Replace(p.mirrorURL(), "caretaker:", "caretaker:not", 1), "it", "password"},
+		"a database not there": {p.standby.URL("none"), "it", "none"},
+	} {
+		d := p.opened(p.url, c.url)
+		p.wantTrouble(d, c.why)
+		if err := d.CheckReplica(t.Context()); c.check != "" {
+			wantSays(t, err, c.check)
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReplica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	p.wantReplica(p.Reader(someWorker, 0))
+	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
+	tx, err := p.sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE maintenance.river_job IN ACCESS EXCLUSIVE MODE; SELECT txid_current()`); err != nil {
+		t.Fatal(err)
+	}
+	p.until(func() bool {
+		return p.onMirror(`SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'maintenance.river_job'::regclass`) == "1"
+	})
+	p.onMirror(`SELECT pg_wal_replay_pause()`)
+	p.until(func() bool { return p.onMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := p.Reader(someWorker, 0)
+	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), 20*time.Second)
+	defer cancel()
+	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
+	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
+	if _, err := p.CountDiscardedJobs(ctx, "delete_user", "{}"); err != nil {
+		t.Fatal(err)
+	}
+	if places, why := r.Source(); places != "primary" || !strings.Contains(why, "too slow") {
+		t.Errorf("read from %s because %q", places, why)
+	}
+}
+
+func TestReplica_PromotedIsNoReplicaAnyMore(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	p.wantReplica(p.Reader(someWorker, 0))
+	p.onMirror(`SELECT pg_promote()`)
+	p.wantTrouble(p.Database, "it is no standby")
+	wantSays(t, p.CheckReplica(t.Context()), "no standby")
+}
+
+func TestReplica_ThatComesBackIsReadAgain(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	p.wantReplica(p.Reader(someWorker, 0))
+	p.exec(`ALTER TABLE maintenance.river_job RENAME TO hidden`)
+	p.caughtUp()
+	p.until(func() bool {
+		r := p.Reader(someWorker, 0)
+		if _, err := p.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err == nil {
+			t.Error("no error from the primary")
+		}
+		_, why := r.Source()
+		return strings.Contains(why, "it refuses the query: 42P01")
+	})
+	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
+	p.caughtUp()
+	p.wantReplica(p.Reader(someWorker, 0))
+	if n := strings.Count(p.said.String(), "replica is read again"); n != 1 {
+		t.Errorf("%d lines in %s", n, p.said)
+	}
+}
