@@ -2,6 +2,7 @@ package repo_test
 
 import (
 	"context"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -264,5 +265,43 @@ func TestReplica_ThatComesBackIsReadAgain(t *testing.T) {
 	p.wantReplica(p.Reader(someWorker, 0))
 	if n := strings.Count(p.said.String(), "replica is read again"); n != 1 {
 		t.Errorf("%d lines in %s", n, p.said)
+	}
+}
+
+func TestInactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, "main")
+	p.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	for _, id := range []string{"1", "2", "3", "4"} {
+		p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (` + id + `, 'u` + id + `', 'u` + id + `', 0, 'active', 6, 1)`)
+	}
+	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
+	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
+	p.pause()
+	p.wantReplica(p.Reader(someWorker, 0))
+	p.exec(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (1, 't', 1, now(), now())`)
+	p.exec(`UPDATE users SET user_type = 0 WHERE id = 2`)
+	p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (5, 'u5', 'u5', 0, 'active', 6, 1)`)
+	features, err := p.UserFeatures(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after, limit int
+		want         repo.BotRange
+	}{
+		{0, 3, repo.BotRange{Examined: 3, Last: 3, More: true, Inactive: []int64{3}, Organizations: []int64{1}}},
+		// The replica takes bot 4 for the last one.
+		{3, 3, repo.BotRange{Examined: 2, Last: 5, Inactive: []int64{4, 5}, Organizations: []int64{1, 1}}},
+	} {
+		r := p.Reader(someWorker, 0)
+		rules := repo.NewTokenRules(time.Now(), 30)
+		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules, int64(c.after), c.limit, repo.Limits{Statement: 5 * time.Second})
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("behind %d: %+v, %v, want %+v", c.after, got, err, c.want)
+		}
+		if places, _ := r.Source(); places != "replica" {
+			t.Errorf("read from %s", places)
+		}
 	}
 }

@@ -19,6 +19,9 @@ type pipelineRun struct {
 	*estate
 	*pipelineEstate
 	service *service.Service
+	// change is how services are configured; onRound, if set, is called before each round.
+	change  []func(*service.Config)
+	onRound func(round int)
 }
 
 func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
@@ -45,7 +48,7 @@ func (p *pipelineRun) replace() {
 			p.t.Fatal(err)
 		}
 	}
-	p.service = p.estate.service(devdb.Definitions(), p.withQueue)
+	p.service = p.estate.service(devdb.Definitions(), append([]func(*service.Config){p.withQueue}, p.change...)...)
 }
 
 // killed kills a process that is about to change a note, and lets the lease and the jobs it leaves behind expire.
@@ -69,6 +72,9 @@ func (p *pipelineRun) toTheEnd() {
 	for round, before := 0, ""; quiet < 2; round++ {
 		if round == 15 {
 			p.t.Fatal("no end after 15 rounds")
+		}
+		if p.onRound != nil {
+			p.onRound(round)
 		}
 		steps := []func(){}
 		for _, w := range []string{"placeholder_user_cleanup", "inactive_token_deletion", groupWorker, ghostWorker, cleanupWorker} {

@@ -30,6 +30,8 @@ type processOrder struct {
 	App string
 	// Names and URLs of the databases, in the order of the rotation.
 	Names, URLs []string
+	// Replica is the URL of main's replica, "" for none.
+	Replica string
 	// Definitions is the path of a file.
 	Definitions string
 	BatchSize   int
@@ -75,9 +77,15 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 			return service.Run{}, err
 		}
 		defer d.Close()
+		if o.Replica != "" && name == "main" {
+			if err := d.UseReplica(ctx, o.Replica, config.Logger); err != nil {
+				return service.Run{}, err
+			}
+		}
 		config.Databases = append(config.Databases, d)
 	}
 	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	config.PlaceholderUserCleanup = service.PlaceholderUserCleanupConfig{BatchSize: o.BatchSize}
 	config.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error

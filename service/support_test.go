@@ -21,6 +21,9 @@ import (
 
 var databases devdb.Tests
 
+// replicated is a cluster for tests with a standby, which streams what all of them write.
+var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
+
 // TestMain looks for goroutines left behind once all tests have ended: those that run in parallel see each other's.
 func TestMain(m *testing.M) {
 	obey()
@@ -32,7 +35,11 @@ func TestMain(m *testing.M) {
 
 type onDatabases struct{ tests *testing.M }
 
-func (d onDatabases) Run() int { return databases.Run(d.tests) }
+func (d onDatabases) Run() int { return databases.Run(onReplicated(d)) }
+
+type onReplicated struct{ tests *testing.M }
+
+func (r onReplicated) Run() int { return replicated.Run(r.tests) }
 
 // migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
 // maintenance of main goes into all, so that one database can play any part.
