@@ -24,7 +24,7 @@ build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .
 
 test: ## run the tests under the race detector (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=)
-	@tools/require.sh postgres $(if $(RACE),compiler)
+	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	$(GO) test $(RACE) $(TEST_ARGS) $(PACKAGES)
 
 check: verify test ## all that CI checks

@@ -1,6 +1,7 @@
 #!/bin/sh
 # require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
 #   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
+#   pgbouncer  PgBouncer, a pooler that tests put in front of PostgreSQL
 #   compiler   a C compiler, which Go's race detector needs
 #   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
@@ -61,11 +62,42 @@ apt_install_postgres() {
 	apt_install postgresql
 }
 
+# apt_install_pgbouncer installs the program alone: Debian's package would also start it.
+apt_install_pgbouncer() (
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e $policy ]; then
+		trap 'as_root rm -f $policy' EXIT
+		trap 'exit 1' INT TERM
+		printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null && as_root chmod +x $policy
+	fi
+	apt_install pgbouncer
+)
+
+# unpacked_pgbouncer is where the program is unpacked to where nothing can be installed. devdb looks there too.
+unpacked_pgbouncer=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/caretaker/pgbouncer
+
+# apt_unpack_pgbouncer needs no root: it unpacks Debian's package with those libraries that are missing here.
+apt_unpack_pgbouncer() {
+	command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
+	say "unpacking pgbouncer into $unpacked_pgbouncer"
+	rm -rf "$unpacked_pgbouncer" && mkdir -p "$unpacked_pgbouncer/packages" || return 1
+	(
+		cd "$unpacked_pgbouncer/packages" && apt-get -qq download pgbouncer || exit 1
+		for library in libevent-2.1-7 libevent-2.1-7t64 libc-ares2; do
+			[ -n "$(dpkg-query -W -f '${Version}' $library 2>/dev/null)" ] || apt-get -qq download $library 2>/dev/null || :
+		done
+		for package in *.deb; do
+			dpkg -x "$package" .. || exit 1
+		done
+	)
+}
+
 # install WHAT: false when there is no way to install it here.
 install() {
 	if command -v brew >/dev/null; then
 		case $1 in
 		postgres) say "installing postgresql@17 with brew" && brew install --quiet postgresql@17 ;;
+		pgbouncer) say "installing pgbouncer with brew" && brew install --quiet pgbouncer ;;
 		*) return 1 ;;
 		esac
 	elif ! may_be_root; then
@@ -74,12 +106,14 @@ install() {
 	elif command -v apt-get >/dev/null; then
 		case $1 in
 		postgres) apt_install_postgres ;;
+		pgbouncer) apt_install_pgbouncer ;;
 		compiler) apt_install gcc libc6-dev ;;
 		make) apt_install make ;;
 		esac
 	elif command -v dnf >/dev/null; then
 		case $1 in
 		postgres) say "installing postgresql-server with dnf" && as_root dnf -q -y install postgresql-server ;;
+		pgbouncer) say "installing pgbouncer with dnf" && as_root dnf -q -y install pgbouncer ;;
 		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
 		make) say "installing make with dnf" && as_root dnf -q -y install make ;;
 		esac
@@ -100,6 +134,30 @@ require_postgres() {
 	fi
 	say "no PostgreSQL $oldest_postgres or later: caretaker will download one at first use. Where it cannot reach"
 	say "Maven Central, install one yourself, for example: sudo apt-get install postgresql"
+}
+
+# pgbouncer_program prints the path of the program, if it is where devdb looks.
+pgbouncer_program() {
+	for program in "$(command -v pgbouncer 2>/dev/null || true)" /usr/sbin/pgbouncer /usr/bin/pgbouncer /usr/local/sbin/pgbouncer \
+		/usr/local/bin/pgbouncer /opt/homebrew/bin/pgbouncer /home/linuxbrew/.linuxbrew/bin/pgbouncer "$unpacked_pgbouncer/usr/sbin/pgbouncer"; do
+		if [ -x "$program" ]; then
+			echo "$program"
+			return
+		fi
+	done
+}
+
+require_pgbouncer() {
+	found=$(pgbouncer_program)
+	if [ -z "$found" ] && { install pgbouncer || apt_unpack_pgbouncer; }; then
+		found=$(pgbouncer_program)
+	fi
+	if [ -z "$found" ]; then
+		say "no PgBouncer, which the tests put in front of PostgreSQL. Install it, for example: sudo apt-get install pgbouncer," >&2
+		say "sudo dnf install pgbouncer (Red Hat: from PostgreSQL's own repository), or brew install pgbouncer" >&2
+		return 1
+	fi
+	say "PgBouncer is $found"
 }
 
 require_compiler() {
@@ -125,7 +183,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | compiler | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, compiler or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | compiler | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, compiler or make" >&2 && exit 2 ;;
 	esac
 done

@@ -1,0 +1,49 @@
+package devdb
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestPooler_SharesFewConnections(t *testing.T) {
+	t.Parallel()
+	p, err := databases.Cluster(t).Pooler(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for range 5 {
+		conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid string
+		if err := conn.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		seen[pid] = true
+		defer func() { _ = conn.Close(t.Context()) }()
+	}
+	if len(seen) > 2 {
+		t.Errorf("%d connections to the server", len(seen))
+	}
+	if err := errors.Join(p.Stop(), p.Stop()); err != nil {
+		t.Error(err)
+	}
+	if answers(p.URL("postgres")) {
+		t.Error("it still answers")
+	}
+	if left, _ := filepath.Glob(p.folder.path); len(left) > 0 {
+		t.Errorf("left on disk: %s", left)
+	}
+}
+
+func TestPooler_WhereThereIsNoneTheErrorSaysWhatToInstall(t *testing.T) {
+	t.Parallel()
+	if found, err := findPooler(t.TempDir(), []string{t.TempDir()}); !errors.Is(err, errNoPooler) {
+		t.Errorf("%q, %v", found, err)
+	}
+}
