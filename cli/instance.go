@@ -164,6 +164,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		refused, is := errors.AsType[*repo.Error](err)
 		switch {
 		case err == nil:
+			i.checkPooler(ctx, d)
 			i.checkReplica(ctx, d)
 		case is && refused.Refused():
 			return fmt.Errorf("check database %s: %w", d.Name, err)

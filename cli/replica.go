@@ -21,6 +21,13 @@ func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 	}
 }
 
+// checkPooler warns of a pooler for which the URL lacks a setting.
+func (i *instance) checkPooler(ctx context.Context, d *repo.Database) {
+	if err := d.CheckPooler(ctx); err != nil {
+		i.logger.WarnContext(ctx, "a pooler seems to be in between", "database", d.Name, "error", err.Error())
+	}
+}
+
 // checkReplica warns of a replica that cannot be read at the start; later it may be.
 func (i *instance) checkReplica(ctx context.Context, d *repo.Database) {
 	if err := d.CheckReplica(ctx); err != nil {

@@ -52,8 +52,12 @@ func (e *Error) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable".
+// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable". Where a
+// pooler has come between a statement and its preparation it says what to do.
 func (e *Error) Condition() string {
+	if e.pooled() {
+		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
+	}
 	if e.Class() == ClassUnreachable {
 		return "unreachable"
 	}
@@ -123,6 +127,8 @@ const (
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {
 	switch code := e.SQLState; {
+	case e.pooled():
+		return ClassUnreachable
 	case code == "55P03", code == "40P01", code == "40001":
 		return ClassLock
 	case code == "57014":
@@ -134,6 +140,9 @@ func (e *Error) Class() Class {
 	}
 	return ClassData
 }
+
+// pooled: a statement that was prepared is not there, or one is that was not. Nothing works then, but no row is to blame.
+func (e *Error) pooled() bool { return e.SQLState == "26000" || e.SQLState == "42P05" }
 
 func hasPrefix(code string, prefixes ...string) bool {
 	for _, p := range prefixes {

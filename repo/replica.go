@@ -23,6 +23,9 @@ type replica struct {
 	trouble string
 }
 
+// replicaSuffix follows the database's name in messages about its replica.
+const replicaSuffix = " (replica)"
+
 const (
 	// replicaConns are few: only reads of candidates and backlogs go there.
 	replicaConns = 4
@@ -37,7 +40,7 @@ const (
 // must be called before the database is used; it does not connect. Where the replica cannot be read the primary is, and
 // the logger hears of each change. The error names what is wrong with the URL and never contains a password.
 func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
-	opened, err := open(ctx, d.Name+" (replica)", "databases."+d.Name+".replica_url", url, replicaConns, replicaPatience)
+	opened, err := open(ctx, d.Name+replicaSuffix, "databases."+d.Name+".replica_url", url, replicaConns, replicaPatience)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (p *pipelineRun) killed(order func(*processOrder)) {
 	p.atGate("main", "doomed")
 	doomed.kill()
 	p.lift("main", "doomed")
-	p.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	p.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed' AND state <> 'idle'`, "0")
 	p.exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
 	p.exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE state = 'running'`)
 }

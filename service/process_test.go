@@ -124,7 +124,7 @@ func (e *estate) start(app, definitions string, change ...func(*processOrder)) *
 	e.t.Helper()
 	o := processOrder{App: app, Definitions: save(e.t, definitions), Database: "main"}
 	for _, d := range e.open {
-		o.Names, o.URLs = append(o.Names, d.Name), append(o.URLs, e.urls[d.Name]+"&application_name="+app)
+		o.Names, o.URLs = append(o.Names, d.Name), append(o.URLs, cmp.Or(e.through[d.Name], e.urls[d.Name])+"&application_name="+app)
 	}
 	for _, c := range change {
 		c(&o)

@@ -61,15 +61,17 @@ func migrated(schema string) devdb.Template {
 type estate struct {
 	t    *testing.T
 	urls map[string]string
-	open []*repo.Database
-	sql  map[string]*pgx.Conn
+	// through are the URLs that services have, where a pooler is in between.
+	through map[string]string
+	open    []*repo.Database
+	sql     map[string]*pgx.Conn
 }
 
 // newEstate makes the named databases (of main, ci, sec) with the reference schema's queue and triggers, and nothing
 // else: tests make their own tables.
 func newEstate(t *testing.T, schema string, names ...string) *estate {
 	t.Helper()
-	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
+	e := &estate{t: t, urls: map[string]string{}, through: map[string]string{}, sql: map[string]*pgx.Conn{}}
 	for _, name := range names {
 		e.add(name, databases.Clone(t, migrated(schema)))
 	}
@@ -79,13 +81,22 @@ func newEstate(t *testing.T, schema string, names ...string) *estate {
 // add opens a database of the estate.
 func (e *estate) add(name, url string) {
 	e.t.Helper()
-	d, err := repo.Open(context.Background(), name, url)
+	e.addThrough(name, url, url)
+}
+
+// addThrough opens a database to which services have another URL than the test.
+func (e *estate) addThrough(name, url, through string) {
+	e.t.Helper()
+	d, err := repo.Open(context.Background(), name, through)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(d.Close)
 	e.open = append(e.open, d)
 	e.urls[name] = url
+	if through != url {
+		e.through[name] = through
+	}
 	e.sql[name] = e.connect(name)
 }
 
