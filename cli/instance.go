@@ -87,6 +87,7 @@ func (i *instance) wire(c *config.Config) (err error) {
 		return err
 	}
 	workers.Databases, workers.Queue, workers.SchedulerOff, workers.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
+	workers.HistoryKeep = c.HistoryKeep
 	if i.service, err = service.New(workers); err != nil {
 		return err
 	}

@@ -43,5 +43,5 @@ func looseForeignKeysCleanup(c config.LooseForeignKeysCleanup) (out service.Loos
 }
 
 func workerConfig(c config.Worker) service.WorkerConfig {
-	return service.WorkerConfig{Schedule: c.Schedule, Disabled: !c.Enabled}
+	return service.WorkerConfig{Schedule: c.Schedule, Disabled: !c.Enabled, CatchUp: c.CatchUp}
 }

@@ -40,6 +40,8 @@ type Config struct {
 	AdjournedGroupDeletion  AdjournedGroupDeletion
 	PlaceholderUserCleanup  PlaceholderUserCleanup
 	InactiveTokenDeletion   InactiveTokenDeletion
+	// HistoryKeep is how long runs and the ledger of fires are kept.
+	HistoryKeep time.Duration
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
 }
@@ -61,6 +63,8 @@ type Database struct{ Name, URL, ReplicaURL string }
 type Worker struct {
 	Schedule string
 	Enabled  bool
+	// CatchUp makes up for missed fires; nil: by the worker's default.
+	CatchUp *bool
 }
 
 // LooseForeignKeysCleanup configures the worker loose_foreign_keys_cleanup.

@@ -28,6 +28,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 	}
 	want := &Config{
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
+		HistoryKeep:             720 * time.Hour,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
 		GhostUserMigration:      GhostUserMigration{Worker: Worker{Enabled: true}},
@@ -51,8 +52,8 @@ auth:
 log: {level: debug}
 scheduler:
   enabled: false
-jobs:
-  enabled: false
+jobs: {enabled: false}
+history: {keep: 48h}
 databases:
   sec: {url: "postgres://sec"}
   main: {url: "postgres://main", replica_url: "postgres://replica"}
@@ -61,6 +62,7 @@ workers:
   loose_foreign_keys_cleanup:
     schedule: "*/5 * * * *"
     enabled: false
+    catch_up: true
     definitions: d.yml
     batch_size: 1
     max_deletes: 2
@@ -73,6 +75,7 @@ workers:
   adjourned_group_deletion:
     schedule: "0 3 * * *"
     enabled: false
+    catch_up: false
     batch_size: 4
     interval: 5s
   placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
@@ -86,19 +89,19 @@ workers:
 		t.Fatal(err)
 	}
 	want := &Config{
-		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug",
+		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug", HistoryKeep: 48 * time.Hour,
 		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
 		Databases: []Database{
 			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
 		},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
-			Worker: Worker{Schedule: "*/5 * * * *"}, Definitions: "d.yml",
+			Worker: Worker{Schedule: "*/5 * * * *", CatchUp: new(true)}, Definitions: "d.yml",
 			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
 		},
 		GhostUserMigration: GhostUserMigration{
 			Worker: Worker{Schedule: "*/3 * * * *", Enabled: true}, Limit: 14, MaxRuntime: 15 * time.Second,
 		},
-		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *"}, BatchSize: 4, Interval: 5 * time.Second},
+		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *", CatchUp: new(false)}, BatchSize: 4, Interval: 5 * time.Second},
 		PlaceholderUserCleanup: PlaceholderUserCleanup{
 			Worker: Worker{Enabled: true}, MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
 		},
@@ -133,6 +136,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"listen: 8080":                  `c.yml:1: listen: must be text: put it in quotes`,
 		"listen: nowhere":               `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
 		"listen: h:99999":               `"h:99999" is not an address`,
+		"history: {keep: 59m}":          `history.keep: 59m0s is too short: at least 1h0m0s`,
 		"scheduler: {enabled: 1}":       `scheduler.enabled: "1" is not true or false`,
 		"scheduler: on":                 `c.yml:1: scheduler: must be a mapping`,
 		"- a":                           `c.yml:1: the configuration: must be a mapping`,

@@ -53,6 +53,7 @@ func (c *Config) keys() []key {
 		{"log.level", text, "info", oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
 		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
 		{"jobs.enabled", boolean, "true", truth(&c.JobsEnabled)},
+		{"history.keep", duration, "720h", durationFrom(&c.HistoryKeep, minHistory)},
 	}
 	for i := range c.Databases {
 		d := &c.Databases[i]
@@ -71,6 +72,7 @@ func (w *Worker) keys(prefix string) []key {
 	return []key{
 		{prefix + "schedule", text, "", verbatim(&w.Schedule)},
 		{prefix + "enabled", boolean, "true", truth(&w.Enabled)},
+		{prefix + "catch_up", boolean, "", optionalTruth(&w.CatchUp)},
 	}
 }
 
@@ -134,6 +136,17 @@ func truth(to *bool) func(string) error {
 	}
 }
 
+func optionalTruth(to **bool) func(string) error {
+	return func(s string) error {
+		var set bool
+		err := truth(&set)(s)
+		if err == nil {
+			*to = &set
+		}
+		return err
+	}
+}
+
 func positive[T int | int64](to *T) func(string) error {
 	return func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -161,6 +174,19 @@ func positiveDuration(to *time.Duration) func(string) error {
 		}
 		*to = d
 		return nil
+	}
+}
+
+// minHistory is the least that history.keep may be: GetStatus and the ledger of fires look back a while.
+const minHistory = time.Hour
+
+func durationFrom(to *time.Duration, least time.Duration) func(string) error {
+	return func(s string) error {
+		err := positiveDuration(to)(s)
+		if err == nil && *to < least {
+			err = fmt.Errorf("%s is too short: at least %s", *to, least)
+		}
+		return err
 	}
 }
 

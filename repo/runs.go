@@ -34,6 +34,8 @@ type Run struct {
 	Definitions []DefinitionCount
 	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
 	RequestID, Replica string
+	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but with the fire.
+	Fire time.Time
 }
 
 // TableCount is what a run changed in one table.

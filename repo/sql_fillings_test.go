@@ -9,6 +9,8 @@ var fragments = []string{
 	"abandonedSQL",
 	// Leases and guards.
 	"fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
+	// Fires.
+	"abandonedClaimSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",

@@ -76,36 +76,3 @@ func (d *Database) SetFeatureFlag(ctx context.Context, name string, enabled bool
 	_, err := d.exec(ctx, "set the feature flag", setFeatureFlagSQL, name, enabled)
 	return err
 }
-
-const claimFireSQL = `
-INSERT INTO maintenance.fires (worker, fire_time, claimed_by) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
-
-// ClaimFire makes the fire of a worker's schedule ours: true for exactly one caller, on whatever replica.
-func (d *Database) ClaimFire(ctx context.Context, worker string, fire time.Time, by string) (bool, error) {
-	n, err := d.exec(ctx, "claim the fire", claimFireSQL, worker, fire, by)
-	return n == 1, err
-}
-
-// pruneHistorySQL leaves runs at work alone. $2 bounds both tables.
-const pruneHistorySQL = `
-WITH old_fires AS (
-  DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM maintenance.fires WHERE claimed_at < clock_timestamp() - $1::interval LIMIT $2))
-  RETURNING 1
-),
-old_runs AS (
-  DELETE FROM maintenance.runs WHERE id = ANY (ARRAY(
-    SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
-    ORDER BY id LIMIT $2))
-  RETURNING 1
-)
-SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2`
-
-// pruneBatch is how many rows of each table one statement of PruneHistory deletes.
-const pruneBatch = 1000
-
-// PruneHistory deletes up to 1000 runs and 1000 fires older than keep, and says whether there may be more.
-func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
-	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
-	return more, err
-}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,191 +12,174 @@ import (
 	"time"
 
 	"github.com/jonboulle/clockwork"
-	"github.com/robfig/cron/v3"
-
-	"github.com/caretaker-go/caretaker/service"
 )
 
-// fires is a runner with a table of claimed fires, as all replicas share it.
-type fires struct {
-	schedules []service.Schedule
-	// run is called for the one replica that has the fire.
-	run func(ctx context.Context, fire time.Time) error
-
-	mu      sync.Mutex
-	claimed map[string][]time.Time
-	asked   int
-	resumed []time.Time
-	// refused is what looking for dead runs comes to.
+// looks is a runner that remembers when it was asked, by the bubble's clock.
+type looks struct {
+	// due is what looking at the fires comes to; refused, looking for dead runs.
+	due     func(ctx context.Context) error
 	refused error
+
+	mu           sync.Mutex
+	atWork, most int
+	begun        []time.Time
+	resumed      []time.Time
 }
 
-func (f *fires) Schedules() []service.Schedule { return f.schedules }
-
-func (f *fires) RunScheduled(ctx context.Context, worker string, fire time.Time) (service.Run, bool, error) {
-	f.mu.Lock()
-	f.asked++
-	taken := slices.Contains(f.claimed[worker], fire)
-	if !taken {
-		f.claimed[worker] = append(f.claimed[worker], fire)
+func (l *looks) RunDue(ctx context.Context) error {
+	l.mu.Lock()
+	l.begun = append(l.begun, time.Now())
+	l.atWork++
+	l.most = max(l.most, l.atWork)
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.atWork--
+		l.mu.Unlock()
+	}()
+	if l.due == nil {
+		return nil
 	}
-	f.mu.Unlock()
-	if taken || f.run == nil {
-		return service.Run{}, !taken, nil
-	}
-	return service.Run{}, true, f.run(ctx, fire)
+	return l.due(ctx)
 }
 
-func (f *fires) ResumeRuns(context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.resumed = append(f.resumed, time.Now())
-	return f.refused
+func (l *looks) ResumeRuns(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resumed = append(l.resumed, time.Now())
+	return l.refused
 }
 
-func (f *fires) of(worker string) []time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.claimed[worker])
-}
-
-func every(crons ...string) *fires {
-	f := &fires{claimed: map[string][]time.Time{}}
-	for _, c := range crons {
-		f.schedules = append(f.schedules, service.Schedule{Worker: c, Cron: c})
-	}
-	return f
-}
-
-// skewed is a clock that goes wrong by a constant.
-type skewed struct {
+// wrong is a clock that goes wrong by what its test says; its timers are right, as those of a real clock are.
+type wrong struct {
 	clockwork.Clock
-	by time.Duration
+	by func() time.Duration
 }
 
-func (s skewed) Now() time.Time { return s.Clock.Now().Add(s.by) }
+func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by()) }
 
-// run runs one scheduler for each skew for some time, in a bubble, from five seconds past a full minute on.
-func run(t *testing.T, f *fires, lasting time.Duration, log *bytes.Buffer, skews ...time.Duration) {
+// run runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
+func run(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
 	t.Helper()
-	time.Sleep(5 * time.Second)
-	var schedulers []*Scheduler
-	// One handler: it is what keeps their lines apart.
-	logger := slog.New(slog.NewTextHandler(log, nil))
-	for _, by := range skews {
-		s, err := newScheduler(f, logger, skewed{clockwork.NewRealClock(), by})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		schedulers = append(schedulers, s)
+	s, err := newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by})
+	if err != nil {
+		t.Fatal(err)
 	}
+	s.Start()
 	time.Sleep(lasting)
-	for _, s := range schedulers {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
 	}
 	synctest.Wait()
 }
 
-// minutes are the fires from the bubble's start, 2000-01-01 00:00 UTC, on.
-func minutes(numbers ...int) (out []time.Time) {
-	for _, n := range numbers {
-		out = append(out, time.Date(2000, 1, 1, 0, n, 0, 0, time.UTC))
+func right() time.Duration { return 0 }
+
+// wantEvery fails the test unless there were so many looks, the first at once, the others every so often.
+func wantEvery(t *testing.T, interval time.Duration, looks []time.Time, n int) {
+	t.Helper()
+	if len(looks) != n {
+		t.Errorf("%d looks, want %d: %v", len(looks), n, looks)
+		return
 	}
-	return out
+	for i := range n - 1 {
+		if got := looks[i+1].Sub(looks[i]); got != interval {
+			t.Errorf("%s between two looks, want %s: %v", got, interval, looks)
+		}
+	}
 }
 
-func TestScheduler_FiresByTheExpression(t *testing.T) {
+func TestScheduler_LooksAtOnceAndEveryFewSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := every("* * * * *", "*/2 * * * *", "3 0 * * *", "0 12 * * *")
-		run(t, f, 5*time.Minute+time.Second, new(bytes.Buffer), 0)
-		for cron, want := range map[string][]time.Time{
-			"* * * * *": minutes(1, 2, 3, 4, 5), "*/2 * * * *": minutes(2, 4), "3 0 * * *": minutes(3), "0 12 * * *": nil,
-		} {
-			if got := f.of(cron); !slices.Equal(got, want) {
-				t.Errorf("%s: got %v, want %v", cron, got, want)
-			}
+		l, start := &looks{}, time.Now()
+		run(t, l, 61*time.Second, new(bytes.Buffer), right)
+		wantEvery(t, 5*time.Second, l.begun, 13)
+		if !l.begun[0].Equal(start) {
+			t.Errorf("first look %s after the start", l.begun[0].Sub(start))
 		}
 	})
 }
 
 func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, log := every("0 12 * * *"), new(bytes.Buffer)
-		f.refused = errors.New("not now")
-		run(t, f, 95*time.Second, log, 0)
-		if len(f.resumed) != 3 || f.resumed[2].Sub(f.resumed[0]) != time.Minute {
-			t.Errorf("looked at %v", f.resumed)
-		}
+		l, log := &looks{refused: errors.New("not now")}, new(bytes.Buffer)
+		run(t, l, 95*time.Second, log, right)
+		wantEvery(t, 30*time.Second, l.resumed, 3)
 		if n := strings.Count(log.String(), "not now"); n != 3 {
 			t.Errorf("%d warnings, want 3: %s", n, log)
 		}
 	})
 }
 
-func TestScheduler_ReplicasWithSkewedClocksClaimTheSameFires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := every("* * * * *")
-		run(t, f, 3*time.Minute+30*time.Second, new(bytes.Buffer), 0, time.Second, -time.Second, 700*time.Millisecond)
-		if got := f.of("* * * * *"); !slices.Equal(got, minutes(1, 2, 3)) {
-			t.Errorf("got %v", got)
-		}
-		if f.asked != 4*3 {
-			t.Errorf("fires were asked for %d times, want 12", f.asked)
-		}
-	})
+func TestScheduler_AWrongClockChangesNothing(t *testing.T) {
+	for name, by := range map[string]func(since time.Duration) time.Duration{
+		"an hour fast":        func(time.Duration) time.Duration { return time.Hour },
+		"a year slow":         func(time.Duration) time.Duration { return -365 * 24 * time.Hour },
+		"set back by an hour": func(since time.Duration) time.Duration { return -since.Truncate(32*time.Second) / 32 * 3600 },
+		"set forward a day":   func(since time.Duration) time.Duration { return since.Truncate(32*time.Second) / 32 * 86400 },
+		"jumping":             func(since time.Duration) time.Duration { return since % (7 * time.Second) * 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, start := &looks{}, time.Now()
+				run(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
+				wantEvery(t, 5*time.Second, l.begun, 13)
+				wantEvery(t, 30*time.Second, l.resumed, 2)
+			})
+		})
+	}
 }
 
-func TestScheduler_RunsMayOverlap(t *testing.T) {
+func TestScheduler_LooksNeverPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := every("* * * * *")
-		f.run = func(ctx context.Context, _ time.Time) error {
+		l := &looks{due: func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
-			case <-time.After(150 * time.Second):
+			case <-time.After(25 * time.Second):
 			}
-			return nil
-		}
-		run(t, f, 4*time.Minute+time.Second, new(bytes.Buffer), 0)
-		if got := f.of("* * * * *"); !slices.Equal(got, minutes(1, 2, 3, 4)) {
-			t.Errorf("got %v", got)
+			return errors.New("database unreachable")
+		}}
+		run(t, l, 91*time.Second, new(bytes.Buffer), right)
+		wantEvery(t, 30*time.Second, l.begun, 4)
+		if l.most != 1 {
+			t.Errorf("%d looks at once", l.most)
 		}
 	})
 }
 
 func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := every("* * * * *")
-		f.run = func(_ context.Context, fire time.Time) error {
-			if fire.Minute() == 2 {
+		l := &looks{}
+		l.due = func(context.Context) error {
+			switch n := len(l.begun); {
+			case n == 2:
 				panic("broken")
+			case n < 6:
+				return errors.New("database unreachable")
 			}
-			return errors.New("database unreachable")
+			return nil
 		}
 		var log bytes.Buffer
-		run(t, f, 3*time.Minute+time.Second, &log, 0)
-		if got := f.of("* * * * *"); !slices.Equal(got, minutes(1, 2, 3)) {
-			t.Errorf("got %v", got)
-		}
-		if n := strings.Count(log.String(), "did not start"); n != 2 || !strings.Contains(log.String(), "panicked") {
-			t.Errorf("got the log %s", log.String())
+		run(t, l, 41*time.Second, &log, right)
+		wantEvery(t, 5*time.Second, l.begun, 9)
+		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "looked at again": 1} {
+			if n := strings.Count(log.String(), said); n != want {
+				t.Errorf("%q was said %d times, want %d: %s", said, n, want, log.String())
+			}
 		}
 	})
 }
 
-func TestStop_EndsTheTicksAtWork(t *testing.T) {
+func TestStop_EndsTheLookAtWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := every("* * * * *")
 		ended := make(chan error, 1)
-		f.run = func(ctx context.Context, _ time.Time) error {
+		l := &looks{due: func(ctx context.Context) error {
 			<-ctx.Done()
 			ended <- context.Cause(ctx)
 			return ctx.Err()
-		}
+		}}
 		var log bytes.Buffer
-		run(t, f, 90*time.Second, &log, 0)
+		run(t, l, 90*time.Second, &log, right)
 		if err := <-ended; !errors.Is(err, errStopped) {
 			t.Errorf("got %v", err)
 		}
@@ -208,50 +190,11 @@ func TestStop_EndsTheTicksAtWork(t *testing.T) {
 }
 
 func TestStop_BeforeStartLeavesNothing(t *testing.T) {
-	s, err := newScheduler(every("* * * * *"), slog.New(slog.DiscardHandler), clockwork.NewRealClock())
+	s, err := newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Stop(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestNew_RefusesWhatIsNoExpressionOfFiveFields(t *testing.T) {
-	for _, cron := range []string{"", "* * * *", "* * * * * *", "@hourly", "@every 1s", "61 * * * *"} {
-		f := every(cron)
-		f.schedules[0].Worker = "w"
-		s, err := newScheduler(f, slog.New(slog.DiscardHandler), clockwork.NewRealClock())
-		if err == nil || !strings.Contains(err.Error(), "workers.w.schedule") {
-			t.Errorf("%q: got %v, %v", cron, s, err)
-		}
-	}
-}
-
-func TestNominal_IsTheMinuteOfTheWakeUp(t *testing.T) {
-	at := func(s string) time.Time {
-		v, err := time.Parse(time.RFC3339Nano, "2026-01-01T"+s+"Z")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	for _, c := range []struct{ cron, now, fire string }{
-		{"0 12 * * *", "12:00:00", "12:00:00"},
-		{"0 12 * * *", "11:59:59.2", "12:00:00"},
-		{"0 12 * * *", "12:00:58", "12:00:00"},
-		{"0 12 * * *", "12:01:00", ""},
-		{"0 12 * * *", "11:59:58", ""},
-		{"*/5 * * * *", "12:04:59.999", "12:05:00"},
-		{"*/5 * * * *", "12:06:00", ""},
-	} {
-		schedule, err := cron.ParseStandard(c.cron)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fire, due := nominal(schedule, at(c.now))
-		if due != (c.fire != "") || due && !fire.Equal(at(c.fire)) {
-			t.Errorf("%s at %s: got %v %v, want %s", c.cron, c.now, fire, due, c.fire)
-		}
 	}
 }

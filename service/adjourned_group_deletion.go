@@ -58,6 +58,7 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 	return &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,
+		catchUp:    true,
 		missing:    k.missing,
 		maxRuntime: untimed,
 		work:       k.work,

@@ -61,6 +61,7 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 	k.worker = &worker{
 		name:       "inactive_token_deletion",
 		config:     config.WorkerConfig,
+		catchUp:    true,
 		missing:    k.missing,
 		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		work:       k.work,

@@ -78,7 +78,6 @@ func mustWait(err error) bool {
 // ResumeRuns starts a run of each worker whose last one died, its lease expired, and left work that must not wait for
 // the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
-	s.pulse.beat(Failing{})
 	var errs []error
 	for _, w := range s.workers {
 		if w.abandoned == nil || w.config.Disabled {

@@ -22,12 +22,13 @@ type metrics struct {
 	apdex        metric.Int64Counter
 	errorRate    metric.Int64Counter
 	jobs         metric.Int64Counter
+	fires        metric.Int64Counter
 	registration metric.Registration
 }
 
 func newMetrics() (*metrics, error) {
 	m := &metrics{meter: otel.Meter("github.com/caretaker-go/caretaker/service")}
-	var errs [6]error
+	var errs [7]error
 	m.runs, errs[0] = m.meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
 	m.duration, errs[1] = m.meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.01, .05, .1, .5, 1, 2, 5, 10, 20, 30, 45, 60, 120, 180))
@@ -35,6 +36,7 @@ func newMetrics() (*metrics, error) {
 	m.apdex, errs[3] = m.meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail; success: within their limits."))
 	m.errorRate, errs[4] = m.meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed; error: failed."))
 	m.jobs, errs[5] = m.meter.Int64Counter("maintenance.jobs", metric.WithDescription("Attempts of deferred jobs that ended, by outcome."))
+	m.fires, errs[6] = m.meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by what became of them."))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -60,6 +62,10 @@ func (m *metrics) addRows(ctx context.Context, worker, database, action string, 
 
 func (m *metrics) addJob(ctx context.Context, kind, outcome string) {
 	m.jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
+}
+
+func (m *metrics) addFires(ctx context.Context, worker, outcome string, n int) {
+	m.fires.Add(ctx, int64(n), metric.WithAttributes(attribute.String("worker", worker), attribute.String("outcome", outcome)))
 }
 
 func (m *metrics) addSLI(ctx context.Context, run Run) {

@@ -65,6 +65,7 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 	return &worker{
 		name:       "placeholder_user_cleanup",
 		config:     config.WorkerConfig,
+		catchUp:    true,
 		missing:    p.missing,
 		maxRuntime: untimed,
 		work:       p.work,

@@ -156,7 +156,7 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 	if !x.DryRun {
 		ttl = x.MaxRuntime + leaseMargin
 	}
-	stored, created, err := s.main.InsertRun(ctx, run, ttl)
+	stored, created, err := s.insertRun(ctx, run, ttl)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		err = errForgotten
@@ -171,7 +171,7 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 		return nil
 	}
 	if err := s.takeLease(ctx, x, ttl); err != nil {
-		return errors.Join(err, s.main.DeleteRun(ctx, run.ID))
+		return errors.Join(err, s.forgetRun(ctx, run))
 	}
 	return nil
 }

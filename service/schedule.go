@@ -5,88 +5,220 @@ import (
 	"errors"
 	"time"
 
+	"github.com/robfig/cron/v3"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// RunScheduled runs a worker for a fire of its schedule, if no other replica has done so: false. A run that could not
-// start is recorded and returned: as SKIPPED with its reason, or FAILED if something is broken.
-func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
-	w, err := s.worker(name)
-	if err != nil {
-		return Run{}, false, err
-	}
-	// A fire that is claimed by a replica about to stop would be lost.
-	if s.isStopping() {
-		return Run{}, false, ErrStopping
-	}
-	if ours, err = s.main.ClaimFire(ctx, name, fire, s.replica); err != nil || !ours {
-		return Run{}, false, err
-	}
-	run, err = s.runFire(ctx, w, fire)
-	return run, true, err
-}
+// Fires are a ledger: a row of maintenance.fires for every fire of a schedule, with what became of it. main's clock
+// decides what is due and a row who runs it; the clocks of the replicas only wait.
+//
+//  1. Every replica looks at the ledger every few seconds, with one query for all workers. A full minute that is about
+//     to begin is waited for, so that a fire is late by milliseconds, whatever the phase of the replica's clock.
+//  2. The newest fire that is due is claimed, unless it is older than the grace. Older ones that nobody has claimed are
+//     recorded: as missed, or as skipped if this worker is disabled. One statement does both on one replica alone.
+//  3. If the newest fire of all is a missed one and the worker catches up, it is claimed all the same. So however many
+//     were missed, one run makes up for them, and a fire that is due at that time is the one.
+//  4. A claim carries the id of its run. Run and outcome are written in one statement: a claim that is still one after
+//     claimPatience belongs to a replica that died, and is missed, or taken over like a missed one.
+//
+// A fire that was skipped was decided about: it is not caught up.
 
-// runFire runs a fire that is ours: whoever called may go away, the fire must not be lost with it.
-func (s *Service) runFire(caller context.Context, w *worker, fire time.Time) (Run, error) {
-	ctx := context.WithoutCancel(caller)
-	now, err := s.main.Now(ctx)
-	if err != nil {
-		return Run{}, err
-	}
-	database, err := s.database(w, "", fire)
-	if err != nil {
-		return Run{}, err
-	}
-	run := Run{ID: newID(now), Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica}
-	if err = s.ready(ctx, w); err == nil {
-		var x *execution
-		if x, err = s.start(ctx, w, run, database); err == nil {
-			return x.join(caller, false)
+const (
+	// fireGrace is how late a fire may be without being missed: less than the shortest time between two fires.
+	fireGrace = time.Minute
+	// claimPatience is how long a replica may take from its claim to the record of the run: a few small statements.
+	claimPatience = 20 * time.Second
+	// lookAhead is how long before a fire it is waited for, at least as long as the time between two looks.
+	lookAhead = 5 * time.Second
+	// ledgerRounds are how many statements one look may need to account for the fires of a worker after a long pause,
+	// each of at most ledgerBatch fires. The rest is for the next look.
+	ledgerRounds, ledgerBatch = 50, 1000
+)
+
+// Reasons of fires.
+const (
+	reasonDisabled  = "DISABLED"
+	reasonAbandoned = "ABANDONED"
+	reasonTakenOver = "TAKEN_OVER"
+	reasonCaughtUp  = "CAUGHT_UP"
+)
+
+// RunDue starts the runs of the fires that are due, as far as no other replica does, and records those that were missed.
+// It does not wait for the runs. The scheduler calls it every few seconds, lookAhead apart at most, one call at a time.
+//
+// It returns when there is nothing to do within lookAhead, with [ErrStopping], or with the first error of main.
+func (s *Service) RunDue(ctx context.Context) error {
+	for {
+		wait, err := s.lookAtFires(ctx)
+		if ctx.Err() == nil && !errors.Is(err, ErrStopping) {
+			s.pulse.beat(s.failing(ctx, err))
+		}
+		if err != nil || wait > lookAhead {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.stopping:
+		case <-time.After(wait):
 		}
 	}
-	switch reason := skipReason(err); {
-	case errors.Is(err, ErrStopping):
-		return Run{}, err
-	case reason != "":
-		run.State, run.Reason = repo.RunSkipped, reason
-	default:
-		run.State, run.Error = repo.RunFailed, publicText(err)
-	}
-	return s.recordStillborn(ctx, w, run, err)
 }
 
-// skipReason is why a tick starts no run, "" if the error is another one.
-func skipReason(err error) string {
-	var held *LeaseHeldError
-	var paused *WorkerPausedError
-	var unconfigured *NotConfiguredError
-	switch {
-	case errors.As(err, &held):
-		return reasonLeaseHeld
-	case errors.As(err, &paused):
-		return "WORKER_PAUSED: " + err.Error()
-	case errors.As(err, &unconfigured):
-		return "WORKER_NOT_CONFIGURED: " + err.Error()
+// lookAtFires does what is due and says how long it is until the next fire.
+func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err error) {
+	if s.isStopping() {
+		return 0, ErrStopping
 	}
-	return ""
-}
-
-// recordStillborn records, logs and counts a run that could not start.
-func (s *Service) recordStillborn(ctx context.Context, w *worker, run Run, why error) (Run, error) {
-	run.Replica = s.replica
-	run, _, err := s.main.InsertRun(ctx, run, 0)
+	names := make([]string, len(s.workers))
+	for i, w := range s.workers {
+		names[i] = w.name
+	}
+	now, ledgers, err := s.main.Ledgers(ctx, names, claimPatience)
 	if err != nil {
-		return run, errors.Join(why, err)
+		return 0, err
 	}
-	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", run.Database)
-	if run.State == repo.RunSkipped {
-		log.InfoContext(ctx, "run skipped", "reason", run.Reason, "why", why.Error())
-	} else {
-		log.ErrorContext(ctx, "run did not start", "error", why)
+	// What has been claimed must not depend on whether the scheduler is stopped in this moment.
+	lasting := context.WithoutCancel(ctx)
+	wait = 2 * lookAhead
+	var errs []error
+	for _, w := range s.workers {
+		schedule, err := ParseSchedule(w.config.Schedule)
+		if err != nil {
+			return 0, err
+		}
+		err = (&ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.name]}).settle(lasting)
+		if errors.Is(err, ErrUnreachable) {
+			return 0, err
+		}
+		errs = append(errs, err)
+		if next := schedule.Next(now.UTC()); !next.IsZero() && !w.config.Disabled {
+			wait = min(wait, next.Sub(now))
+		}
 	}
-	s.metrics.addRun(ctx, run, 0)
-	if w.finished != nil {
-		w.finished(ctx, run)
+	if !s.inBackground(func() { s.prune(lasting) }) {
+		return 0, ErrStopping
 	}
-	return run, nil
+	return wait, errors.Join(errs...)
+}
+
+// inBackground calls do in a goroutine that Shutdown waits for, or says that it is too late.
+func (s *Service) inBackground(do func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.background.Go(do)
+	}
+	return !s.stopped
+}
+
+// ledgerLook is one worker's part of looking at the ledger.
+type ledgerLook struct {
+	service  *Service
+	worker   *worker
+	schedule cron.Schedule
+	now      time.Time
+	ledger   repo.Ledger
+}
+
+// settle brings the worker's ledger up to now and starts a run if there is to be one.
+func (l *ledgerLook) settle(ctx context.Context) error {
+	if l.ledger.AccountedUntil.IsZero() {
+		// The first start of all misses nothing.
+		return l.service.main.OpenLedger(ctx, l.worker.name, l.worker.config.Schedule, l.now)
+	}
+	for range ledgerRounds {
+		d := l.dues()
+		if d.idle() {
+			return l.catchUp(ctx)
+		}
+		moved, err := l.account(ctx, d)
+		if err != nil || !moved || !d.claim.IsZero() {
+			return err
+		}
+	}
+	return nil
+}
+
+// account writes what becomes of fires and starts the run of the one that is claimed. If another replica has moved the
+// ledger, all is in that one's hands: false.
+func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error) {
+	s := l.service
+	a := repo.Accounting{
+		Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: d.until, Passed: d.passed, Outcome: repo.FireMissed,
+		Claim: d.claim, Replica: s.replica,
+	}
+	if l.worker.config.Disabled {
+		a.Outcome, a.Reason, a.By = repo.FireSkipped, reasonDisabled, s.replica
+	}
+	if !d.claim.IsZero() {
+		a.RunID = newID(l.now)
+	}
+	done, err := s.main.AccountFires(ctx, a)
+	if err != nil || !done.Moved {
+		return false, err
+	}
+	l.record(ctx, a, done.Passed)
+	if n := len(d.passed); n > 0 {
+		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.passed[n-1], a.Outcome, false
+	}
+	l.ledger.Cron, l.ledger.AccountedUntil = a.Cron, a.Until
+	if done.Claimed {
+		s.startInBackground(ctx, l.worker, d.claim, a.RunID)
+	}
+	return true, nil
+}
+
+// record counts n fires that get no run, and says what is worth a warning.
+func (l *ledgerLook) record(ctx context.Context, a repo.Accounting, n int) {
+	log := l.service.logger.With("worker", l.worker.name)
+	if a.Until.Before(a.Ledger.AccountedUntil) {
+		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time", "accounted_until", a.Ledger.AccountedUntil, "now", l.now)
+	}
+	if n == 0 {
+		return
+	}
+	l.service.metrics.addFires(ctx, l.worker.name, a.Outcome, n)
+	if a.Outcome == repo.FireMissed {
+		log.WarnContext(ctx, "fires missed: nobody ran them at their time", "fires", n, "first", a.Passed[0], "last", a.Passed[len(a.Passed)-1])
+	}
+}
+
+// catchUp takes over the newest fire if it was missed or abandoned and may still run, and records what else is abandoned.
+func (l *ledgerLook) catchUp(ctx context.Context) error {
+	s := l.service
+	late := l.now.Sub(l.ledger.Newest)
+	reason, kept := "", time.Time{}
+	switch {
+	case l.worker.config.Disabled:
+		if late < fireGrace {
+			kept = l.ledger.Newest
+		}
+	case l.ledger.NewestAbandoned && late < fireGrace:
+		reason = reasonTakenOver
+	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
+		reason = reasonCaughtUp
+	}
+	if reason != "" {
+		kept = l.ledger.Newest
+		id := newID(l.now)
+		ours, err := s.main.TakeOverFire(ctx, l.ledger, claimPatience, reason, id, s.replica)
+		if err != nil {
+			return err
+		}
+		if ours {
+			s.logger.InfoContext(ctx, "fire taken over", "worker", l.worker.name, "fire", kept, "reason", reason, "late_seconds", late.Seconds())
+			s.startInBackground(ctx, l.worker, kept, id)
+		}
+	}
+	if !l.ledger.Abandoned {
+		return nil
+	}
+	n, err := s.main.MissAbandonedFires(ctx, l.worker.name, claimPatience, kept, reasonAbandoned)
+	if err == nil && n > 0 {
+		s.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
+		s.logger.WarnContext(ctx, "fires missed: the replica that had claimed them died", "worker", l.worker.name, "fires", n)
+	}
+	return err
 }

@@ -194,34 +194,16 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	wantState(t, r, repo.RunSkipped)
 }
 
-func TestSchedules_AreThoseOfTheEnabledWorkers(t *testing.T) {
+func TestNew_RefusesWhatIsNoExpressionOfFiveFields(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")
-	cron := func(s *service.Service) string {
-		for _, schedule := range s.Schedules() {
-			if schedule.Worker == cleanupWorker {
-				return schedule.Cron
-			}
+	for _, cron := range []string{"* * * *", "* * * * * *", "@hourly", "@every 1s", "61 * * * *", "CRON_TZ=Europe/Berlin * * * * *"} {
+		_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
+			WorkerConfig: service.WorkerConfig{Schedule: cron},
+		}})
+		if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.schedule") {
+			t.Errorf("%q: error %v", cron, err)
 		}
-		return ""
-	}
-	if got := cron(e.service(oneChild)); got != "* * * * *" {
-		t.Errorf("schedule %q", got)
-	}
-	other := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Schedule = "*/5 * * * *" })
-	if got := cron(other); got != "*/5 * * * *" {
-		t.Errorf("schedule %q", got)
-	}
-	disabled := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Disabled = true })
-	if got := cron(disabled); got != "" {
-		t.Errorf("schedule %q", got)
-	}
-	wantState(t, run(t, disabled, "main"), repo.RunSucceeded)
-	_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
-		WorkerConfig: service.WorkerConfig{Schedule: "* * * *"},
-	}})
-	if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.schedule") {
-		t.Errorf("error %v", err)
 	}
 }
 

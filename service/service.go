@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -39,6 +40,8 @@ type Config struct {
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
 	Queue repo.JobQueue
+	// HistoryKeep is how long runs and fires are kept; 0: 30 days.
+	HistoryKeep time.Duration
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 	// LooseForeignKeysCleanup configures that worker.
@@ -59,6 +62,8 @@ type WorkerConfig struct {
 	Schedule string
 	// Disabled keeps the schedule from starting runs; requests still do.
 	Disabled bool
+	// CatchUp says whether one run makes up for fires that were missed; nil: the worker's default.
+	CatchUp *bool
 }
 
 // RunRequest asks for one run.
@@ -75,9 +80,6 @@ type RunRequest struct {
 	// RequestedBy is recorded with the run.
 	RequestedBy string
 }
-
-// Schedule is when a worker runs by itself.
-type Schedule struct{ Worker, Cron string }
 
 // Condition is why a worker is, or is not, running now (contract.md section 2).
 type Condition string
@@ -141,8 +143,9 @@ type Service struct {
 	idle    *sync.Cond
 	active  map[*execution]struct{}
 	stopped bool
-	// prunedAt is when history was last pruned.
-	prunedAt time.Time
+	// prunedAt is when history older than historyKeep was last pruned.
+	prunedAt    time.Time
+	historyKeep time.Duration
 	// stopping closes with stopped; background is what Shutdown waits for besides the runs.
 	stopping   chan struct{}
 	background sync.WaitGroup
@@ -161,6 +164,7 @@ func New(c Config) (*Service, error) {
 	}
 	s.idle = sync.NewCond(&s.mu)
 	s.backlogs, s.sizes = newBacklogs(), newStatementSizes()
+	s.historyKeep = cmp.Or(c.HistoryKeep, historyKeep)
 	s.pulse.beat(Failing{})
 	if s.replica == "" {
 		s.replica = replicaName()
@@ -210,17 +214,6 @@ func (s *Service) worker(name string) (*worker, error) {
 		}
 	}
 	return nil, s.unknownWorker(name)
-}
-
-// Schedules are the cron expressions of the workers that run by themselves.
-func (s *Service) Schedules() []Schedule {
-	var out []Schedule
-	for _, w := range s.workers {
-		if !w.config.Disabled {
-			out = append(out, Schedule{w.name, w.config.Schedule})
-		}
-	}
-	return out
 }
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.

@@ -60,6 +60,9 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 		found.add(failed(run))
 	}
 	s.noticed.date(w.name, found)
+	if remark, err := s.fireRemark(ctx, w); err == nil && remark != "" {
+		remarks = append(remarks, remark)
+	}
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -30,34 +29,6 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 		}
 	}
 	return set, nil
-}
-
-const (
-	// historyKeep is how long runs and fires are kept.
-	historyKeep = 30 * 24 * time.Hour
-	// pruneInterval is how often a process looks for older ones, pruneRounds how many statements it then sends at most.
-	pruneInterval = time.Hour
-	pruneRounds   = 20
-)
-
-// prune deletes old history at the end of a run, whatever started it: nothing grows where the scheduler is off.
-func (s *Service) prune(ctx context.Context) {
-	s.mu.Lock()
-	due := s.prunedAt.IsZero() || time.Since(s.prunedAt) > pruneInterval
-	if due {
-		s.prunedAt = time.Now()
-	}
-	s.mu.Unlock()
-	for range pruneRounds {
-		if !due || s.isStopping() {
-			return
-		}
-		more, err := s.main.PruneHistory(ctx, historyKeep)
-		if err != nil {
-			s.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
-		}
-		due = more
-	}
 }
 
 func databaseNames(databases []*repo.Database) string {

@@ -17,6 +17,8 @@ type worker struct {
 	config WorkerConfig
 	// databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
 	databases []*repo.Database
+	// catchUp says that one run makes up for fires that were missed, unless the configuration says otherwise.
+	catchUp bool
 	// fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
 	fences []*repo.Database
 	// missing says what keeps it from running; "" when nothing does.

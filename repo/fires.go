@@ -1,0 +1,106 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Outcomes of a fire, as maintenance.fires keeps them.
+const (
+	// FireClaimed belongs to a replica that is about to start its run.
+	FireClaimed = "claimed"
+	// FireRan has a run.
+	FireRan = "ran"
+	// FireSkipped was to have no run: reason says why.
+	FireSkipped = "skipped"
+	// FireMissed found nobody to run it in time.
+	FireMissed = "missed"
+)
+
+// Fire is a row of maintenance.fires: a moment at which a worker's schedule wants a run, and what became of it.
+type Fire struct {
+	Worker string
+	// Time is when it was due.
+	Time            time.Time
+	Outcome, Reason string
+	// RunID is of its run, also of one that is on record as skipped; ClaimedBy the replica that took the fire. Empty: none.
+	RunID, ClaimedBy string
+	// ClaimedAt and StartedAt, the start of its run, are zero where there was none.
+	ClaimedAt, StartedAt time.Time
+}
+
+// Late is how long after its time the fire's run started; 0 without a run.
+func (f *Fire) Late() time.Duration {
+	if f.StartedAt.IsZero() {
+		return 0
+	}
+	return max(0, f.StartedAt.Sub(f.Time))
+}
+
+func scanFire(row pgx.CollectableRow) (f Fire, err error) {
+	var claimed, started *time.Time
+	err = row.Scan(&f.Worker, &f.Time, &f.Outcome, &f.Reason, &f.RunID, &f.ClaimedBy, &claimed, &started)
+	f.ClaimedAt, f.StartedAt = orZero(claimed), orZero(started)
+	return f, err
+}
+
+func orZero(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+// orNull is nil for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// $4 is compared only together with $3.
+const listFiresSQL = `
+SELECT worker, fire_time, outcome, reason, coalesce(run_id::text, ''), claimed_by, claimed_at, started_at FROM maintenance.fires
+WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR outcome = $2)
+  AND ($3::timestamptz IS NULL OR (fire_time, worker) < ($3::timestamptz, $4))
+ORDER BY fire_time DESC, worker DESC LIMIT $5`
+
+// ListFires reads up to limit fires, the newest first, of one worker and outcome, each "" for all, behind the fire of
+// afterWorker at after (zero for the first page).
+func (d *Database) ListFires(ctx context.Context, worker, outcome string, after time.Time, afterWorker string, limit int) ([]Fire, error) {
+	return collect(ctx, d, "list fires", scanFire, listFiresSQL, worker, outcome, orNull(after), afterWorker, limit)
+}
+
+// fireHealthSQL looks at the newest thousand fires: a worker that has missed more has been said so anyway.
+const fireHealthSQL = `
+WITH newest AS (
+  SELECT fire_time, outcome FROM maintenance.fires WHERE worker = $1 ORDER BY fire_time DESC LIMIT 1000
+), missed AS (
+  SELECT count(*) AS fires, min(fire_time) AS since FROM newest
+  WHERE fire_time > coalesce((SELECT max(fire_time) FROM newest WHERE outcome <> 'missed'), '-infinity')
+)
+SELECT clock_timestamp(), missed.fires, missed.since, coalesce(s.cron, ''), s.accounted_until
+FROM missed LEFT JOIN maintenance.schedules s ON s.worker = $1`
+
+// FireHealth is how a worker's schedule fares.
+type FireHealth struct {
+	// Now is the clock of the database.
+	Now time.Time
+	// Missed is how many of the newest fires, without a gap, were missed, 1000 at most; Since the first of them.
+	Missed int
+	Since  time.Time
+	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never.
+	Cron           string
+	AccountedUntil time.Time
+}
+
+// FireHealth reads how a worker's schedule fares.
+func (d *Database) FireHealth(ctx context.Context, worker string) (h FireHealth, err error) {
+	var since, until *time.Time
+	err = d.queryRow(ctx, "read the ledger of fires", []any{&h.Now, &h.Missed, &since, &h.Cron, &until}, fireHealthSQL, worker)
+	h.Since, h.AccountedUntil = orZero(since), orZero(until)
+	return h, err
+}

@@ -1,0 +1,146 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The ledger of fires: maintenance.schedules says up to when the fires of a worker have their rows. Whoever moves that
+// on writes the rows in the same statement; two who try at once wait for each other, and one finds nothing left to do.
+
+// Ledger is where the fires of a worker stand.
+type Ledger struct {
+	Worker string
+	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never.
+	Cron           string
+	AccountedUntil time.Time
+	// Newest is the time of the newest fire, Outcome its outcome; zero: there is none.
+	Newest  time.Time
+	Outcome string
+	// NewestAbandoned: it is claimed, and its replica has not started its run for too long, or has given it back.
+	// Abandoned: some fire is.
+	NewestAbandoned, Abandoned bool
+}
+
+// abandonedClaimSQL is the condition for a claim (alias c) whose replica has died, or has given it back. $2 is the patience.
+const abandonedClaimSQL = `c.outcome = 'claimed' AND (c.claimed_by = '' OR c.claimed_at < clock_timestamp() - $2::interval)`
+
+const readLedgersSQL = `
+SELECT clock_timestamp(), w.name, coalesce(s.cron, ''), s.accounted_until, newest.fire_time, coalesce(newest.outcome, ''),
+  coalesce(newest.abandoned, false),
+  EXISTS (SELECT FROM maintenance.fires c WHERE c.worker = w.name AND ` + abandonedClaimSQL + `)
+FROM unnest($1::text[]) AS w (name)
+LEFT JOIN maintenance.schedules s ON s.worker = w.name
+LEFT JOIN LATERAL (
+  SELECT c.fire_time, c.outcome, ` + abandonedClaimSQL + ` AS abandoned FROM maintenance.fires c
+  WHERE c.worker = w.name ORDER BY c.fire_time DESC LIMIT 1
+) newest ON true`
+
+// Ledgers reads where the fires of these workers stand, by their names, and the clock. A claim that has led to no run for longer than
+// patience is abandoned.
+func (d *Database) Ledgers(ctx context.Context, workers []string, patience time.Duration) (now time.Time, ledgers map[string]Ledger, err error) {
+	rows, err := collect(ctx, d, "read the ledger of fires", func(row pgx.CollectableRow) (l Ledger, err error) {
+		var until, newest *time.Time
+		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &newest, &l.Outcome, &l.NewestAbandoned, &l.Abandoned)
+		l.AccountedUntil, l.Newest = orZero(until), orZero(newest)
+		return l, err
+	}, readLedgersSQL, workers, patience)
+	ledgers = make(map[string]Ledger, len(rows))
+	for _, l := range rows {
+		ledgers[l.Worker] = l
+	}
+	return now, ledgers, err
+}
+
+const openLedgerSQL = `
+INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+
+// OpenLedger begins the ledger of a worker that has none: fires up to since are nobody's.
+func (d *Database) OpenLedger(ctx context.Context, worker, cron string, since time.Time) error {
+	_, err := d.exec(ctx, "begin the ledger of fires", openLedgerSQL, worker, cron, since)
+	return err
+}
+
+// Accounting moves a ledger on.
+type Accounting struct {
+	// Ledger as it was read: if it has been moved since, nothing happens.
+	Ledger Ledger
+	// Cron is the schedule that now holds, Until up to when its fires are now accounted for.
+	Cron  string
+	Until time.Time
+	// Passed are fires that get no run, with their outcome, its reason, and the replica that decided it ("" for nobody).
+	Passed              []time.Time
+	Outcome, Reason, By string
+	// Claim, if it is not zero, is the fire that Replica takes in order to start the run RunID.
+	Claim          time.Time
+	RunID, Replica string
+}
+
+// accountFiresSQL leaves fires alone that have a row: an older version of this program has claimed them.
+const accountFiresSQL = `
+WITH moved AS (
+  UPDATE maintenance.schedules SET cron = $4, accounted_until = $5
+  WHERE worker = $1 AND cron = $2 AND accounted_until = $3
+  RETURNING worker
+), passed AS (
+  INSERT INTO maintenance.fires (worker, fire_time, outcome, reason, claimed_by, claimed_at)
+  SELECT moved.worker, fire.due, $7, $8, $9, CASE WHEN $9 <> '' THEN clock_timestamp() END
+  FROM moved CROSS JOIN unnest($6::timestamptz[]) AS fire (due)
+  ON CONFLICT DO NOTHING RETURNING 1
+), claimed AS (
+  INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, claimed_at)
+  SELECT moved.worker, $10::timestamptz, 'claimed', $11::text::uuid, $12, clock_timestamp()
+  FROM moved WHERE $10::timestamptz IS NOT NULL
+  ON CONFLICT DO NOTHING RETURNING 1
+)
+SELECT (SELECT count(*) FROM moved) = 1, (SELECT count(*) FROM passed), (SELECT count(*) FROM claimed) = 1`
+
+// Accounted is what an [Accounting] came to.
+type Accounted struct {
+	// Moved: the ledger was as expected. Claimed: the fire is ours.
+	Moved, Claimed bool
+	// Passed is how many fires were recorded that get no run.
+	Passed int
+}
+
+// AccountFires writes what became of fires, and claims one, on one replica alone.
+func (d *Database) AccountFires(ctx context.Context, a Accounting) (done Accounted, err error) {
+	var runID *string
+	if a.RunID != "" {
+		runID = &a.RunID
+	}
+	err = d.queryRow(ctx, "account for fires", []any{&done.Moved, &done.Passed, &done.Claimed}, accountFiresSQL,
+		a.Ledger.Worker, a.Ledger.Cron, a.Ledger.AccountedUntil, a.Cron, a.Until, a.Passed, a.Outcome, a.Reason, a.By,
+		orNull(a.Claim), runID, a.Replica)
+	return done, err
+}
+
+// takeOverFireSQL locks the ledger, so that none is caught up in the same moment in which the next one is claimed.
+const takeOverFireSQL = `
+WITH ledger AS MATERIALIZED (
+  SELECT worker FROM maintenance.schedules WHERE worker = $1 AND accounted_until = $4 FOR UPDATE
+)
+UPDATE maintenance.fires c
+SET outcome = 'claimed', reason = $5, run_id = $6::text::uuid, claimed_by = $7, claimed_at = clock_timestamp(), started_at = NULL
+FROM ledger
+WHERE c.worker = ledger.worker AND c.fire_time = $3 AND (c.outcome = 'missed' OR ` + abandonedClaimSQL + `)`
+
+// TakeOverFire claims the newest fire of a ledger, which was missed or abandoned: true for one replica alone, and only
+// if the ledger has not been moved since it was read.
+func (d *Database) TakeOverFire(ctx context.Context, l Ledger, patience time.Duration, reason, runID, replica string) (bool, error) {
+	n, err := d.exec(ctx, "take over the fire", takeOverFireSQL, l.Worker, patience, l.Newest, l.AccountedUntil, reason, runID, replica)
+	return n == 1, err
+}
+
+// missAbandonedFiresSQL: a claim leads to a run in the statement that ends it, so there is none.
+const missAbandonedFiresSQL = `
+UPDATE maintenance.fires c SET outcome = 'missed', reason = $4, run_id = NULL
+WHERE c.worker = $1 AND c.fire_time <> $3 AND ` + abandonedClaimSQL
+
+// MissAbandonedFires records the abandoned fires of a worker, all but the one at the time kept, as missed.
+func (d *Database) MissAbandonedFires(ctx context.Context, worker string, patience time.Duration, kept time.Time, reason string) (int, error) {
+	n, err := d.exec(ctx, "record abandoned fires", missAbandonedFiresSQL, worker, patience, kept, reason)
+	return int(n), err
+}

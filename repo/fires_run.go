@@ -1,0 +1,73 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrFireLost means that a fire is not ours any more: its run did not start in time. Nothing was changed.
+var ErrFireLost = errors.New("fire lost")
+
+// startFireSQL: the claim ends and the run begins in one statement, so a claim without a run means that there is none.
+const startFireSQL = `
+WITH fire AS (
+  UPDATE maintenance.fires SET outcome = 'ran', started_at = clock_timestamp()
+  WHERE worker = $2 AND fire_time = $3 AND run_id = $1::text::uuid AND outcome = 'claimed'
+  RETURNING worker
+)
+INSERT INTO maintenance.runs (id, worker, database, trigger, state, requested_by, replica, trace_id, heartbeat_ttl)
+SELECT $1::text::uuid, fire.worker, $4, 'schedule', 'running', $5, $6, $7, $8::interval FROM fire
+RETURNING ` + runColumns
+
+// StartFire records the run of a fire that was claimed for it, or returns [ErrFireLost]. A run whose process gives no
+// sign of life for heartbeatTTL is taken for dead.
+func (d *Database) StartFire(ctx context.Context, run Run, heartbeatTTL time.Duration) (Run, error) {
+	stored, err := d.oneRun(ctx, "record the fire's run", startFireSQL, run.ID, run.Worker, run.Fire, run.Database,
+		run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL)
+	return stored, d.fireLost(run, err)
+}
+
+// endFireSQL: the run has begun if it was its lease that could not be had.
+const endFireSQL = `
+WITH fire AS (
+  UPDATE maintenance.fires SET outcome = $9, reason = CASE WHEN $9 = 'ran' THEN reason ELSE $10 END,
+    started_at = CASE WHEN $9 = 'ran' THEN coalesce(started_at, clock_timestamp()) END
+  WHERE worker = $2 AND fire_time = $3 AND run_id = $1::text::uuid AND outcome IN ('claimed', 'ran')
+  RETURNING worker
+)
+INSERT INTO maintenance.runs AS r (id, worker, database, trigger, state, requested_by, replica, heartbeat_ttl, reason, error, finished_at)
+SELECT $1::text::uuid, fire.worker, $4, 'schedule', $7, $5, $6, interval '0', $10, $8, clock_timestamp() FROM fire
+ON CONFLICT (id) DO UPDATE
+SET state = EXCLUDED.state, reason = EXCLUDED.reason, error = EXCLUDED.error, finished_at = EXCLUDED.finished_at
+WHERE r.state = 'running'
+RETURNING ` + runColumns
+
+// EndFire records that the run of a fire could not start, with the run as skipped or failed, or returns [ErrFireLost].
+func (d *Database) EndFire(ctx context.Context, run Run) (Run, error) {
+	outcome := FireRan
+	if run.State == RunSkipped {
+		outcome = FireSkipped
+	}
+	stored, err := d.oneRun(ctx, "record the fire's end", endFireSQL, run.ID, run.Worker, run.Fire, run.Database,
+		run.RequestedBy, run.Replica, run.State, run.Error, outcome, run.Reason)
+	return stored, d.fireLost(run, err)
+}
+
+func (d *Database) fireLost(run Run, err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("start the run of %s on %s: %w", run.Fire.UTC().Format(time.RFC3339), d.Name, ErrFireLost)
+	}
+	return err
+}
+
+const giveBackFireSQL = `
+UPDATE maintenance.fires SET claimed_by = ''
+WHERE worker = $1 AND fire_time = $2 AND run_id = $3::text::uuid AND outcome = 'claimed'`
+
+// GiveBackFire lets others take over a fire whose run will not start here.
+func (d *Database) GiveBackFire(ctx context.Context, worker string, fire time.Time, runID string) error {
+	_, err := d.exec(ctx, "give back the fire", giveBackFireSQL, worker, fire, runID)
+	return err
+}

@@ -1,0 +1,34 @@
+package repo
+
+import (
+	"context"
+	"time"
+)
+
+// pruneHistorySQL leaves runs at work alone, and each worker's newest fire, by which it is seen whether that was missed.
+// $2 bounds both tables.
+const pruneHistorySQL = `
+WITH old_fires AS (
+  DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
+    SELECT f.ctid FROM maintenance.fires f
+    WHERE f.fire_time < clock_timestamp() - $1::interval
+      AND EXISTS (SELECT FROM maintenance.fires n WHERE n.worker = f.worker AND n.fire_time > f.fire_time)
+    ORDER BY f.fire_time LIMIT $2))
+  RETURNING 1
+),
+old_runs AS (
+  DELETE FROM maintenance.runs WHERE id = ANY (ARRAY(
+    SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
+    ORDER BY id LIMIT $2))
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2`
+
+// pruneBatch is how many rows of each table one statement of PruneHistory deletes.
+const pruneBatch = 1000
+
+// PruneHistory deletes up to 1000 runs and 1000 fires older than keep, and says whether there may be more.
+func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
+	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
+	return more, err
+}

@@ -1,0 +1,74 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// RunScheduled is what RunDue does with a fire that is due, at a time of the test's choice, and the wait for its run:
+// false if another replica has this fire.
+func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return Run{}, false, err
+	}
+	if s.isStopping() {
+		return Run{}, false, ErrStopping
+	}
+	id := newID(time.Now())
+	if ours, err = s.claimAt(ctx, w, fire, id); err != nil || !ours {
+		return Run{}, false, err
+	}
+	x, run, err := s.startFire(context.WithoutCancel(ctx), w, fire, id)
+	if x != nil {
+		run, err = x.join(ctx, false)
+	}
+	return run, true, err
+}
+
+// claimAt claims a fire as if it were due.
+func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id string) (ours bool, err error) {
+	for {
+		_, ledgers, err := s.main.Ledgers(ctx, []string{w.name}, claimPatience)
+		if err != nil {
+			return false, err
+		}
+		l := ledgers[w.name]
+		if l.AccountedUntil.IsZero() {
+			if err := s.main.OpenLedger(ctx, w.name, w.config.Schedule, fire.Add(-time.Second)); err != nil {
+				return false, err
+			}
+			continue
+		}
+		done, err := s.main.AccountFires(ctx, repo.Accounting{
+			Ledger: l, Cron: w.config.Schedule, Until: later(l.AccountedUntil, fire),
+			Outcome: repo.FireMissed, Claim: fire, RunID: id, Replica: s.replica,
+		})
+		if err != nil || done.Moved {
+			return done.Claimed, err
+		}
+	}
+}
+
+// Claim claims a fire and leaves it at that, as a process does that dies before its run has begun.
+func (s *Service) Claim(ctx context.Context, name string, fire time.Time) (id string, ours bool, err error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return "", false, err
+	}
+	id = newID(time.Now())
+	ours, err = s.claimAt(ctx, w, fire, id)
+	return id, ours, err
+}
+
+// StartClaimed goes on where Claim has left off.
+func (s *Service) StartClaimed(ctx context.Context, name string, fire time.Time, id string) (started bool, err error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return false, err
+	}
+	x, _, err := s.startFire(ctx, w, fire, id)
+	return x != nil, err
+}

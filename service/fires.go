@@ -1,0 +1,55 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Fire is a moment at which a worker's schedule wants a run, and what became of it.
+type Fire = repo.Fire
+
+// FireFilter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at After; each zero for all.
+type FireFilter struct {
+	Worker, Outcome string
+	After           time.Time
+	AfterWorker     string
+	// Limit is how many at most.
+	Limit int
+}
+
+// Fires lists the ledger of fires, the newest first.
+func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
+	if f.Worker != "" {
+		if _, err := s.worker(f.Worker); err != nil {
+			return nil, err
+		}
+	}
+	return s.main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
+}
+
+// unaccounted is for how long fires may have no row before somebody should ask why: the grace and some looks.
+const unaccounted = fireGrace + 3*lookAhead
+
+// fireRemark says what is wrong with a worker's fires, "" when nothing is.
+func (s *Service) fireRemark(ctx context.Context, w *worker) (string, error) {
+	h, err := s.main.FireHealth(ctx, w.name)
+	if err != nil {
+		return "", err
+	}
+	if schedule, err := ParseSchedule(h.Cron); err == nil && !h.AccountedUntil.IsZero() {
+		if next := schedule.Next(h.AccountedUntil.UTC()); !next.IsZero() && h.Now.Sub(next) > unaccounted {
+			return fmt.Sprintf("the fire of %s has found no scheduler: no server with scheduler.enabled is at work",
+				next.Format(time.RFC3339)), nil
+		}
+	}
+	switch {
+	case h.Missed == 1:
+		return fmt.Sprintf("the last fire, of %s, was missed", h.Since.UTC().Format(time.RFC3339)), nil
+	case h.Missed > 1:
+		return fmt.Sprintf("the last %d fires were missed, since %s", h.Missed, h.Since.UTC().Format(time.RFC3339)), nil
+	}
+	return "", nil
+}

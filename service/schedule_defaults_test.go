@@ -1,0 +1,31 @@
+package service
+
+import (
+	"context"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
+	d, err := repo.Open(context.Background(), "main", "postgres://nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s, err := New(Config{Databases: []*repo.Database{d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Shutdown(context.Background()) }()
+	for _, w := range s.workers {
+		daily := w.config.Schedule[0] == '0'
+		if w.catchesUp() != daily {
+			t.Errorf("%s (%s) catches up: %t", w.name, w.config.Schedule, !daily)
+		}
+		w.config.CatchUp = new(!daily)
+		if w.catchesUp() == daily {
+			t.Errorf("%s does not do as it is configured", w.name)
+		}
+	}
+}

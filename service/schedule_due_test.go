@@ -1,0 +1,286 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestRunDue_FirstStartOfAllMissesNothing(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *")
+	c.due(s)
+	c.wantFires()
+	c.at("11-20 12:01:00")
+	c.due(s)
+	c.due(s)
+	c.wantFires("11-20 12:01 ran +0")
+	c.wantRuns(1)
+}
+
+func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	var replicas []*service.Service
+	for range 3 {
+		replicas = append(replicas, c.replica("* * * * *"))
+	}
+	var want []string
+	for _, minute := range []string{"12:01", "12:02", "12:03", "12:04", "12:05"} {
+		c.at("11-20 " + minute + ":00.5")
+		var wait sync.WaitGroup
+		for _, s := range replicas {
+			for range 3 {
+				wait.Go(func() {
+					if err := s.RunDue(context.Background()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		wait.Wait()
+		c.settled()
+		want = append(want, "11-20 "+minute+" ran +1")
+	}
+	c.wantFires(want...)
+	c.wantRuns(5)
+}
+
+func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *")
+	c.at("11-20 12:00:59.9")
+	done := make(chan error, 1)
+	go func() { done <- s.RunDue(context.Background()) }()
+	// It waits for a tenth of a second, finds that the clock has not moved, and waits again.
+	select {
+	case err := <-done:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	c.wantFires()
+	c.at("11-20 12:01:00")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	c.settled()
+	c.wantFires("11-20 12:01 ran +0")
+	// Who waits stops with its caller, and with the service.
+	c.at("11-20 12:01:57")
+	ctx, stop := context.WithCancelCause(context.Background())
+	go func() { done <- s.RunDue(ctx) }()
+	enough := errors.New("enough")
+	stop(enough)
+	if err := <-done; !errors.Is(err, enough) {
+		t.Errorf("error %v", err)
+	}
+	go func() { done <- s.RunDue(context.Background()) }()
+	if err := s.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, service.ErrStopping) {
+		t.Errorf("error %v", err)
+	}
+	c.wantFires("11-20 12:01 ran +0")
+}
+
+func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t, "ci")
+	c.exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
+	c.gate("ci", "c")
+	c.shut("ci", caretakerApp)
+	c.deleted("ci", "p", 1, 1)
+	s := c.replica("* * * * *")
+	// The minutes of ci are the odd ones.
+	for _, minute := range []string{"12:01", "12:02", "12:03"} {
+		c.at("11-20 " + minute + ":00")
+		if err := s.RunDue(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		c.eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed'`, "0")
+		c.atGate("ci", caretakerApp)
+	}
+	c.wantFires("11-20 12:01 ran +0", "11-20 12:02 ran +0", "11-20 12:03 skipped LEASE_HELD")
+	c.lift("ci", caretakerApp)
+	c.settled()
+	c.wantRuns(2)
+	c.want("main", `SELECT state FROM maintenance.runs r JOIN maintenance.fires f ON f.run_id = r.id WHERE f.outcome = 'skipped'`, "skipped")
+}
+
+func TestRunDue_AFireWithinItsGraceIsRunLate(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *")
+	c.at("11-20 12:01:20")
+	c.due(s)
+	c.at("11-20 12:02:54")
+	c.due(s)
+	c.wantFires("11-20 12:01 ran +20", "11-20 12:02 ran +54")
+}
+
+func TestRunDue_FiresThatNobodyRanAreMissed(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	c.at("11-20 12:35:00")
+	c.due(s)
+	c.wantFires("11-20 12:10 missed", "11-20 12:20 missed", "11-20 12:30 missed")
+	c.want("main", `SELECT bool_and(claimed_by = '' AND claimed_at IS NULL AND run_id IS NULL AND started_at IS NULL) FROM maintenance.fires
+		WHERE worker = '`+cleanupWorker+`'`, "true")
+	c.wantRuns(0)
+	if st := status(t, s); !strings.Contains(st.ConditionDetail, "the last 3 fires were missed, since 2026-11-20T12:10:00Z") {
+		t.Errorf("detail %s", st.ConditionDetail)
+	}
+	c.at("11-20 12:40:01")
+	c.due(s)
+	if st := status(t, s); strings.Contains(st.ConditionDetail, "missed") {
+		t.Errorf("detail %s", st.ConditionDetail)
+	}
+	c.wantRuns(1)
+}
+
+func TestStatus_SaysThatNoSchedulerIsAtWork(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	for at, late := range map[string]bool{"11-20 12:09:59": false, "11-20 12:11:00": false, "11-20 12:12:00": true} {
+		c.at(at)
+		if st := status(t, s); strings.Contains(st.ConditionDetail, "the fire of 2026-11-20T12:10:00Z has found no scheduler") != late {
+			t.Errorf("%s: %s", at, st.ConditionDetail)
+		}
+	}
+}
+
+func TestRunDue_OneRunMakesUpForAllMissedFires(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	one, other := c.replica("0 0 * * *", catchUp(true)), c.replica("0 0 * * *", catchUp(true))
+	c.at("11-24 08:00:00")
+	c.due(one)
+	c.due(other)
+	c.due(one)
+	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed", "11-23 00:00 missed", "11-24 00:00 ran CAUGHT_UP +28800")
+	c.wantRuns(1)
+}
+
+func TestRunDue_AFireThatIsDueMakesUpForMissedOnes(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("0 0 * * *", catchUp(true))
+	c.at("11-24 00:00:05")
+	c.due(s)
+	c.due(s)
+	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed", "11-23 00:00 missed", "11-24 00:00 ran +5")
+	c.wantRuns(1)
+}
+
+func TestRunDue_WithoutCatchUpMissedFiresStayMissed(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("0 0 * * *", catchUp(false))
+	c.at("11-22 08:00:00")
+	c.due(s)
+	c.due(s)
+	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed")
+	// It is not too late to change one's mind.
+	c.due(c.replica("0 0 * * *", catchUp(true)))
+	c.wantFires("11-21 00:00 missed", "11-22 00:00 ran CAUGHT_UP +28800")
+}
+
+func TestRunDue_ManyReplicasCatchUpOnce(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	var replicas []*service.Service
+	for range 4 {
+		replicas = append(replicas, c.replica("0 0 * * *", catchUp(true)))
+	}
+	c.at("11-22 08:00:00")
+	var wait sync.WaitGroup
+	for _, s := range replicas {
+		wait.Go(func() {
+			for range 5 {
+				if err := s.RunDue(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	c.settled()
+	c.wantFires("11-21 00:00 missed", "11-22 00:00 ran CAUGHT_UP +28800")
+	c.wantRuns(1)
+}
+
+func TestRunDue_WhatWasSkippedIsNotCaughtUp(t *testing.T) {
+	for name, prepare := range map[string]func(c clocked, s *service.Service) (lift func(), reason string){
+		"paused": func(c clocked, s *service.Service) (func(), string) {
+			if _, err := s.PauseWorker(context.Background(), cleanupWorker, "disks", "alice", 0); err != nil {
+				c.t.Fatal(err)
+			}
+			return func() { c.exec("main", `DELETE FROM maintenance.pauses`) }, "WORKER_PAUSED"
+		},
+		"lease held": func(c clocked, _ *service.Service) (func(), string) {
+			c.foreignLease("main", cleanupWorker+"/main", "3 days")
+			return func() { c.exec("main", `DELETE FROM maintenance.leases`) }, "LEASE_HELD"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			s := c.replica("0 0 * * *", catchUp(true))
+			lift, reason := prepare(c, s)
+			c.at("11-22 00:00:10")
+			c.due(s)
+			lift()
+			c.at("11-22 00:05:00")
+			c.due(s)
+			c.want("main", `SELECT string_agg(outcome, ' ' ORDER BY fire_time) FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`, "missed skipped")
+			c.want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.reason = f.reason
+				WHERE f.outcome = 'skipped' AND f.reason LIKE '`+reason+`%' AND r.state = 'skipped' AND f.worker = '`+cleanupWorker+`'`, "1")
+		})
+	}
+}
+
+func TestRunDue_AReplicaThatDisablesTheWorkerLeavesFiresToOthers(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	off, on := c.replica("*/10 * * * *", disabled), c.replica("*/10 * * * *")
+	c.at("11-20 12:10:30")
+	c.due(off)
+	c.wantFires()
+	c.due(on)
+	c.due(off)
+	c.at("11-20 12:21:00")
+	c.due(off)
+	c.due(on)
+	c.wantFires("11-20 12:10 ran +30", "11-20 12:20 skipped DISABLED")
+	c.want("main", `SELECT count(*) FROM maintenance.fires WHERE reason = 'DISABLED' AND claimed_by <> '' AND claimed_at IS NOT NULL`, "1")
+	// That was a decision.
+	c.due(c.replica("*/10 * * * *", catchUp(true)))
+	c.wantRuns(1)
+}
+
+func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
+	m := newMeter(t)
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	c.at("11-20 12:40:10")
+	c.due(s)
+	c.exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 day'`)
+	c.at("11-20 12:50:10")
+	c.due(s)
+	for outcome, want := range map[string]int64{repo.FireMissed: 3, repo.FireRan: 1, repo.FireSkipped: 1} {
+		if got := m.counter("maintenance.fires", "worker="+cleanupWorker+" outcome="+outcome); got != want {
+			t.Errorf("%s: %d, want %d", outcome, got, want)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// startInBackground starts the run of a fire that is ours, which may take a while, or gives it back.
+func (s *Service) startInBackground(ctx context.Context, w *worker, fire time.Time, id string) {
+	if !s.inBackground(func() { s.runFire(ctx, w, fire, id) }) {
+		s.giveBack(ctx, w, fire, id)
+	}
+}
+
+// runFire starts the run of a fire that is ours, and logs what comes of it.
+func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id string) {
+	log := s.logger.With("worker", w.name, "fire", fire, "run_id", id)
+	err := guarded(func() error {
+		_, _, err := s.startFire(ctx, w, fire, id)
+		return err
+	})
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrStopping):
+		s.giveBack(ctx, w, fire, id)
+	case errors.Is(err, repo.ErrFireLost):
+		log.WarnContext(ctx, "fire taken over by another replica: its run did not start in time here")
+	default:
+		log.ErrorContext(ctx, "run of the fire did not start, it will be taken over if it may still run", "error", err)
+	}
+}
+
+// startFire starts the run of a fire that is ours: x, or if it cannot start, run is on record as SKIPPED with the reason,
+// or as FAILED if something is broken. An error means that neither is: the claim is then for others to take over.
+func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id string) (x *execution, run Run, err error) {
+	database, err := s.database(w, "", fire)
+	if err != nil {
+		return nil, Run{}, err
+	}
+	run = Run{
+		ID: id, Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica, Fire: fire,
+	}
+	if err = s.ready(ctx, w); err == nil {
+		if x, err = s.start(ctx, w, run, database); err == nil {
+			s.metrics.addFires(ctx, w.name, repo.FireRan, 1)
+			return x, run, nil
+		}
+	}
+	switch reason := skipReason(err); {
+	case errors.Is(err, ErrStopping), errors.Is(err, repo.ErrFireLost):
+		return nil, Run{}, err
+	case errors.Is(err, ErrUnreachable) && UnreachableDatabase(err) == s.main.Name:
+		return nil, Run{}, err
+	case reason != "":
+		run.State, run.Reason = repo.RunSkipped, reason
+	default:
+		run.State, run.Error = repo.RunFailed, publicText(err)
+	}
+	run, err = s.recordStillborn(ctx, w, run, err)
+	return nil, run, err
+}
+
+// skipReason is why a fire gets no run, "" if the error is another one.
+func skipReason(err error) string {
+	var held *LeaseHeldError
+	var paused *WorkerPausedError
+	var unconfigured *NotConfiguredError
+	switch {
+	case errors.As(err, &held):
+		return reasonLeaseHeld
+	case errors.As(err, &paused):
+		return "WORKER_PAUSED: " + err.Error()
+	case errors.As(err, &unconfigured):
+		return "WORKER_NOT_CONFIGURED: " + err.Error()
+	}
+	return ""
+}
+
+// recordStillborn records, logs and counts the run of a fire that could not start.
+func (s *Service) recordStillborn(ctx context.Context, w *worker, run Run, why error) (Run, error) {
+	run.Replica = s.replica
+	run, err := s.main.EndFire(ctx, run)
+	if err != nil {
+		return run, errors.Join(why, err)
+	}
+	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", run.Database)
+	outcome := repo.FireRan
+	if run.State == repo.RunSkipped {
+		outcome = repo.FireSkipped
+		log.InfoContext(ctx, "run skipped", "reason", run.Reason, "why", why.Error())
+	} else {
+		log.ErrorContext(ctx, "run did not start", "error", why)
+	}
+	s.metrics.addRun(ctx, run, 0)
+	s.metrics.addFires(ctx, w.name, outcome, 1)
+	if w.finished != nil {
+		w.finished(ctx, run)
+	}
+	return run, nil
+}
+
+// insertRun records a run: that of a fire only while the fire is ours.
+func (s *Service) insertRun(ctx context.Context, run Run, ttl time.Duration) (stored Run, created bool, err error) {
+	if run.Fire.IsZero() {
+		return s.main.InsertRun(ctx, run, ttl)
+	}
+	stored, err = s.main.StartFire(ctx, run, ttl)
+	return stored, err == nil, err
+}
+
+// forgetRun leaves nothing of a run whose lease cannot be had; that of a fire is put on record as skipped.
+func (s *Service) forgetRun(ctx context.Context, run Run) error {
+	if run.Fire.IsZero() {
+		return s.main.DeleteRun(ctx, run.ID)
+	}
+	return nil
+}
+
+// giveBack lets another replica have a fire that was claimed while this one began to stop.
+func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id string) {
+	if err := s.main.GiveBackFire(ctx, w.name, fire, id); err != nil {
+		s.logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.name, "fire", fire, "error", err)
+	}
+}
+
+// catchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up, or by its nature.
+func (w *worker) catchesUp() bool {
+	if w.config.CatchUp != nil {
+		return *w.config.CatchUp
+	}
+	return w.catchUp
+}

@@ -1,0 +1,263 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestRunDue_AnotherReplicaRunsAFireWhoseClaimerDied(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	dying, living := c.replica("* * * * *"), c.replica("* * * * *")
+	c.at("11-20 12:01:00")
+	fire, id := c.claim(dying, "11-20 12:01")
+	c.at("11-20 12:01:20")
+	c.due(living)
+	c.wantFires("11-20 12:01 claimed")
+	c.at("11-20 12:01:21")
+	c.due(living)
+	c.wantFires("11-20 12:01 ran TAKEN_OVER +21")
+	// It was only asleep, and wakes up.
+	if started, err := dying.StartClaimed(context.Background(), cleanupWorker, fire, id); started || !errors.Is(err, repo.ErrFireLost) {
+		t.Errorf("started %t, error %v, want that the fire is lost", started, err)
+	}
+	c.settled()
+	c.wantRuns(1)
+	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "1")
+}
+
+func TestRunDue_AClaimThatLedToNoRunIsMissedOnceItsGraceIsOver(t *testing.T) {
+	for name, want := range map[bool][]string{
+		false: {"11-20 12:10 missed ABANDONED"},
+		true:  {"11-20 12:10 ran CAUGHT_UP +61"},
+	} {
+		t.Run(map[bool]string{true: "caught up", false: "not caught up"}[name], func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			s := c.replica("*/10 * * * *", catchUp(name))
+			c.at("11-20 12:10:41")
+			c.claim(s, "11-20 12:10")
+			// A replica for which the worker is disabled leaves it to others as long as they may run it.
+			off := c.replica("*/10 * * * *", disabled)
+			c.wantFires("11-20 12:10 claimed")
+			c.at("11-20 12:10:59")
+			c.due(off)
+			c.due(s)
+			c.wantFires("11-20 12:10 claimed")
+			c.at("11-20 12:11:01")
+			c.due(s)
+			c.wantFires("11-20 12:10 claimed")
+			c.exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '1 minute'`)
+			c.due(s)
+			c.due(s)
+			c.wantFires(want...)
+		})
+	}
+}
+
+func TestRunDue_AnAbandonedFireIsMissedWhenTheNextOneIsClaimed(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *", catchUp(true))
+	c.at("11-20 12:01:50")
+	c.claim(s, "11-20 12:01")
+	c.at("11-20 12:02:00")
+	c.due(s)
+	c.at("11-20 12:02:30")
+	c.due(s)
+	c.wantFires("11-20 12:01 missed ABANDONED", "11-20 12:02 ran +0")
+}
+
+func TestRunDue_AFireOfAReplicaThatStopsIsRunByAnother(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	stopping, other := c.replica("* * * * *"), c.replica("* * * * *")
+	c.at("11-20 12:01:00")
+	_, id := c.claim(stopping, "11-20 12:01")
+	if err := c.open[0].GiveBackFire(context.Background(), cleanupWorker, time.Date(2026, 11, 20, 12, 1, 0, 0, time.UTC), id); err != nil {
+		t.Fatal(err)
+	}
+	c.at("11-20 12:01:01")
+	c.due(other)
+	c.wantFires("11-20 12:01 ran TAKEN_OVER +1")
+	if err := stopping.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	c.at("11-20 12:02:01")
+	if err := stopping.RunDue(context.Background()); !errors.Is(err, service.ErrStopping) {
+		t.Errorf("error %v, want that it is stopping", err)
+	}
+	c.wantFires("11-20 12:01 ran TAKEN_OVER +1")
+}
+
+func TestRunDue_AChangedScheduleMissesNothing(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	c.replica("0 * * * *", catchUp(true))
+	c.at("11-23 00:40:30")
+	s := c.replica("*/10 * * * *", catchUp(true))
+	c.at("11-23 00:49:00")
+	c.due(s)
+	// The fire of less than a minute ago may be one that a replica with this schedule has to run.
+	c.wantFires("11-23 00:40 ran +30")
+	c.at("11-23 00:50:00")
+	c.due(s)
+	c.wantFires("11-23 00:40 ran +30", "11-23 00:50 ran +0")
+}
+
+func TestRunDue_ReplicasWithTwoSchedulesRunBoth(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	one, other := c.replica("*/10 * * * *"), c.replica("5-59/10 * * * *")
+	for _, at := range []string{"12:04:58", "12:05:03", "12:09:53", "12:10:03", "12:14:53", "12:15:04"} {
+		c.at("11-20 " + at)
+		if at != "12:04:58" {
+			c.due(one)
+			c.due(other)
+			c.due(one)
+		}
+	}
+	c.wantFires("11-20 12:05 ran +3", "11-20 12:10 ran +3", "11-20 12:15 ran +4")
+}
+
+func TestRunDue_GoesOnWhenTheClockOfMainIsSetBack(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *")
+	c.at("11-21 12:00:30")
+	c.due(s)
+	c.exec("main", `DELETE FROM maintenance.fires WHERE outcome = 'missed'`)
+	// What was released at the wrong time is held until then.
+	c.exec("main", `DELETE FROM maintenance.leases`)
+	c.at("11-20 12:10:30")
+	c.due(s)
+	c.at("11-20 12:11:02")
+	c.due(s)
+	c.wantFires("11-20 12:11 ran +2", "11-21 12:00 ran +30")
+	// A second or two are nothing to go back for: the fire has run.
+	c.at("11-20 12:10:59")
+	if err := c.open[0].Ping(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	c.at("11-20 12:11:03")
+	c.due(s)
+	c.wantFires("11-20 12:11 ran +2", "11-21 12:00 ran +30")
+}
+
+func TestRunDue_ALongPauseIsAccountedForAsFarAsHistoryIsKept(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *")
+	c.exec("main", `UPDATE maintenance.schedules SET accounted_until = '2020-01-01'`)
+	c.at("11-20 12:01:00")
+	c.due(s)
+	c.want("main", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE outcome = 'missed'), min(fire_time) AT TIME ZONE 'UTC') FROM maintenance.fires
+		WHERE worker = '`+cleanupWorker+`'`, "43200 43199 2026-10-21 12:02:00")
+	c.wantRuns(1)
+}
+
+func TestRunDue_ACaughtUpFireTakesTheDatabaseOfItsMinute(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t, "ci")
+	s := c.replica("7 1 * * *", catchUp(true))
+	for _, at := range []string{"11-21 08:00:00", "11-22 08:01:00"} {
+		c.at(at)
+		c.due(s)
+	}
+	c.want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "ci ci")
+}
+
+// TestRunDue_KnowsNoDaylightSaving lives through the night in which Berlin's clocks go back, and the one in which they go
+// forward, in a process in Berlin; the sessions are there too.
+func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
+	if zone := "Europe/Berlin"; os.Getenv("TZ") != zone {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		child.Env = append(os.Environ(), "TZ="+zone)
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	for change, nights := range map[string][]string{
+		"back": {"10-24 23:", "10-25 00:", "10-25 01:", "10-25 02:"}, "forward": {"03-28 23:", "03-29 00:", "03-29 01:", "03-29 02:"},
+	} {
+		t.Run(change, func(t *testing.T) {
+			c := newClocked(t)
+			c.at(nights[0] + "15:00")
+			s := c.replica("*/20 * * * *")
+			var want []string
+			for _, hour := range nights {
+				for _, minute := range []string{"00", "20", "40"} {
+					if at := hour + minute; at > nights[0]+"15" {
+						c.at(at + ":03")
+						c.due(s)
+						want = append(want, at+" ran +3")
+					}
+				}
+			}
+			c.wantFires(want...)
+			if len(want) != 11 || time.Date(2026, 7, 1, 0, 0, 0, 0, time.Local).UTC().Hour() != 22 {
+				t.Errorf("%d fires in %s", len(want), time.Local)
+			}
+			c.want("main", `SELECT current_setting('TimeZone')`, "Europe/Berlin")
+		})
+	}
+}
+
+func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.service(oneChild, func(config *service.Config) { config.HistoryKeep = 24 * time.Hour })
+	c.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
+		SELECT w, clock_timestamp() - i * interval '1 hour', '' FROM generate_series(0, 2499) i, unnest(ARRAY['a', 'b']) w
+		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
+	c.due(s)
+	c.eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
+		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
+	c.want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
+}
+
+func TestFires_AreListedNewestFirst(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	c.at("11-20 12:30:10")
+	c.due(s)
+	list := func(f service.FireFilter) string {
+		t.Helper()
+		fires, err := s.Fires(context.Background(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, f := range fires {
+			line := f.Time.UTC().Format("15:04") + " " + f.Outcome
+			if f.RunID != "" && f.ClaimedBy != "" && !f.ClaimedAt.IsZero() {
+				line += " " + f.Late().String()
+			}
+			lines = append(lines, line)
+		}
+		return strings.Join(lines, ", ")
+	}
+	for want, f := range map[string]service.FireFilter{
+		"12:30 ran 10s, 12:20 missed, 12:10 missed": {Worker: cleanupWorker, Limit: 10},
+		"12:30 ran 10s":               {Worker: cleanupWorker, Outcome: repo.FireRan, Limit: 10},
+		"12:30 ran 10s, 12:20 missed": {Worker: cleanupWorker, Limit: 2},
+		"12:10 missed":                {Worker: cleanupWorker, Limit: 2, AfterWorker: cleanupWorker, After: time.Date(2026, 11, 20, 12, 20, 0, 0, time.UTC)},
+	} {
+		if got := list(f); got != want {
+			t.Errorf("%+v: %s, want %s", f, got, want)
+		}
+	}
+	if _, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"}); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Errorf("error %v", err)
+	}
+}

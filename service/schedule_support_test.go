@@ -1,0 +1,145 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// clockSQL puts a clock that stands still in front of PostgreSQL's own, for connections whose search_path says so.
+const clockSQL = `
+CREATE TABLE public.clock (at timestamptz NOT NULL);
+INSERT INTO public.clock VALUES ('2026-11-20 12:00:30Z');
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM public.clock';
+CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT at FROM public.clock';
+CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
+CREATE INDEX ON c (p_id)`
+
+// byTheClock is a URL by which the clock of the test is seen, in a session whose time zone is Berlin's.
+func byTheClock(url string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + "search_path=public,pg_catalog&timezone=Europe/Berlin"
+}
+
+func withClock() devdb.Template {
+	return devdb.Template{Name: "service_clock", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, clockSQL)
+		if err = errors.Join(err, conn.Close(ctx)); err != nil {
+			return err
+		}
+		d, err := repo.Open(ctx, "main", byTheClock(url))
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if _, err = d.Migrate(ctx); err == nil {
+			_, err = scheduler.MigrateQueue(ctx, d)
+		}
+		return err
+	}}
+}
+
+// clocked is an estate whose main has the time that the test says.
+type clocked struct{ *estate }
+
+func newClocked(t *testing.T, others ...string) clocked {
+	t.Helper()
+	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
+	e.add("main", byTheClock(databases.Clone(t, withClock())))
+	for _, name := range others {
+		e.add(name, databases.Clone(t, migrated("main")))
+	}
+	return clocked{e}
+}
+
+// at sets the clock of main: "11-20 12:00:00" of 2026, UTC.
+func (c clocked) at(at string) {
+	c.t.Helper()
+	c.exec("main", `UPDATE public.clock SET at = ('2026-' || $1 || 'Z')::timestamptz`, at)
+}
+
+// replica is a server with this schedule of loose_foreign_keys_cleanup. Its first look is behind it.
+func (c clocked) replica(cron string, change ...func(*service.WorkerConfig)) *service.Service {
+	c.t.Helper()
+	s := c.service(oneChild, func(config *service.Config) {
+		config.LooseForeignKeysCleanup.Schedule = cron
+		for _, do := range change {
+			do(&config.LooseForeignKeysCleanup.WorkerConfig)
+		}
+	})
+	c.due(s)
+	return s
+}
+
+func catchUp(on bool) func(*service.WorkerConfig) {
+	return func(w *service.WorkerConfig) { w.CatchUp = &on }
+}
+
+func disabled(w *service.WorkerConfig) { w.Disabled = true }
+
+// due lets a replica look at what is due, and waits for the runs.
+func (c clocked) due(s *service.Service) {
+	c.t.Helper()
+	if err := s.RunDue(context.Background()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.settled()
+}
+
+func (c clocked) settled() {
+	c.t.Helper()
+	c.eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by <> 'dead'`, "0")
+	c.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+}
+
+// wantFires fails the test unless the ledger of the worker is this, one fire a line: month, day, time, outcome, reason,
+// and how late it ran.
+func (c clocked) wantFires(want ...string) {
+	c.t.Helper()
+	got := c.value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(reason, ''),
+		'+' || extract(epoch FROM started_at - fire_time)::int), E'\n' ORDER BY fire_time), '')
+		FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`)
+	if got != strings.Join(want, "\n") {
+		c.t.Errorf("ledger:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// wantRuns fails the test unless so many runs of the worker have worked.
+func (c clocked) wantRuns(n int) {
+	c.t.Helper()
+	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded' AND worker = '`+cleanupWorker+`'`, fmt.Sprint(n))
+	c.want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
+		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+cleanupWorker+`'`, fmt.Sprint(n))
+}
+
+// claim claims a fire for a replica that dies in this moment.
+func (c clocked) claim(s *service.Service, at string) (fire time.Time, id string) {
+	c.t.Helper()
+	fire, err := time.Parse("2006-01-02 15:04", "2026-"+at)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	id, ours, err := s.Claim(context.Background(), cleanupWorker, fire)
+	if err != nil || !ours {
+		c.t.Fatal(ours, err)
+	}
+	c.exec("main", `UPDATE maintenance.fires SET claimed_by = 'dead' WHERE outcome = 'claimed'`)
+	return fire, id
+}
