@@ -91,7 +91,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Serving:"}, &cobra.Group{ID: groupClient, Title: "Asking a server:"})
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())
 	for _, c := range []*cobra.Command{
-		a.run(), a.status(), a.leases(), a.runs(), a.watch(), a.cancel(), a.pause(), a.resume(), a.jobs(), a.flags(),
+		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(), a.resume(), a.jobs(), a.flags(),
 	} {
 		c.GroupID = groupClient
 		a.clientFlags(c)

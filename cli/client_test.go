@@ -44,7 +44,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 }
 
 func TestClient_ListsAndSwitches(t *testing.T) {
-	prepared(t)
+	sql := prepared(t)
 	defined(t, oneKey)
 	r := serving(t)
 	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
@@ -55,6 +55,15 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	}
 	r.want(t, 0, "run "+worker)
 	r.want(t, 0, "runs --page-size 1", "--page-token ")
+	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
+		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
+		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
+	r.want(t, 0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id, "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
+	r.want(t, 0, "fires "+worker+" --page-size 1", "missed", "--page-token ")
+	if out := r.want(t, 0, "fires --outcome missed"); strings.Contains(out, id) {
+		t.Errorf("got %s", out)
+	}
+	r.want(t, 1, "fires nobody", `unknown worker "nobody"`)
 	r.want(t, 0, "watch "+id, "succeeded")
 	r.want(t, 0, "cancel "+id, "had ended before: succeeded")
 	r.want(t, 1, "watch nope", "there is no run with this id")
@@ -72,7 +81,7 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 	r := serving(t)
 	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
 	for command, key := range map[string]string{
-		"status": "workers", "leases": "leases", "runs": "runs", "cancel " + id: "run", "flags": "flags",
+		"status": "workers", "leases": "leases", "runs": "runs", "fires": "fires", "cancel " + id: "run", "flags": "flags",
 		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set a on": "flag",
 	} {
 		if d := document(t, r.want(t, 0, command+" --output json")); d[key] == nil {
@@ -89,7 +98,7 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 func TestClient_UsageIsExit2(t *testing.T) {
 	for _, command := range []string{
 		"bogus", "run", "run a b", "status a b", "pause w", "pause --reason r", "pause w --all --reason r", "pause w x --reason r", "resume", "resume w --all", "pause w --reason r --for -1s", "pause w --reason r --for soon",
-		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "watch", "lfk", "serve now",
+		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "fires a b", "fires --outcome late", "watch", "lfk", "serve now",
 	} {
 		want(t, 2, command, "caretaker: ")
 	}

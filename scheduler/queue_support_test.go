@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(childVariable); url != "" {
 		child(url)
 	}
+	if url := os.Getenv(replicaVariable); url != "" {
+		doomedReplica(url)
+	}
 	goleak.VerifyTestMain(onDatabases{m})
 }
 

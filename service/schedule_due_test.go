@@ -284,3 +284,22 @@ func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 		}
 	}
 }
+
+func TestRunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing.T) {
+	t.Parallel()
+	own := newServer(t, "main")
+	c := clocked{newEstate(t, "main")}
+	c.add("main", byTheClock(own.cluster.URL("main")))
+	c.exec("main", clockSQL)
+	s := c.replica("* * * * *")
+	own.stop()
+	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
+		t.Errorf("error %v, want that main is unreachable", err)
+	}
+	own.start()
+	c.sql["main"] = c.connect("main")
+	c.at("11-20 12:01:20")
+	waitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	c.settled()
+	c.wantFires("11-20 12:01 ran +20")
+}

@@ -144,6 +144,67 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
+// FireOutcome is what became of a fire.
+type FireOutcome int32
+
+const (
+	// Not set; as a filter: any outcome.
+	FireOutcome_FIRE_OUTCOME_UNSPECIFIED FireOutcome = 0
+	// A server has taken it and is about to start its run.
+	FireOutcome_FIRE_OUTCOME_CLAIMED FireOutcome = 1
+	// Its run was started; how that ended is in the run.
+	FireOutcome_FIRE_OUTCOME_RAN FireOutcome = 2
+	// It was to have no run: the lease was held, or the worker paused, disabled or not configured. It is not caught up.
+	FireOutcome_FIRE_OUTCOME_SKIPPED FireOutcome = 3
+	// Nobody ran it in time: no scheduler was at work, or the database was down.
+	FireOutcome_FIRE_OUTCOME_MISSED FireOutcome = 4
+)
+
+// Enum value maps for FireOutcome.
+var (
+	FireOutcome_name = map[int32]string{
+		0: "FIRE_OUTCOME_UNSPECIFIED",
+		1: "FIRE_OUTCOME_CLAIMED",
+		2: "FIRE_OUTCOME_RAN",
+		3: "FIRE_OUTCOME_SKIPPED",
+		4: "FIRE_OUTCOME_MISSED",
+	}
+	FireOutcome_value = map[string]int32{
+		"FIRE_OUTCOME_UNSPECIFIED": 0,
+		"FIRE_OUTCOME_CLAIMED":     1,
+		"FIRE_OUTCOME_RAN":         2,
+		"FIRE_OUTCOME_SKIPPED":     3,
+		"FIRE_OUTCOME_MISSED":      4,
+	}
+)
+
+func (x FireOutcome) Enum() *FireOutcome {
+	p := new(FireOutcome)
+	*p = x
+	return p
+}
+
+func (x FireOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FireOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_maintenance_v1_maintenance_proto_enumTypes[2].Descriptor()
+}
+
+func (FireOutcome) Type() protoreflect.EnumType {
+	return &file_maintenance_v1_maintenance_proto_enumTypes[2]
+}
+
+func (x FireOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FireOutcome.Descriptor instead.
+func (FireOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
+}
+
 // Condition is why a worker is, or is not, running now. Where several hold it is the first of: running, paused, not
 // configured, failing, lease held elsewhere, throttled, scheduler off, idle.
 type Condition int32
@@ -206,11 +267,11 @@ func (x Condition) String() string {
 }
 
 func (Condition) Descriptor() protoreflect.EnumDescriptor {
-	return file_maintenance_v1_maintenance_proto_enumTypes[2].Descriptor()
+	return file_maintenance_v1_maintenance_proto_enumTypes[3].Descriptor()
 }
 
 func (Condition) Type() protoreflect.EnumType {
-	return &file_maintenance_v1_maintenance_proto_enumTypes[2]
+	return &file_maintenance_v1_maintenance_proto_enumTypes[3]
 }
 
 func (x Condition) Number() protoreflect.EnumNumber {
@@ -219,7 +280,7 @@ func (x Condition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Condition.Descriptor instead.
 func (Condition) EnumDescriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
 }
 
 // FailureClass is what kind of trouble keeps a worker from its work.
@@ -287,11 +348,11 @@ func (x FailureClass) String() string {
 }
 
 func (FailureClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_maintenance_v1_maintenance_proto_enumTypes[3].Descriptor()
+	return file_maintenance_v1_maintenance_proto_enumTypes[4].Descriptor()
 }
 
 func (FailureClass) Type() protoreflect.EnumType {
-	return &file_maintenance_v1_maintenance_proto_enumTypes[3]
+	return &file_maintenance_v1_maintenance_proto_enumTypes[4]
 }
 
 func (x FailureClass) Number() protoreflect.EnumNumber {
@@ -300,7 +361,7 @@ func (x FailureClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureClass.Descriptor instead.
 func (FailureClass) EnumDescriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
 }
 
 // Failing is why the condition of a worker is CONDITION_FAILING. Of several troubles it is the first.
@@ -730,6 +791,126 @@ func (x *Run) GetRequestedBy() string {
 	return ""
 }
 
+// Fire is a moment at which the schedule of a worker wants a run.
+type Fire struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the worker.
+	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// When it was due.
+	FireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=fire_time,json=fireTime,proto3" json:"fire_time,omitempty"`
+	// What became of it.
+	Outcome FireOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
+	// Why it was skipped, for instance LEASE_HELD, WORKER_PAUSED, WORKER_NOT_CONFIGURED or DISABLED; ABANDONED: missed, as
+	// the server that had claimed it died. Of a fire that ran: CAUGHT_UP after it was missed, TAKEN_OVER from a server that
+	// died or stopped.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Id of its run, also of one that is on record as skipped; empty when there is none.
+	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The server that claimed or skipped it; empty when none did.
+	ClaimedBy string `protobuf:"bytes,6,opt,name=claimed_by,json=claimedBy,proto3" json:"claimed_by,omitempty"`
+	// When it did so, by the clock of main.
+	ClaimedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=claimed_at,json=claimedAt,proto3" json:"claimed_at,omitempty"`
+	// Start of its run; absent when none was started.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// How long after fire_time its run started; absent when none was started.
+	Late          *durationpb.Duration `protobuf:"bytes,9,opt,name=late,proto3" json:"late,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fire) Reset() {
+	*x = Fire{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fire) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fire) ProtoMessage() {}
+
+func (x *Fire) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fire.ProtoReflect.Descriptor instead.
+func (*Fire) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Fire) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Fire) GetFireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FireTime
+	}
+	return nil
+}
+
+func (x *Fire) GetOutcome() FireOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return FireOutcome_FIRE_OUTCOME_UNSPECIFIED
+}
+
+func (x *Fire) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Fire) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Fire) GetClaimedBy() string {
+	if x != nil {
+		return x.ClaimedBy
+	}
+	return ""
+}
+
+func (x *Fire) GetClaimedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ClaimedAt
+	}
+	return nil
+}
+
+func (x *Fire) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Fire) GetLate() *durationpb.Duration {
+	if x != nil {
+		return x.Late
+	}
+	return nil
+}
+
 // Lease makes sure that two runs never do the same work.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -757,7 +938,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +950,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[4]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +963,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Lease) GetName() string {
@@ -865,7 +1046,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1058,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[5]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1071,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{5}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Pause) GetReason() string {
@@ -941,7 +1122,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1134,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[6]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1147,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{6}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Backlog) GetPending() int64 {
@@ -1037,7 +1218,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1230,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[7]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1243,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{7}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkerStatus) GetWorker() string {
@@ -1188,7 +1369,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1381,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[8]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1394,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{8}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Job) GetId() int64 {
@@ -1329,7 +1510,7 @@ type JobError struct {
 
 func (x *JobError) Reset() {
 	*x = JobError{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1522,7 @@ func (x *JobError) String() string {
 func (*JobError) ProtoMessage() {}
 
 func (x *JobError) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1535,7 @@ func (x *JobError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobError.ProtoReflect.Descriptor instead.
 func (*JobError) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JobError) GetAt() *timestamppb.Timestamp {
@@ -1391,7 +1572,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1584,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1597,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1452,7 +1633,7 @@ type RunBatchRequest struct {
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1645,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1658,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -1526,7 +1707,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1719,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1732,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -1572,7 +1753,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1765,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1778,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -1618,7 +1799,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1811,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1824,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -1668,7 +1849,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1861,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1874,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -1730,7 +1911,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1923,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1936,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -1783,7 +1964,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1976,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1989,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -1829,7 +2010,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2022,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2035,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1881,7 +2062,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2074,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2087,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -1950,7 +2131,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2143,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2156,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1986,6 +2167,134 @@ func (x *ListRunsResponse) GetRuns() []*Run {
 }
 
 func (x *ListRunsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ListFiresRequest selects fires.
+type ListFiresRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the worker; empty: all.
+	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Outcome; unspecified: any.
+	Outcome FireOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
+	// At most so many; 0: 50, at most 1000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFiresRequest) Reset() {
+	*x = ListFiresRequest{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFiresRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFiresRequest) ProtoMessage() {}
+
+func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFiresRequest.ProtoReflect.Descriptor instead.
+func (*ListFiresRequest) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListFiresRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *ListFiresRequest) GetOutcome() FireOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return FireOutcome_FIRE_OUTCOME_UNSPECIFIED
+}
+
+func (x *ListFiresRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListFiresRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListFiresResponse is one page of fires.
+type ListFiresResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Fires, the newest first.
+	Fires []*Fire `protobuf:"bytes,1,rep,name=fires,proto3" json:"fires,omitempty"`
+	// Token of the next page; empty: this was the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFiresResponse) Reset() {
+	*x = ListFiresResponse{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFiresResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFiresResponse) ProtoMessage() {}
+
+func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFiresResponse.ProtoReflect.Descriptor instead.
+func (*ListFiresResponse) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListFiresResponse) GetFires() []*Fire {
+	if x != nil {
+		return x.Fires
+	}
+	return nil
+}
+
+func (x *ListFiresResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
@@ -2003,7 +2312,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2324,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2337,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -2051,7 +2360,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2372,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2385,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -2104,7 +2413,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2425,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2438,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -2150,7 +2459,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2471,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2484,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -2200,7 +2509,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2521,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2534,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -2260,7 +2569,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2581,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2594,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -2306,7 +2615,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2627,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2640,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -2352,7 +2661,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2673,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2686,7 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
@@ -2404,7 +2713,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +2725,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +2738,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListJobsRequest) GetKind() string {
@@ -2473,7 +2782,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2794,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2807,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2526,7 +2835,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2847,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2860,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -2572,7 +2881,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2893,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2906,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -2620,7 +2929,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2941,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2954,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -2673,7 +2982,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2994,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +3007,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -2717,7 +3026,7 @@ type ListFeatureFlagsRequest struct {
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +3038,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +3051,7 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
 }
 
 // ListFeatureFlagsResponse is the answer of ListFeatureFlags.
@@ -2756,7 +3065,7 @@ type ListFeatureFlagsResponse struct {
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +3077,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +3090,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -2840,7 +3149,20 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\frequested_by\x18\x12 \x01(\tR\vrequestedBy\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xca\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x81\x03\n" +
+	"\x04Fire\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x127\n" +
+	"\tfire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bfireTime\x125\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2\x1b.maintenance.v1.FireOutcomeR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x15\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12\x1d\n" +
+	"\n" +
+	"claimed_by\x18\x06 \x01(\tR\tclaimedBy\x129\n" +
+	"\n" +
+	"claimed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tclaimedAt\x129\n" +
+	"\n" +
+	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12-\n" +
+	"\x04late\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04late\"\xca\x02\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x1a\n" +
@@ -2937,6 +3259,15 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"c\n" +
 	"\x10ListRunsResponse\x12'\n" +
 	"\x04runs\x18\x01 \x03(\v2\x13.maintenance.v1.RunR\x04runs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9d\x01\n" +
+	"\x10ListFiresRequest\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x125\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2\x1b.maintenance.v1.FireOutcomeR\aoutcome\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"g\n" +
+	"\x11ListFiresResponse\x12*\n" +
+	"\x05fires\x18\x01 \x03(\v2\x14.maintenance.v1.FireR\x05fires\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
 	"\x0fWatchRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"M\n" +
@@ -2988,7 +3319,13 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\aTrigger\x12\x17\n" +
 	"\x13TRIGGER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10TRIGGER_SCHEDULE\x10\x01\x12\x13\n" +
-	"\x0fTRIGGER_REQUEST\x10\x02*\xf6\x01\n" +
+	"\x0fTRIGGER_REQUEST\x10\x02*\x8e\x01\n" +
+	"\vFireOutcome\x12\x1c\n" +
+	"\x18FIRE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14FIRE_OUTCOME_CLAIMED\x10\x01\x12\x14\n" +
+	"\x10FIRE_OUTCOME_RAN\x10\x02\x12\x18\n" +
+	"\x14FIRE_OUTCOME_SKIPPED\x10\x03\x12\x17\n" +
+	"\x13FIRE_OUTCOME_MISSED\x10\x04*\xf6\x01\n" +
 	"\tCondition\x12\x19\n" +
 	"\x15CONDITION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eCONDITION_IDLE\x10\x01\x12\x15\n" +
@@ -3009,14 +3346,15 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
 	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
 	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
-	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xd6\b\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xa8\t\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
 	"\n" +
 	"ListLeases\x12!.maintenance.v1.ListLeasesRequest\x1a\".maintenance.v1.ListLeasesResponse\x12G\n" +
 	"\x06GetRun\x12\x1d.maintenance.v1.GetRunRequest\x1a\x1e.maintenance.v1.GetRunResponse\x12M\n" +
-	"\bListRuns\x12\x1f.maintenance.v1.ListRunsRequest\x1a .maintenance.v1.ListRunsResponse\x12G\n" +
+	"\bListRuns\x12\x1f.maintenance.v1.ListRunsRequest\x1a .maintenance.v1.ListRunsResponse\x12P\n" +
+	"\tListFires\x12 .maintenance.v1.ListFiresRequest\x1a!.maintenance.v1.ListFiresResponse\x12G\n" +
 	"\bWatchRun\x12\x1f.maintenance.v1.WatchRunRequest\x1a\x18.maintenance.v1.RunEvent0\x01\x12P\n" +
 	"\tCancelRun\x12 .maintenance.v1.CancelRunRequest\x1a!.maintenance.v1.CancelRunResponse\x12V\n" +
 	"\vPauseWorker\x12\".maintenance.v1.PauseWorkerRequest\x1a#.maintenance.v1.PauseWorkerResponse\x12Y\n" +
@@ -3038,133 +3376,146 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 	return file_maintenance_v1_maintenance_proto_rawDescData
 }
 
-var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
-	(Condition)(0),                   // 2: maintenance.v1.Condition
-	(FailureClass)(0),                // 3: maintenance.v1.FailureClass
-	(*Failing)(nil),                  // 4: maintenance.v1.Failing
-	(*TableCount)(nil),               // 5: maintenance.v1.TableCount
-	(*DefinitionCount)(nil),          // 6: maintenance.v1.DefinitionCount
-	(*Run)(nil),                      // 7: maintenance.v1.Run
-	(*Lease)(nil),                    // 8: maintenance.v1.Lease
-	(*Pause)(nil),                    // 9: maintenance.v1.Pause
-	(*Backlog)(nil),                  // 10: maintenance.v1.Backlog
-	(*WorkerStatus)(nil),             // 11: maintenance.v1.WorkerStatus
-	(*Job)(nil),                      // 12: maintenance.v1.Job
-	(*JobError)(nil),                 // 13: maintenance.v1.JobError
-	(*FeatureFlag)(nil),              // 14: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 15: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 16: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 17: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 18: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 19: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 20: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 21: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 22: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 23: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 24: maintenance.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),          // 25: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 26: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 27: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 28: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 29: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 30: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 31: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 32: maintenance.v1.ResumeWorkerResponse
-	(*ListJobsRequest)(nil),          // 33: maintenance.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 34: maintenance.v1.ListJobsResponse
-	(*RetryJobRequest)(nil),          // 35: maintenance.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),         // 36: maintenance.v1.RetryJobResponse
-	(*SetFeatureFlagRequest)(nil),    // 37: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 38: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 39: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 40: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 41: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 42: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),          // 43: google.protobuf.Struct
-	(*durationpb.Duration)(nil),      // 44: google.protobuf.Duration
+	(FireOutcome)(0),                 // 2: maintenance.v1.FireOutcome
+	(Condition)(0),                   // 3: maintenance.v1.Condition
+	(FailureClass)(0),                // 4: maintenance.v1.FailureClass
+	(*Failing)(nil),                  // 5: maintenance.v1.Failing
+	(*TableCount)(nil),               // 6: maintenance.v1.TableCount
+	(*DefinitionCount)(nil),          // 7: maintenance.v1.DefinitionCount
+	(*Run)(nil),                      // 8: maintenance.v1.Run
+	(*Fire)(nil),                     // 9: maintenance.v1.Fire
+	(*Lease)(nil),                    // 10: maintenance.v1.Lease
+	(*Pause)(nil),                    // 11: maintenance.v1.Pause
+	(*Backlog)(nil),                  // 12: maintenance.v1.Backlog
+	(*WorkerStatus)(nil),             // 13: maintenance.v1.WorkerStatus
+	(*Job)(nil),                      // 14: maintenance.v1.Job
+	(*JobError)(nil),                 // 15: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 16: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 17: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 18: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 19: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 20: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 21: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 22: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 23: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 24: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 25: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 26: maintenance.v1.ListRunsResponse
+	(*ListFiresRequest)(nil),         // 27: maintenance.v1.ListFiresRequest
+	(*ListFiresResponse)(nil),        // 28: maintenance.v1.ListFiresResponse
+	(*WatchRunRequest)(nil),          // 29: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 30: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 31: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 32: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 33: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 34: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 35: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 36: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 37: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 38: maintenance.v1.ListJobsResponse
+	(*RetryJobRequest)(nil),          // 39: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 40: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 41: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 42: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 43: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 44: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 45: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 47: google.protobuf.Duration
+	(*structpb.Struct)(nil),          // 48: google.protobuf.Struct
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
-	42, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
-	3,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
+	46, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
+	4,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
 	1,  // 2: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
 	0,  // 3: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	42, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	42, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	41, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
-	5,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
-	6,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	42, // 9: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	42, // 10: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	42, // 11: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	42, // 12: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	42, // 13: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	42, // 14: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	42, // 15: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
-	9,  // 16: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
-	8,  // 17: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
-	7,  // 18: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
-	7,  // 19: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	42, // 20: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
-	10, // 21: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
-	2,  // 22: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
-	4,  // 23: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
-	43, // 24: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
-	42, // 25: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
-	13, // 26: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
-	42, // 27: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	42, // 28: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
-	42, // 29: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
-	42, // 30: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	7,  // 31: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	11, // 32: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	8,  // 33: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	7,  // 34: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 35: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	7,  // 36: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	7,  // 37: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	7,  // 38: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	44, // 39: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	11, // 40: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	11, // 41: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	12, // 42: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	12, // 43: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	14, // 44: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	14, // 45: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	15, // 46: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	17, // 47: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	19, // 48: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	21, // 49: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	23, // 50: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	25, // 51: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	27, // 52: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	29, // 53: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	31, // 54: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	33, // 55: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	35, // 56: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	37, // 57: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	39, // 58: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	16, // 59: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	18, // 60: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	20, // 61: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	22, // 62: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	24, // 63: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	26, // 64: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	28, // 65: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	30, // 66: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	32, // 67: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	34, // 68: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	36, // 69: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	38, // 70: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	40, // 71: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	59, // [59:72] is the sub-list for method output_type
-	46, // [46:59] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	46, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	46, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	45, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	6,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
+	7,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
+	46, // 9: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
+	2,  // 10: maintenance.v1.Fire.outcome:type_name -> maintenance.v1.FireOutcome
+	46, // 11: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
+	46, // 12: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
+	47, // 13: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
+	46, // 14: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	46, // 15: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	46, // 16: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	46, // 17: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	46, // 18: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	46, // 19: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	46, // 20: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	11, // 21: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
+	10, // 22: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
+	8,  // 23: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
+	8,  // 24: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
+	46, // 25: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	12, // 26: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
+	3,  // 27: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
+	5,  // 28: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
+	48, // 29: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	46, // 30: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	15, // 31: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	46, // 32: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	46, // 33: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	46, // 34: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	46, // 35: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	8,  // 36: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	13, // 37: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	10, // 38: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	8,  // 39: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 40: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	8,  // 41: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	2,  // 42: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
+	9,  // 43: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
+	8,  // 44: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	8,  // 45: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	47, // 46: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 47: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	13, // 48: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	14, // 49: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	14, // 50: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	16, // 51: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	16, // 52: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	17, // 53: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	19, // 54: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	21, // 55: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	23, // 56: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	25, // 57: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	27, // 58: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
+	29, // 59: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	31, // 60: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	33, // 61: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	35, // 62: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	37, // 63: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	39, // 64: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	41, // 65: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	43, // 66: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	18, // 67: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	20, // 68: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	22, // 69: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	24, // 70: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	26, // 71: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	28, // 72: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	30, // 73: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	32, // 74: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	34, // 75: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	36, // 76: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	38, // 77: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	40, // 78: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	42, // 79: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	44, // 80: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	67, // [67:81] is the sub-list for method output_type
+	53, // [53:67] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -3177,8 +3528,8 @@ func file_maintenance_v1_maintenance_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   38,
+			NumEnums:      5,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	MaintenanceService_ListLeases_FullMethodName       = "/maintenance.v1.MaintenanceService/ListLeases"
 	MaintenanceService_GetRun_FullMethodName           = "/maintenance.v1.MaintenanceService/GetRun"
 	MaintenanceService_ListRuns_FullMethodName         = "/maintenance.v1.MaintenanceService/ListRuns"
+	MaintenanceService_ListFires_FullMethodName        = "/maintenance.v1.MaintenanceService/ListFires"
 	MaintenanceService_WatchRun_FullMethodName         = "/maintenance.v1.MaintenanceService/WatchRun"
 	MaintenanceService_CancelRun_FullMethodName        = "/maintenance.v1.MaintenanceService/CancelRun"
 	MaintenanceService_PauseWorker_FullMethodName      = "/maintenance.v1.MaintenanceService/PauseWorker"
@@ -60,6 +61,9 @@ type MaintenanceServiceClient interface {
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(ctx context.Context, in *ListRunsRequest, opts ...grpc.CallOption) (*ListRunsResponse, error)
+	// ListFires lists the fires of the schedules, the newest first, with what became of each: whether it ran, and how late,
+	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
+	ListFires(ctx context.Context, in *ListFiresRequest, opts ...grpc.CallOption) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
 	// Errors: NOT_FOUND UNKNOWN_RUN.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -140,6 +144,16 @@ func (c *maintenanceServiceClient) ListRuns(ctx context.Context, in *ListRunsReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRunsResponse)
 	err := c.cc.Invoke(ctx, MaintenanceService_ListRuns_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListFires(ctx context.Context, in *ListFiresRequest, opts ...grpc.CallOption) (*ListFiresResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListFiresResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListFires_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +273,9 @@ type MaintenanceServiceServer interface {
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
+	// ListFires lists the fires of the schedules, the newest first, with what became of each: whether it ran, and how late,
+	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
+	ListFires(context.Context, *ListFiresRequest) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
 	// Errors: NOT_FOUND UNKNOWN_RUN.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
@@ -309,6 +326,9 @@ func (UnimplementedMaintenanceServiceServer) GetRun(context.Context, *GetRunRequ
 }
 func (UnimplementedMaintenanceServiceServer) ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRuns not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListFires(context.Context, *ListFiresRequest) (*ListFiresResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListFires not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) WatchRun(*WatchRunRequest, grpc.ServerStreamingServer[RunEvent]) error {
 	return status.Error(codes.Unimplemented, "method WatchRun not implemented")
@@ -441,6 +461,24 @@ func _MaintenanceService_ListRuns_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MaintenanceServiceServer).ListRuns(ctx, req.(*ListRunsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListFires_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListFiresRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListFires(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListFires_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListFires(ctx, req.(*ListFiresRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -608,6 +646,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRuns",
 			Handler:    _MaintenanceService_ListRuns_Handler,
+		},
+		{
+			MethodName: "ListFires",
+			Handler:    _MaintenanceService_ListFires_Handler,
 		},
 		{
 			MethodName: "CancelRun",

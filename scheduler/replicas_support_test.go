@@ -1,0 +1,229 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jonboulle/clockwork"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// standingClockSQL puts a clock that stands still in front of PostgreSQL's own. It stands 15 minutes after midnight of the
+// night in which Berlin's clocks go back, and the test advances it through the hour in which they do.
+const standingClockSQL = `
+CREATE TABLE public.clock (at timestamptz NOT NULL);
+INSERT INTO public.clock VALUES ('2026-10-25 00:15:00Z');
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM public.clock';
+CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT at FROM public.clock'`
+
+func byTheClock(url string) string {
+	return url + "&search_path=public,pg_catalog&timezone=Europe/Berlin"
+}
+
+// newHour is a main with the reference schema, whose clock stands still.
+func newHour(t *testing.T) *lab {
+	t.Helper()
+	url := databases.Clone(t, devdb.Template{Name: "scheduler_hour", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, standingClockSQL)
+		if err = errors.Join(err, conn.Close(ctx)); err != nil {
+			return err
+		}
+		return migrated.Prepare(ctx, byTheClock(url))
+	}})
+	conn, err := pgx.Connect(t.Context(), byTheClock(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return &lab{TB: t, url: byTheClock(url), sql: conn}
+}
+
+// hourSchedules are the schedules of the hour: every minute and every two, as they are, and daily ones compressed.
+func hourSchedules() map[string]string {
+	return map[string]string{
+		"loose_foreign_keys_cleanup": "* * * * *", "ghost_user_migration": "*/2 * * * *", "inactive_token_deletion": "*/15 * * * *",
+		"placeholder_user_cleanup": "7,37 * * * *", "adjourned_group_deletion": "0 1 25 10 *",
+	}
+}
+
+// newReplica is a service as the wiring makes it.
+func newReplica(url, name, definitions string) (*service.Service, *repo.Database, error) {
+	main, err := repo.Open(context.Background(), "main", url)
+	if err != nil {
+		return nil, nil, err
+	}
+	queue, err1 := NewQueue(main, QueueConfig{Logger: slog.New(slog.DiscardHandler)})
+	loaded, err2 := service.LoadDefinitions(definitions)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, nil, err
+	}
+	c := service.Config{Databases: []*repo.Database{main}, Replica: name, Queue: queue, Logger: slog.New(slog.DiscardHandler)}
+	c.LooseForeignKeysCleanup.Definitions = loaded
+	for worker, config := range map[string]*service.WorkerConfig{
+		"loose_foreign_keys_cleanup": &c.LooseForeignKeysCleanup.WorkerConfig, "ghost_user_migration": &c.GhostUserMigration.WorkerConfig,
+		"inactive_token_deletion": &c.InactiveTokenDeletion.WorkerConfig, "placeholder_user_cleanup": &c.PlaceholderUserCleanup.WorkerConfig,
+		"adjourned_group_deletion": &c.AdjournedGroupDeletion.WorkerConfig,
+	} {
+		config.Schedule = hourSchedules()[worker]
+	}
+	s, err := service.New(c)
+	return s, main, err
+}
+
+// stepped is a replica whose own clock the test advances, with what is wrong with it.
+type stepped struct {
+	*service.Service
+	name      string
+	main      *repo.Database
+	scheduler *Scheduler
+	clock     *clockwork.FakeClock
+	// pace is what its clock advances in a step, jumped how much it was set besides.
+	pace   time.Duration
+	jumped atomic.Int64
+	looked atomic.Int64
+	failed atomic.Pointer[error]
+}
+
+// RunDue counts looks, and keeps the first error.
+func (r *stepped) RunDue(ctx context.Context) error {
+	defer r.looked.Add(1)
+	err := r.Service.RunDue(ctx)
+	if err != nil {
+		r.failed.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+func (l *lab) replica(name, definitions string, skew, pace time.Duration) *stepped {
+	l.Helper()
+	r := &stepped{name: name, pace: pace, clock: clockwork.NewFakeClockAt(time.Date(2026, 10, 25, 0, 15, 0, 0, time.UTC).Add(skew))}
+	var err error
+	if r.Service, r.main, err = newReplica(l.url, name, definitions); err != nil {
+		l.Fatal(err)
+	}
+	r.scheduler, err = newScheduler(r, slog.New(slog.DiscardHandler), wrong{r.clock, func() time.Duration { return time.Duration(r.jumped.Load()) }})
+	if err != nil {
+		l.Fatal(err)
+	}
+	r.scheduler.Start()
+	l.reach(r, 1)
+	return r
+}
+
+// stop ends a replica as SIGTERM does.
+func (l *lab) stopReplica(r *stepped) {
+	l.Helper()
+	if err := errors.Join(r.scheduler.Stop(), r.Shutdown(context.Background())); err != nil {
+		l.Error(err)
+	}
+	r.main.Close()
+}
+
+// reach waits until a replica has looked so many times.
+func (l *lab) reach(r *stepped, looks int64) {
+	l.Helper()
+	for end := time.Now().Add(patience); r.looked.Load() < looks; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatalf("%s has looked %d times, want %d", r.name, r.looked.Load(), looks)
+		}
+	}
+}
+
+// step lets the replicas' clocks go on, and waits for the looks that come of it, which are at the same time.
+func (l *lab) step(replicas ...*stepped) {
+	l.Helper()
+	before := make([]int64, len(replicas))
+	for i, r := range replicas {
+		before[i] = r.looked.Load()
+		// Both timers, of fires and of dead runs, have been set again.
+		if err := r.clock.BlockUntilContext(l.Context(), 2); err != nil {
+			l.Fatal(err)
+		}
+	}
+	for _, r := range replicas {
+		r.clock.Advance(r.pace)
+	}
+	for i, r := range replicas {
+		l.reach(r, before[i]+1)
+	}
+}
+
+// replicaVariable makes this program, instead of testing, be a replica of the hour until it is killed: a URL.
+const (
+	replicaVariable    = "CARETAKER_TEST_REPLICA"
+	definitionsFile    = "CARETAKER_TEST_DEFINITIONS"
+	doomedReplicaName  = "doomed"
+	doomedReplicaPause = 10 * time.Millisecond
+)
+
+// doomedReplica looks at the fires without a pause, by a clock that has gone mad.
+func doomedReplica(url string) {
+	s, _, err := newReplica(url, doomedReplicaName, os.Getenv(definitionsFile))
+	if err != nil {
+		panic(err)
+	}
+	clock := clockwork.NewFakeClockAt(time.Unix(0, 0))
+	wakes, err := newScheduler(s, slog.New(slog.DiscardHandler), clock)
+	if err != nil {
+		panic(err)
+	}
+	wakes.Start()
+	_, _ = os.Stdout.WriteString("at work\n")
+	for {
+		clock.Advance(time.Minute)
+		time.Sleep(doomedReplicaPause)
+	}
+}
+
+// startDoomed starts a replica that will be killed.
+func (l *lab) startDoomed(definitions string) *exec.Cmd {
+	l.Helper()
+	process := exec.CommandContext(l.Context(), os.Args[0])
+	process.Stderr = os.Stderr
+	process.Env = append(os.Environ(), replicaVariable+"="+l.url, definitionsFile+"="+definitions)
+	output, err := process.StdoutPipe()
+	if err == nil {
+		err = process.Start()
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	if _, err := io.ReadFull(output, make([]byte, len("at work\n"))); err != nil {
+		l.Fatal(err)
+	}
+	return process
+}
+
+// definitions writes a file with one loose foreign key.
+func (l *lab) definitions() string {
+	l.Helper()
+	file := filepath.Join(l.TempDir(), "definitions.yml")
+	if err := os.WriteFile(file, []byte("issues:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"), 0o600); err != nil {
+		l.Fatal(err)
+	}
+	return file
+}
+
+// quiet waits until no run is at work and no fire is claimed, those of the replica that was killed left aside.
+func (l *lab) quiet(allLive bool) {
+	l.Helper()
+	l.until(fmt.Sprintf(`(SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND (%[1]t OR claimed_by <> '%[2]s'))
+		+ (SELECT count(*) FROM maintenance.runs WHERE state = 'running' AND (%[1]t OR replica <> '%[2]s'))`, allLive, doomedReplicaName), "0")
+}
