@@ -75,8 +75,8 @@ func compareDecisions(ctx context.Context, l *lab) (*report, error) {
 	}
 	l.target(r, "statements that decide about a page, whatever is above it and however many members there are,", "the same number",
 		fmt.Sprintf("%d and %d", decisions[0], decisions[1]), decisions[0] == decisions[1])
-	r.note("%d due groups, a page, each with a job in the end. The statements of the run are all, with those that begin and end transactions, "+
-		"and with heartbeats, which go by the clock. By the server's log; for the other way by the client's clock.", pageOfGroups)
+	r.note("%d due groups, a page, each with a job in the end. The statements of the run are all: also those that begin and end "+
+		"transactions, and a walk over all groups there are, a page at a time, for marks that were lost. By the server's log; for the other way by the client's clock.", pageOfGroups)
 	return r, nil
 }
 
