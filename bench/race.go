@@ -60,8 +60,8 @@ func (l *lab) lap(ctx context.Context, template string, check func(context.Conte
 	return c, check(ctx, d)
 }
 
-// half is how often slow ways are measured.
-func (l *lab) half() int { return (l.repeat + 1) / 2 }
+// half is how often slow ways are measured: an odd number, which has a median.
+func (l *lab) half() int { return l.repeat/2 | 1 }
 
 // results are the times and the server's processor times of a race, by way.
 func results(measured [][]cost) (took [][]time.Duration, server [][]float64) {
