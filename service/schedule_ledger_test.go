@@ -261,3 +261,33 @@ func TestFires_AreListedNewestFirst(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestRunDue_WorksInEveryModeOfTheDriver(t *testing.T) {
+	for _, mode := range []string{"cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			c.open = nil
+			c.add("main", c.urls["main"]+"&default_query_exec_mode="+mode)
+			s := c.replica("*/10 * * * *", catchUp(true))
+			c.at("11-20 12:25:00")
+			c.due(s)
+			c.exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() + interval '1 hour'`)
+			c.at("11-20 12:30:01")
+			c.due(s)
+			fire, id := c.claim(s, "11-20 12:40")
+			if err := c.open[0].GiveBackFire(context.Background(), cleanupWorker, fire, id); err != nil {
+				t.Fatal(err)
+			}
+			c.at("11-20 12:50:00")
+			c.due(s)
+			c.due(s)
+			c.wantFires("11-20 12:10 missed", "11-20 12:20 ran CAUGHT_UP +300", "11-20 12:30 skipped LEASE_HELD", "11-20 12:40 missed ABANDONED", "11-20 12:50 skipped LEASE_HELD")
+			fires, err := s.Fires(context.Background(), service.FireFilter{Worker: cleanupWorker, Limit: 10, After: fire, AfterWorker: "z"})
+			if err != nil || len(fires) != 4 {
+				t.Errorf("%v, %v", fires, err)
+			}
+			status(t, s)
+		})
+	}
+}

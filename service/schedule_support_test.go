@@ -105,7 +105,7 @@ func (c clocked) due(s *service.Service) {
 
 func (c clocked) settled() {
 	c.t.Helper()
-	c.eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by <> 'dead'`, "0")
+	c.eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by NOT IN ('dead', '')`, "0")
 	c.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 }
 
