@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -63,7 +62,7 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
 		config.ConnConfig.RuntimeParams["application_name"] = "caretaker"
 	}
-	config.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithDisableSQLStatementInAttributes())
+	config.ConnConfig.Tracer = newTracer(name, config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)

@@ -5,6 +5,7 @@
 //   - Nothing is exported, and no connection tried, unless the standard OTEL variables ask for it. How, where and how
 //     much is up to these variables; the SDK reads them.
 //   - Traces have ids in any case, so that a run can be found in the log by its trace_id.
+//   - A trace stays readable, however much is done in it: see condenser. Without an exporter it costs nothing.
 //   - Prometheus names are those of the contract's section 6: no scope labels, units and _total as Prometheus wants.
 //   - Telemetry never stops the service: what cannot be exported is said in the log and dropped.
 package telemetry
@@ -41,6 +42,8 @@ type Config struct {
 	Disabled bool
 	// Traces and Metrics are exported as the OTEL variables say, which means OTLP where they name no exporter.
 	Traces, Metrics bool
+	// Quiet are names of spans that are not exported as roots of traces, unless they fail: what is asked again and again.
+	Quiet []string
 	// Logger hears what could not be exported.
 	Logger *slog.Logger
 }
@@ -94,14 +97,20 @@ func identity(ctx context.Context, version string) (*resource.Resource, error) {
 
 func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Resource) error {
 	options := []trace.TracerProviderOption{trace.WithResource(who)}
+	exported := false
 	if config.Traces {
 		spans, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
 			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(spans) {
-			options = append(options, trace.WithBatcher(spans))
+			options = append(options, trace.WithSpanProcessor(newCondenser(trace.NewBatchSpanProcessor(spans), config.Quiet)))
+			exported = true
 		}
+	}
+	if !exported {
+		// Ids are all that anybody will see of a trace: nothing else is worth its price.
+		options = append(options, trace.WithSampler(trace.NeverSample()))
 	}
 	provider := trace.NewTracerProvider(options...)
 	otel.SetTracerProvider(provider)
