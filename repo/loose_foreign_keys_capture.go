@@ -43,12 +43,35 @@ func columnFunction(column string) captureFunction {
 // createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no search_path leads the
 // function astray. It catches no errors: that would cost every deletion a subtransaction, and lose the record.
 const createFunctionSQL = `
-CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}`
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}`
 
+// functionBodySQL is that of functions for a queue that is not ours.
 const functionBodySQL = `
 BEGIN
   INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
   SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL;
+  RETURN NULL;
+END
+`
+
+// tracedBodySQL notes the span that the session has set beside the records, for those of a statement's first rows: who
+// deletes a million is told by less. What is no traceparent is ignored.
+const tracedBodySQL = `
+DECLARE
+  trace CONSTANT text := current_setting('caretaker.traceparent', true);
+BEGIN
+  IF trace ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN
+    WITH noted AS (
+      INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
+      SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL
+      RETURNING partition, id
+    )
+    INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
+    SELECT noted.partition, noted.id, trace FROM noted LIMIT 1000;
+  ELSE
+    INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
+    SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL;
+  END IF;
   RETURN NULL;
 END
 `
@@ -73,11 +96,54 @@ func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q Queue) error {
 	if err != nil || exists {
 		return err
 	}
-	recorded := fill(f.recorded, "{schema}", literal(q.Schema))
-	body := fill(functionBodySQL, "{queue}", q.sql, "{recorded}", recorded, "{column}", quote(f.column))
-	return execAll(ctx, tx,
-		statement{fill(createFunctionSQL, "{function}", f.sql(q), "{body}", literal(body)), nil},
-		statement{fill(revokeFunctionSQL, "{function}", f.sql(q)), nil})
+	return execAll(ctx, tx, f.replacement(q), statement{fill(revokeFunctionSQL, "{function}", f.sql(q)), nil})
+}
+
+// replacement makes the function, or gives the one that is there another body: rights and owner stay.
+func (f captureFunction) replacement(q Queue) statement {
+	return statement{fill(createFunctionSQL, "{function}", f.sql(q), "{body}", literal(f.body(q))), nil}
+}
+
+// body of the function; traces are kept in queues of our own alone.
+func (f captureFunction) body(q Queue) string {
+	if q.Managed {
+		return f.fill(tracedBodySQL, q)
+	}
+	return f.fill(functionBodySQL, q)
+}
+
+func (f captureFunction) fill(body string, q Queue) string {
+	return fill(body, "{queue}", q.sql, "{recorded}", fill(f.recorded, "{schema}", literal(q.Schema)), "{column}", quote(f.column))
+}
+
+const captureFunctionsSQL = `
+SELECT p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0 AND p.prorettype = 'trigger'::regtype
+ORDER BY p.proname`
+
+// oldFunctions are the functions of a queue of our own that an older version of this program has made.
+func oldFunctions(ctx context.Context, tx pgx.Tx, q Queue) (old []captureFunction, err error) {
+	if !q.Managed {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, captureFunctionsSQL, q.Schema, plainFunctionName)
+	if err != nil {
+		return nil, err
+	}
+	type function struct{ Name, Source string }
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[function])
+	for _, there := range found {
+		f := plainFunction()
+		if column, named := strings.CutPrefix(there.Name, columnFunctionPrefix); named {
+			f = columnFunction(column)
+		} else if there.Name == overrideFunctionName {
+			f = overrideFunction()
+		}
+		if there.Name == f.name && there.Source == f.fill(functionBodySQL, q) {
+			old = append(old, f)
+		}
+	}
+	return old, err
 }
 
 // Trigger is a trigger that notes deletions, or bears the name of one.

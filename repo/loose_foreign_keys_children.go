@@ -139,6 +139,9 @@ removed AS (
 ),
 forgotten AS (
   DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
+),
+untraced AS (
+  DELETE FROM maintenance.record_traces x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
 )
 SELECT EXISTS (SELECT FROM fence), found, changed, (SELECT count(*) FROM removed) FROM tally`
 

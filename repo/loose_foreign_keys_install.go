@@ -12,6 +12,7 @@ import (
 const (
 	QueueInstalled = "installed"
 	QueueOurs      = "managed by caretaker"
+	QueueRenewed   = "managed by caretaker, trigger functions renewed"
 	QueueGitLabs   = "managed by GitLab, nothing changed"
 )
 
@@ -34,26 +35,38 @@ ALTER SEQUENCE {sequence} OWNED BY {queue}.id;
 CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON {queue}
   (partition, fully_qualified_table_name, consume_after, id) WHERE status = 1`
 
-// resetMarksSQL: marks and failures that are left belong to a queue that is no more.
-const resetMarksSQL = `TRUNCATE maintenance.queue_partitions, maintenance.record_failures`
+// resetMarksSQL: marks, failures and traces that are left belong to a queue that is no more.
+const resetMarksSQL = `TRUNCATE maintenance.queue_partitions, maintenance.record_failures, maintenance.record_traces`
 
 const schemaExistsSQL = `SELECT to_regnamespace($1) IS NOT NULL`
 
-// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a queue already. It
-// returns one of the three words above. A relation of that name with another shape is a [*RefusedError].
+// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a queue already; of a
+// queue of our own it renews the functions that are of an older version. It returns one of the words above. A relation of that name with another shape is a [*RefusedError].
 func (d *Database) InstallQueue(ctx context.Context) (string, error) {
 	const operation = "install the queue"
 	var q Queue
-	err := d.readOnly(ctx, operation, func(tx pgx.Tx) (err error) {
-		q, err = d.usableQueue(ctx, tx)
+	var old []captureFunction
+	look := func(tx pgx.Tx) (err error) {
+		if q, err = d.usableQueue(ctx, tx); err == nil {
+			old, err = oldFunctions(ctx, tx, q)
+		}
 		return err
-	})
-	if err == nil && !q.Exists {
-		err = d.ddl(ctx, operation, func(tx pgx.Tx) (err error) {
-			if q, err = d.usableQueue(ctx, tx); err != nil || q.Exists {
+	}
+	err := d.readOnly(ctx, operation, look)
+	if err == nil && (!q.Exists || len(old) > 0) {
+		err = d.ddl(ctx, operation, func(tx pgx.Tx) error {
+			if err := look(tx); err != nil {
 				return err
 			}
-			return d.createQueue(ctx, tx, q)
+			if !q.Exists {
+				return d.createQueue(ctx, tx, q)
+			}
+			for _, f := range old {
+				if err := execAll(ctx, tx, f.replacement(q)); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 	}
 	switch {
@@ -61,6 +74,8 @@ func (d *Database) InstallQueue(ctx context.Context) (string, error) {
 		return "", err
 	case !q.Exists:
 		return QueueInstalled, nil
+	case len(old) > 0:
+		return QueueRenewed, nil
 	case q.Managed:
 		return QueueOurs, nil
 	}
@@ -82,6 +97,7 @@ func (d *Database) createQueue(ctx context.Context, tx pgx.Tx, q Queue) error {
 	if err := tx.QueryRow(ctx, schemaExistsSQL, leafSchema).Scan(&leafSchemaExists); err != nil {
 		return err
 	}
+	q.Managed = true
 	var steps []statement
 	if !leafSchemaExists {
 		steps = append(steps, statement{"CREATE SCHEMA " + quote(leafSchema), nil})

@@ -23,6 +23,8 @@ type Inspection struct {
 	Children []*InspectedChild
 	// Triggers are all that note deletions, or bear the name of one.
 	Triggers []Trigger
+	// OldFunctions are the names of trigger functions that an older version of this program has made.
+	OldFunctions []string
 }
 
 // InspectedParent is a parent table and how its deletions are noted.
@@ -103,6 +105,13 @@ func (d *Database) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (
 	i.Queue, i.QueueFaults, err = d.lookAtQueue(ctx, tx)
 	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return err
+	}
+	old, err := oldFunctions(ctx, tx, i.Queue)
+	if err != nil {
+		return err
+	}
+	for _, f := range old {
+		i.OldFunctions = append(i.OldFunctions, f.name)
 	}
 	i.ActiveMissing = !slices.Contains(i.Queue.Partitions, i.Queue.Active)
 	var indexed bool

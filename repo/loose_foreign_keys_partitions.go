@@ -96,6 +96,8 @@ SELECT EXISTS (SELECT FROM {queue} WHERE partition = $1 AND status = 1 ORDER BY 
 
 const forgetFailuresSQL = `DELETE FROM maintenance.record_failures WHERE partition = $1`
 
+const forgetTracesSQL = `DELETE FROM maintenance.record_traces WHERE partition = $1`
+
 const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
 
 // DropPartitions drops every partition, at any position, that is neither the active nor the highest and has no pending
@@ -139,7 +141,7 @@ func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf str
 	err = execAll(ctx, tx,
 		statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 		statement{"DROP TABLE " + leaf, nil}, statement{unmarkPartitionSQL, []any{number}},
-		statement{forgetFailuresSQL, []any{number}})
+		statement{forgetFailuresSQL, []any{number}}, statement{forgetTracesSQL, []any{number}})
 	return err == nil, err
 }
 

@@ -26,6 +26,9 @@ removed AS (
 ),
 forgotten AS (
   DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
+),
+untraced AS (
+  DELETE FROM maintenance.record_traces x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM removed)`
 
@@ -123,6 +126,9 @@ buried AS (
 ),
 forgotten AS (
   DELETE FROM maintenance.record_failures x USING dead d WHERE x.partition = d.partition AND x.record_id = d.id
+),
+untraced AS (
+  DELETE FROM maintenance.record_traces x USING dead d WHERE x.partition = d.partition AND x.record_id = d.id
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM postponed), (SELECT count(*) FROM dead)`
 

@@ -12,7 +12,7 @@ var fragments = []string{
 	// Fires.
 	"abandonedClaimSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "integerTypesSQL",
+	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",

@@ -45,6 +45,20 @@ func newTracer(name string, config *pgx.ConnConfig) *tracer {
 	}
 }
 
+// traceParentKey is the context's key of what WithTraceParent has set.
+type traceParentKey struct{}
+
+// WithTraceParent lets the triggers of tracked tables note a span (W3C) beside the records of rows that statements of this
+// context delete: the setting caretaker.traceparent.
+func WithTraceParent(ctx context.Context, parent string) context.Context {
+	return context.WithValue(ctx, traceParentKey{}, parent)
+}
+
+func traceParentOf(ctx context.Context) string {
+	parent, _ := ctx.Value(traceParentKey{}).(string)
+	return parent
+}
+
 // Keys of contexts that go from the start of what is traced to its end.
 type (
 	summaryKey  struct{}

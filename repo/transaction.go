@@ -12,7 +12,8 @@ import (
 const idleTime = 2 * time.Second
 
 const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
-  set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+  set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+  set_config('caretaker.traceparent', $4, true)`
 
 const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
 
@@ -34,7 +35,7 @@ func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, pa
 	defer cancel()
 	err := again(ctx, func() error {
 		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime))
+			_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime), traceParentOf(ctx))
 			if err != nil {
 				return err
 			}

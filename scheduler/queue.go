@@ -110,22 +110,22 @@ func (q *Queue) newClient(queues map[string]river.QueueConfig, workers *river.Wo
 
 // InsertJobs fulfils [repo.JobQueue].
 func (q *Queue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Job) (inserted int, err error) {
+	ctx, span := q.startSend(ctx, jobs)
+	defer span.End()
 	params, err := q.prepare(ctx, tx, jobs)
 	if err != nil {
 		return 0, err
 	}
+	var fresh []*rivertype.JobInsertResult
 	for batch := range slices.Chunk(params, insertBatch) {
 		results, err := q.inserts.InsertManyTx(ctx, tx, batch)
 		if err != nil {
 			return 0, fmt.Errorf("insert %d jobs: %w", len(batch), err)
 		}
-		for _, r := range results {
-			if !r.UniqueSkippedAsDuplicate {
-				inserted++
-			}
-		}
+		fresh = append(fresh, slices.DeleteFunc(results, func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
 	}
-	return inserted, nil
+	tellInserted(span, fresh)
+	return len(fresh), nil
 }
 
 // attempt is the key under which an attempt's context has its row.

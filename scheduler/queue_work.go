@@ -197,7 +197,7 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 	parent, _ := origin[traceParentKey].(string)
 	result, err := w.service.WorkJob(ctx, service.JobRequest{
 		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, Attempt: job.Attempt, MaxAttempts: job.MaxAttempts,
-		RunID: runID, TraceParent: parent, Stopping: w.stopping,
+		RunID: runID, TraceParent: parent, Stopping: w.stopping, System: system, QueuedAt: job.CreatedAt,
 	})
 	switch {
 	case err != nil && interrupted(ctx):
@@ -213,7 +213,7 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 	case result.Snooze > 0:
 		return river.JobSnooze(result.Snooze)
 	}
-	err = record(ctx, result.Outcome, result.Reason)
+	err = errors.Join(record(ctx, result.Outcome, result.Reason), recordSpan(ctx, result.TraceParent))
 	if err == nil && result.Outcome == service.JobRefused {
 		return &refusedError{result.Reason}
 	}

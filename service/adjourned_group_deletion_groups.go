@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -42,14 +44,17 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
-	switch g.outcome {
-	case groupDestruction:
-		queued, err = r.destroy(ctx, g)
-	case groupRestored:
-		err = r.restore(ctx, g)
-	default:
-		r.hold(ctx, g)
-	}
+	err = r.x.Batch(ctx, func(ctx context.Context) (err error) {
+		switch g.outcome {
+		case groupDestruction:
+			queued, err = r.destroy(ctx, g)
+		case groupRestored:
+			err = r.restore(ctx, g)
+		default:
+			r.hold(ctx, g)
+		}
+		return err
+	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))
 	if err == nil || endsRun(ctx, err) {
 		return queued, err
 	}

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -28,6 +26,7 @@ type execution struct {
 	worker  *worker
 	metrics *metrics
 	tracer  trace.Tracer
+	span    trace.Span
 	leases  *leaseSet
 	reader  *repo.Reader
 	started time.Time
@@ -38,6 +37,8 @@ type execution struct {
 	mu   sync.Mutex
 	run  Run
 	stop error
+	// linked are the spans that the run's span is linked to.
+	linked map[string]bool
 	// refused is why the run could not start.
 	refused error
 }
@@ -98,16 +99,9 @@ func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Lim
 		return err
 	}
 	defer x.reader.Wrote(d)
-	return x.leases.write(ctx, d, limits, do)
-}
-
-// Batch calls do within a span of a batch.
-func (x *execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
-	ctx, span := x.tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
-	defer span.End()
-	err := do(ctx)
-	if err != nil {
-		span.SetStatus(codes.Error, publicText(err))
+	err := x.leases.write(ctx, d, limits, do)
+	if q, is := ctx.Value(queuedKey{}).(*queued); is {
+		q.committed(err == nil)
 	}
 	return err
 }
@@ -117,6 +111,9 @@ func (x *execution) Count(ctx context.Context, key string, n int64) {
 	x.mu.Lock()
 	x.run.Counts[key] += n
 	x.mu.Unlock()
+	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
+		batch.add(key, n)
+	}
 	if action := x.worker.actions[key]; action != "" && n > 0 && !x.DryRun {
 		x.metrics.addRows(ctx, x.worker.name, x.Database.Name, action, n)
 	}

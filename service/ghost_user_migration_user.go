@@ -47,7 +47,10 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 	if othersWait {
 		u.until = time.Now().Add(max(r.x.Left()/2, minimalSlice))
 	}
-	err := r.x.Batch(ctx, func(ctx context.Context) error { return u.work(ctx) }, attribute.Int64("maintenance.user_id", m.UserID))
+	err := r.x.Batch(ctx, func(ctx context.Context) error {
+		u.linkDeletion(ctx)
+		return u.work(ctx)
+	}, attribute.Int64("maintenance.user_id", m.UserID))
 	switch {
 	case err == nil, r.endsRun(ctx, err):
 		return err
@@ -55,6 +58,16 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 		return u.postpone(ctx, err)
 	}
 	return u.fail(ctx, err)
+}
+
+// linkDeletion leads from the user's batch to the job that has queued the user, as long as that is remembered.
+func (u *ghostUser) linkDeletion(ctx context.Context) {
+	if !u.x.span.IsRecording() {
+		return
+	}
+	if parents, err := u.x.Database.DeletionTraces(ctx, u.UserID, readLimits()); err == nil {
+		u.x.link(ctx, "the job delete_user", parents)
+	}
 }
 
 // endsRun says whether an error is not the user's.

@@ -12,9 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -44,6 +41,9 @@ type JobRequest struct {
 	Attempt, MaxAttempts int
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
+	// System is the queue's name for traces, QueuedAt when the job was queued.
+	System   string
+	QueuedAt time.Time
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is about to end.
 	Stopping <-chan struct{}
 }
@@ -60,6 +60,8 @@ type JobResult struct {
 	Quiet bool
 	// Attributes are added to the job's log line: user_id, group_id, counts.
 	Attributes []any
+	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
+	TraceParent string
 }
 
 // jobWork does an attempt of one kind of job. args are decoded by it.
@@ -93,26 +95,9 @@ func (j *jobExecution) origin(ctx context.Context) repo.Job {
 	return repo.Job{RunID: j.RunID, TraceParent: traceParent(ctx)}
 }
 
-// origin is a job that this run queues, without arguments.
+// origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
 func (x *execution) origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(ctx)}
-}
-
-// traceParent is the span of a context in W3C's form, "" if there is none.
-func traceParent(ctx context.Context) string {
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carrier)
-	return carrier.Get("traceparent")
-}
-
-// linkTo is a link to the span of a traceparent, none if that is empty or malformed.
-func linkTo(ctx context.Context, parent string) trace.SpanStartOption {
-	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
-	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		return trace.WithLinks(trace.Link{SpanContext: span})
-	}
-	return trace.WithLinks()
+	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(trace.ContextWithSpan(ctx, x.span))}
 }
 
 // decode reads the job's arguments.
@@ -129,13 +114,21 @@ func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(ctx, r.TraceParent), trace.WithAttributes(
-		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
-		attribute.Int("maintenance.job.attempt", r.Attempt), attribute.String("maintenance.run_id", r.RunID)))
-	defer span.End()
 	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), started: time.Now()}
-	result, err := s.attempt(ctx, j)
-	s.reportJob(ctx, j, result, err)
+	j.look = func() *hold { return s.hold(ctx, j) }
+	if j.held() {
+		// No trace: it will be asked for again and again.
+		result := j.hold.putBack(JobResult{})
+		s.reportJob(ctx, j, result, nil)
+		return result, nil
+	}
+	traced, span := s.startJob(ctx, r)
+	defer span.End()
+	result, err := s.attempt(traced, j)
+	s.reportJob(traced, j, result, err)
+	if span.SpanContext().IsSampled() {
+		result.TraceParent = traceParent(traced)
+	}
 	return result, err
 }
 
@@ -150,10 +143,6 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 			result, err = JobResult{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	j.look = func() *hold { return s.hold(ctx, j) }
-	if j.held() {
-		return j.hold.putBack(JobResult{}), nil
-	}
 	result, err = work(ctx, j)
 	if err == nil && result.Snooze > 0 && j.hold != nil {
 		result = j.hold.putBack(result)
@@ -197,12 +186,10 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
 		"duration_seconds", time.Since(j.started).Seconds(),
 	}, r.Attributes...)
-	span := trace.SpanFromContext(ctx)
-	span.SetAttributes(attribute.String("maintenance.outcome", outcome), attribute.String("maintenance.reason", r.Reason))
 	if err != nil {
 		attrs = append(attrs, "error", err)
-		span.SetStatus(codes.Error, publicText(err))
 	}
+	tellJob(ctx, r, outcome, err)
 	switch {
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)

@@ -24,6 +24,8 @@ type leaseSet struct {
 
 	mu   sync.RWMutex
 	held map[*repo.Database]*heldLease
+	// taken are the names of all databases in which there has been one.
+	taken []string
 }
 
 type heldLease struct {
@@ -62,6 +64,13 @@ func (l *leftovers) has(d *repo.Database, f repo.Fence) bool {
 	return slices.Contains(l.fences[d], f)
 }
 
+// databases are those in which the run has had a row.
+func (l *leaseSet) databases() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Sorted(slices.Values(l.taken))
+}
+
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
 func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, error) {
 	l.mu.Lock()
@@ -83,6 +92,7 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	}
 	h := &heldLease{lease, before.Add(l.ttl)}
 	l.held[d] = h
+	l.taken = append(l.taken, d.Name)
 	if d != l.home {
 		// A fence must not outlast the lease, or whoever takes that over would find it held.
 		if err := l.renewHome(ctx); errors.Is(err, repo.ErrLeaseLost) {

@@ -101,12 +101,28 @@ func (b *batch) waiting(at int) (keys []*openKey) {
 // workBatch cleans a batch and settles the fate of its records (constructor's steps 2 to 5). Its error ends the run.
 func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 	return c.x.Batch(ctx, func(ctx context.Context) error {
+		c.linkDeletions(ctx, b)
 		if err := c.clean(ctx, b); err != nil {
 			return err
 		}
 		return c.settle(ctx, b)
 	}, attribute.String("maintenance.database", c.x.Database.Name), attribute.String("maintenance.parent", b.recorded),
 		attribute.Int("maintenance.records", b.size))
+}
+
+// linkDeletions leads from a batch to the spans in which the application has deleted its parents, where it has told them
+// (caretaker.traceparent). They are an extra: what cannot be read is left out.
+func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
+	if !c.noted {
+		return
+	}
+	var records []repo.Record
+	for _, k := range b.keys {
+		records = append(records, k.records...)
+	}
+	if parents, err := c.x.Database.RecordTraces(ctx, records, maxBatchLinks, readLimits()); err == nil {
+		c.x.link(ctx, "deletion of the parent", parents)
+	}
 }
 
 // clean passes over the steps until all keys are through or a limit is reached. A key with more rows than its share

@@ -158,6 +158,8 @@ type cleanup struct {
 	loader   *loader
 	failures *failures
 	limit    limitReached
+	// noted: the run is traced, and so are deletions of parents that it may meet.
+	noted bool
 
 	downMu sync.Mutex
 	// downs are the databases that have stopped answering, or whose fence is held, and why.
@@ -168,6 +170,10 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x.Log), downs: map[string]error{}}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
+	if x.span.IsRecording() && !x.DryRun {
+		noted, err := x.Database.HasRecordTraces(ctx)
+		c.noted = noted && err == nil
+	}
 	limits := readLimits()
 	limits.ReadOnly = x.DryRun
 	due, err := x.Database.DueParents(ctx, queue, limits)

@@ -91,6 +91,10 @@ func (l *lint) queue(d inspected) {
 	case len(d.QueueFaults) > 0:
 		l.add(SeverityError, "queue_shape", d.name, queue, "bring it into GitLab's form: %s", strings.Join(d.QueueFaults, ", "))
 	}
+	for _, function := range d.OldFunctions {
+		l.add(SeverityWarning, "function_old", d.name, d.Queue.Schema+"."+function,
+			"is of an older version, which keeps no traces: run `caretaker lfk install --database %s`, which renews it", d.name)
+	}
 	if !d.ActiveMissing {
 		return
 	}

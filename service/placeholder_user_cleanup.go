@@ -107,10 +107,15 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			return x.Write(ctx, p.main, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+			err := x.Write(ctx, p.main, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.origin(ctx), index, p.config.Interval, l)
 				return err
 			})
+			if err == nil {
+				x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
+				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
+			}
+			return err
 		}, attribute.Int64("maintenance.after_id", last))
 		if err != nil {
 			return err
@@ -119,8 +124,6 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 			return nil
 		}
 		last, index = claim.Last, index+claim.Claimed
-		x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
-		x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
 		for _, user := range claim.Exhausted {
 			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. Making the final attempt to delete the placeholder user.", p.config.MaxAttempts), //nolint:sloglint // the contract's words
 				"placeholder_user_id", user)

@@ -11,8 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -115,12 +113,9 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if err != nil {
 		return nil, err
 	}
-	// The run outlives its caller and keeps the caller's trace.
-	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(
-		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.database", run.Database),
-		attribute.String("maintenance.trigger", run.Trigger)))
+	ctx, span := s.startRun(ctx, w, run)
 	x := &execution{
-		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer,
+		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
 		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
 	}
 	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
@@ -137,13 +132,12 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if err := s.enlist(ctx, x, run); err != nil {
 		x.refuse(err)
 		s.dismiss(x)
-		span.SetStatus(codes.Error, publicText(err))
-		span.End()
+		refusedRun(span, err)
 		return nil, err
 	}
-	span.SetAttributes(attribute.String("maintenance.run_id", run.ID), attribute.Int64("maintenance.lease_epoch", x.snapshot().LeaseEpoch))
+	x.tellStarted()
 	close(x.begun)
-	go s.execute(ctx, x, span)
+	go s.execute(ctx, x)
 	return x, nil
 }
 
@@ -185,7 +179,9 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 		err = x.leases.fence(ctx, x.worker.fences)
 	}
 	if err != nil {
-		span.SetStatus(codes.Error, publicText(err))
+		if skipReason(err) == "" {
+			noteError(span, err)
+		}
 		return err
 	}
 	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
@@ -194,11 +190,11 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 }
 
 // execute is the one loop around every worker.
-func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
+func (s *Service) execute(ctx context.Context, x *execution) {
 	defer s.dismiss(x)
 	defer s.prune(context.WithoutCancel(ctx))
 	defer close(x.done)
-	defer span.End()
+	defer x.span.End()
 	run := x.snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt, "dry_run", x.DryRun)
 	background, stopBackground := context.WithCancel(ctx)
@@ -223,7 +219,7 @@ func (s *Service) execute(ctx context.Context, x *execution, span trace.Span) {
 	conclude(&run, err)
 	run = s.record(context.WithoutCancel(ctx), x, run)
 	s.backlogs.forget(x.worker, x.Database)
-	s.report(ctx, x, run, err, span)
+	s.report(ctx, x, run, err)
 	x.cancel(nil)
 }
 
@@ -238,9 +234,9 @@ func guarded(do func() error) (err error) {
 }
 
 // report is the run's one wide log line, its span's end, its metrics.
-func (s *Service) report(ctx context.Context, x *execution, run Run, err error, span trace.Span) {
+func (s *Service) report(ctx context.Context, x *execution, run Run, err error) {
 	duration := x.Elapsed()
-	span.SetAttributes(attribute.String("maintenance.outcome", run.State))
+	x.tell(ctx, x.span, &run, err)
 	attrs := []any{
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
@@ -251,13 +247,12 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error, 
 	}
 	if from, _ := x.reader.Source(); from != "" {
 		attrs = append(attrs, "read_from", from)
-		span.SetAttributes(attribute.String("maintenance.read_from", from))
+		x.span.SetAttributes(attribute.String("maintenance.read_from", from))
 	}
 	level := slog.LevelInfo
 	if run.State == repo.RunFailed {
 		level = slog.LevelError
 		attrs = append(attrs, "error", err)
-		span.SetStatus(codes.Error, run.Error)
 	}
 	x.Log.Log(ctx, level, "run finished", attrs...)
 	s.metrics.addRun(ctx, run, duration)

@@ -158,9 +158,12 @@ func New(c Config) (*Service, error) {
 	}
 	s := &Service{
 		main: c.Databases[0], databases: c.Databases, replica: c.Replica, schedulerOff: c.SchedulerOff,
-		logger: c.Logger, queue: c.Queue, jobs: map[string]jobWork{},
+		logger: c.Logger, jobs: map[string]jobWork{},
 		owners: map[string]func(json.RawMessage) string{}, pauses: &recentPauses{main: c.Databases[0]}, tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		active: map[*execution]struct{}{}, stopping: make(chan struct{}),
+	}
+	if c.Queue != nil {
+		s.queue = countedQueue{c.Queue}
 	}
 	s.idle = sync.NewCond(&s.mu)
 	s.backlogs, s.sizes = newBacklogs(), newStatementSizes()

@@ -1,0 +1,64 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+const (
+	// system is River's name in traces: messaging.system of the semantic conventions.
+	system = "river"
+	// processedByKey is the key, in a finished job's metadata, of the span that did the work.
+	processedByKey = repo.ProcessedByKey
+	// shownJobs is how many job ids a span names.
+	shownJobs = 10
+)
+
+// startSend begins the span of jobs that are inserted, if what inserts them is traced.
+func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context, trace.Span) {
+	if len(jobs) == 0 || !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx, trace.SpanFromContext(context.Background())
+	}
+	kind := jobs[0].Args.Kind()
+	return otel.Tracer("github.com/caretaker-go/caretaker/scheduler").Start(ctx, "send "+kind, //nolint:spancheck // InsertJobs ends it
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+			attribute.String("messaging.system", system), attribute.String("messaging.operation.type", "send"),
+			attribute.String("messaging.operation.name", "send"), attribute.String("messaging.destination.name", kind),
+			attribute.Int("messaging.batch.message_count", len(jobs))))
+}
+
+// tellInserted says which of the jobs were inserted.
+func tellInserted(span trace.Span, inserted []*rivertype.JobInsertResult) {
+	if !span.IsRecording() {
+		return
+	}
+	var ids []string
+	for _, r := range inserted[:min(len(inserted), shownJobs)] {
+		ids = append(ids, strconv.FormatInt(r.Job.ID, 10))
+	}
+	span.SetAttributes(attribute.Int("maintenance.jobs_inserted", len(inserted)), attribute.StringSlice("maintenance.job_ids", ids))
+	if len(ids) == 1 {
+		span.SetAttributes(attribute.String("messaging.message.id", ids[0]))
+	}
+}
+
+// recordSpan keeps with a job which span has worked it, so that what it has set off can be traced back to it.
+func recordSpan(ctx context.Context, traceParent string) error {
+	if traceParent == "" {
+		return nil
+	}
+	if err := river.MetadataSet(ctx, processedByKey, traceParent); err != nil {
+		return fmt.Errorf("keep the span of a job: %w", err)
+	}
+	return nil
+}
+

@@ -1,0 +1,330 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// What spans of runs, batches and jobs say (contract.md section 6): what was done, why it stopped, what it queued, so
+// that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
+
+// startRun begins the span of a run. The run outlives its caller, and keeps the caller's trace.
+func (s *Service) startRun(ctx context.Context, w *worker, run Run) (context.Context, trace.Span) {
+	attributes := []attribute.KeyValue{
+		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.run_id", run.ID),
+		attribute.String("maintenance.database", run.Database), attribute.String("maintenance.trigger", run.Trigger),
+		attribute.Bool("maintenance.dry_run", run.DryRun),
+	}
+	if !run.Fire.IsZero() {
+		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
+	}
+	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(attributes...))
+	return traced(ctx, span), span
+}
+
+// tellStarted says on its span under which lease a run has started, and how late that was for its fire.
+func (x *execution) tellStarted() {
+	run := x.snapshot()
+	x.span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
+	if !run.Fire.IsZero() {
+		x.span.SetAttributes(attribute.Float64("maintenance.lateness_seconds", run.StartedAt.Sub(run.Fire).Seconds()))
+	}
+}
+
+// queuedKey is the context's key of the [queued] of a run or a job.
+type queuedKey struct{}
+
+// traced lets what a run or job does in the databases lead back to its span: deletions that triggers note, jobs.
+func traced(ctx context.Context, span trace.Span) context.Context {
+	if !span.IsRecording() {
+		return ctx
+	}
+	return context.WithValue(repo.WithTraceParent(ctx, traceParent(ctx)), queuedKey{}, &queued{})
+}
+
+// queued is what a run or a job has queued, by kind.
+type queued struct {
+	mu              sync.Mutex
+	pending, number map[string]int
+}
+
+// tellQueued says on the span of a context's run or job what it has queued.
+func tellQueued(ctx context.Context, span trace.Span) {
+	q, _ := ctx.Value(queuedKey{}).(*queued)
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var told []string
+	for kind, n := range q.number {
+		told = append(told, fmt.Sprintf("%s: %d", kind, n))
+	}
+	if len(told) > 0 {
+		slices.Sort(told)
+		span.SetAttributes(attribute.StringSlice("maintenance.queued", told))
+	}
+}
+
+// committed counts what was queued in the transaction that has ended, or forgets it.
+func (q *queued) committed(yes bool) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for kind, n := range q.pending {
+		if yes && n > 0 {
+			if q.number == nil {
+				q.number = map[string]int{}
+			}
+			q.number[kind] += n
+		}
+	}
+	q.pending = nil
+}
+
+// countedQueue is a queue that counts for the traces.
+type countedQueue struct{ repo.JobQueue }
+
+// InsertJobs inserts kind by kind, in the order in which the queue itself sorts them.
+func (c countedQueue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Job) (inserted int, err error) {
+	q, _ := ctx.Value(queuedKey{}).(*queued)
+	if q == nil {
+		return c.JobQueue.InsertJobs(ctx, tx, jobs)
+	}
+	byKind := slices.Clone(jobs)
+	slices.SortStableFunc(byKind, func(a, b repo.Job) int { return strings.Compare(a.Args.Kind(), b.Args.Kind()) })
+	for len(byKind) > 0 {
+		kind := byKind[0].Args.Kind()
+		n := slices.IndexFunc(byKind, func(j repo.Job) bool { return j.Args.Kind() != kind })
+		if n < 0 {
+			n = len(byKind)
+		}
+		some, err := c.JobQueue.InsertJobs(ctx, tx, byKind[:n])
+		if inserted += some; err != nil {
+			return inserted, err
+		}
+		q.mu.Lock()
+		if q.pending == nil {
+			q.pending = map[string]int{}
+		}
+		q.pending[kind] += some
+		q.mu.Unlock()
+		byKind = byKind[n:]
+	}
+	return inserted, nil
+}
+
+// batchKey is the context's key of a [batchCounts].
+type batchKey struct{}
+
+// batchCounts are what one batch adds to the counts of its run.
+type batchCounts struct {
+	mu     sync.Mutex
+	counts map[string]int64
+}
+
+func (b *batchCounts) add(key string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts[key] += n
+}
+
+// Batch calls do within a span of a batch.
+func (x *execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
+	ctx, span := x.tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
+	defer span.End()
+	if !span.IsRecording() {
+		return do(ctx)
+	}
+	counts := &batchCounts{counts: map[string]int64{}}
+	err := do(context.WithValue(ctx, batchKey{}, counts))
+	span.SetAttributes(countAttributes(counts.counts)...)
+	if err != nil {
+		noteError(span, err)
+	}
+	return err
+}
+
+// countAttributes are the counts that are not 0.
+func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
+	for key, n := range counts {
+		if n != 0 {
+			out = append(out, attribute.Int64("maintenance.count."+key, n))
+		}
+	}
+	return out
+}
+
+// maxTables is how many tables a span tells of, those with most rows.
+const maxTables = 20
+
+// tell says on its span how a run has ended.
+func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err error) {
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
+		attribute.Bool("maintenance.over_limit", run.OverLimit), attribute.String("maintenance.stopped_because", whyStopped(run)))
+	span.SetAttributes(countAttributes(run.Counts)...)
+	if run.TurboMode {
+		span.SetAttributes(attribute.Bool("maintenance.turbo_mode", true))
+	}
+	if x.leases != nil {
+		span.SetAttributes(attribute.StringSlice("maintenance.databases", x.leases.databases()))
+	}
+	if tables := tableTexts(run.Tables); len(tables) > 0 {
+		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
+	}
+	tellQueued(ctx, span)
+	if run.State == repo.RunFailed {
+		noteError(span, err)
+		span.SetStatus(codes.Error, run.Error)
+	}
+}
+
+// whyStopped is a run's end in words.
+func whyStopped(run *Run) string {
+	switch {
+	case run.State == repo.RunFailed:
+		return run.Error
+	case run.State == repo.RunCancelled:
+		return "it was told to stop: " + run.Reason
+	case run.State == repo.RunSkipped:
+		return "there was nothing it could do: " + run.Reason
+	case run.OverLimit:
+		return run.Reason + "; more is left"
+	}
+	return "all that was due has been looked at"
+}
+
+func tableTexts(tables []repo.TableCount) (out []string) {
+	tables = slices.Clone(tables)
+	slices.SortStableFunc(tables, func(a, b repo.TableCount) int { return int(b.Deleted + b.Updated - a.Deleted - a.Updated) })
+	for i, t := range tables {
+		if i == maxTables {
+			return append(out, fmt.Sprintf("and %d more", len(tables)-i))
+		}
+		out = append(out, fmt.Sprintf("%s: %d deleted, %d updated", t.Table, t.Deleted, t.Updated))
+	}
+	return out
+}
+
+// noteError marks a span as failed, in words fit for clients.
+func noteError(span trace.Span, err error) {
+	text := publicText(err)
+	span.SetAttributes(attribute.String("error.type", errorType(err)))
+	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
+		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
+	}
+	span.AddEvent("exception", trace.WithAttributes(attribute.String("exception.type", errorType(err)), attribute.String("exception.message", text)))
+	span.SetStatus(codes.Error, text)
+}
+
+// errorType is the class of an error: the SQLSTATE where the database has refused a statement.
+func errorType(err error) string {
+	refused, is := errors.AsType[*repo.Error](err)
+	switch {
+	case is && refused.SQLState != "":
+		return refused.SQLState
+	case errors.Is(err, repo.ErrUnreachable):
+		return "unreachable"
+	case errors.Is(err, repo.ErrLeaseLost):
+		return reasonLeaseLost
+	case errors.Is(err, repo.ErrJobLost):
+		return "JOB_LOST"
+	}
+	if failed, is := errors.AsType[*failedError](err); is && failed != nil {
+		return "failed"
+	}
+	if stopped, is := errors.AsType[stopError](err); is {
+		return string(stopped)
+	}
+	return "_OTHER"
+}
+
+// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
+func refusedRun(span trace.Span, err error) {
+	defer span.End()
+	var known *knownRequestError
+	switch reason := skipReason(err); {
+	case reason != "":
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reason),
+			attribute.String("maintenance.stopped_because", err.Error()))
+	case errors.As(err, &known):
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", "REQUEST_KNOWN"),
+			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
+	default:
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
+		noteError(span, err)
+	}
+}
+
+// traceParent is the span of a context in W3C's form, "" if there is none.
+func traceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier.Get("traceparent")
+}
+
+// spanOf is the span that a traceparent names, invalid if that is empty or malformed.
+func spanOf(parent string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// linkTo is a link to the span of a traceparent, none if that is empty or malformed.
+func linkTo(parent string) trace.SpanStartOption {
+	if span := spanOf(parent); span.IsValid() {
+		return trace.WithLinks(trace.Link{SpanContext: span})
+	}
+	return trace.WithLinks()
+}
+
+// How many links a span has at most.
+const maxBatchLinks, maxRunLinks = 16, 64
+
+// link leads from a batch, and from its run in case that batch is left out of the trace, to what has caused the work:
+// spans in W3C's form, each of which is linked once. what says what they are.
+func (x *execution) link(ctx context.Context, what string, parents []string) {
+	batch := trace.SpanFromContext(ctx)
+	if !batch.IsRecording() {
+		return
+	}
+	linked := 0
+	for _, parent := range parents {
+		span := spanOf(parent)
+		if !span.IsValid() || span.SpanID() == x.span.SpanContext().SpanID() {
+			continue
+		}
+		link := trace.Link{SpanContext: span, Attributes: []attribute.KeyValue{attribute.String("maintenance.link", what)}}
+		if linked++; linked <= maxBatchLinks && batch.SpanContext().SpanID() != x.span.SpanContext().SpanID() {
+			batch.AddLink(link)
+		}
+		x.mu.Lock()
+		fresh := !x.linked[parent] && len(x.linked) < maxRunLinks
+		if fresh {
+			if x.linked == nil {
+				x.linked = map[string]bool{}
+			}
+			x.linked[parent] = true
+		}
+		x.mu.Unlock()
+		if fresh {
+			x.span.AddLink(link)
+		}
+	}
+}
