@@ -55,7 +55,7 @@ func (a *app) newInstance(ctx context.Context, c *config.Config) (*instance, err
 func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err error) {
 	o := c.OpenTelemetry
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
-		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger,
+		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
 	})
 	if err != nil {
 		return err

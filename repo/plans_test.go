@@ -47,7 +47,10 @@ ALTER TABLE maintenance.record_failures SET (autovacuum_enabled = off);
 INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
 SELECT 1 + i % 3, i, 'public.p' || i % 4, i % 10000, CASE WHEN i % 10 > 0 THEN now() - i * interval '1 second' END FROM generate_series(1, 100000) i;
 INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
-SELECT 1 + i % 3, i, 1, 1, 'c.p_id -> p', 'P0001' FROM generate_series(1, 20000) i`
+SELECT 1 + i % 3, i, 1, 1, 'c.p_id -> p', 'P0001' FROM generate_series(1, 20000) i;
+ALTER TABLE maintenance.record_traces SET (autovacuum_enabled = off);
+INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
+SELECT 1 + i % 3, i, format('00-%s-%s-01', lpad(i::text, 32, '0'), lpad(i::text, 16, '0')) FROM generate_series(1, 20000) i`
 
 // bigData is a database with the big tables.
 func bigData(t *testing.T) string {

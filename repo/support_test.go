@@ -146,9 +146,9 @@ func (b *bench) wantRefusal(err error, words ...string) {
 }
 
 // exec runs SQL; several statements may be separated by semicolons.
-func (b *bench) exec(sql string) {
+func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.sql.Exec(context.Background(), sql); err != nil {
+	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
 		b.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
@@ -80,13 +83,32 @@ func New(config Config) (*Server, error) {
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing, PermitWithoutStream: true}),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.Not(filters.HealthCheck())))),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.None(filters.HealthCheck(), reflected())))),
 		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
 	)
 	maintenancev1.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
 	healthv1.RegisterHealthServer(s.grpc, s.readiness.health)
 	reflection.Register(s.grpc)
 	return s, nil
+}
+
+// reflected are the calls by which clients learn of the service.
+func reflected() otelgrpc.Filter {
+	return filters.Any(filters.ServiceName(reflectionv1.ServerReflection_ServiceDesc.ServiceName),
+		filters.ServiceName(reflectionv1alpha.ServerReflection_ServiceDesc.ServiceName))
+}
+
+// Polled are the names of the spans of calls that only look, and are made again and again.
+func Polled() (names []string) {
+	for _, method := range []string{
+		maintenancev1.MaintenanceService_GetStatus_FullMethodName, maintenancev1.MaintenanceService_ListLeases_FullMethodName,
+		maintenancev1.MaintenanceService_GetRun_FullMethodName, maintenancev1.MaintenanceService_ListRuns_FullMethodName,
+		maintenancev1.MaintenanceService_WatchRun_FullMethodName, maintenancev1.MaintenanceService_ListJobs_FullMethodName,
+		maintenancev1.MaintenanceService_ListFeatureFlags_FullMethodName,
+	} {
+		names = append(names, strings.TrimPrefix(method, "/"))
+	}
+	return names
 }
 
 // Serve answers calls until Stop. It closes the listener.

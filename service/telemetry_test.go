@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -119,10 +118,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 }
 
 func TestTrace_OfARun(t *testing.T) {
-	spans := tracetest.NewSpanRecorder()
-	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
-	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	spans := tracing(t)
 	e := newDeletedParents(t, 5)
 	s := e.service(oneChild, batches(3, 0))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")

@@ -1,0 +1,178 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
+// provider is the process's.
+func tracing(t *testing.T) *tracetest.SpanRecorder {
+	t.Helper()
+	spans := tracetest.NewSpanRecorder()
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	return spans
+}
+
+// named are the ended spans of a name.
+func named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
+	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
+}
+
+// wantNothingOf fails the test if a word is anywhere in the spans.
+func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string) {
+	t.Helper()
+	for _, s := range spans.Ended() {
+		all := fmt.Sprint(s.Name(), s.Attributes(), s.Events(), s.Status(), s.Links())
+		for _, w := range words {
+			if strings.Contains(all, w) {
+				t.Errorf("%q is in %s", w, all)
+			}
+		}
+	}
+}
+
+func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
+	spans := tracing(t)
+	e := newDeletedParents(t, 8)
+	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 7 })
+	r := run(t, s, "main")
+	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
+		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
+		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
+		"maintenance.tables": `["c: 7 deleted, 0 updated"]`, "maintenance.databases": `["main"]`,
+	})
+	wantAttributes(t, named(spans, "maintenance.batch")[0], map[string]string{"maintenance.count.deleted_rows": "7"})
+	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "DELETE c") })
+	if len(statements) == 0 {
+		t.Fatal("no span of a statement on c")
+	}
+	wantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
+	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
+		if len(named(spans, plumbing)) > 0 {
+			t.Errorf("there are spans %q", plumbing)
+		}
+	}
+	wantNothingOf(t, spans, "$1", "WITH ", "set_config", "db.query.text")
+}
+
+func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
+	spans := tracing(t)
+	e := newDeletedParents(t, 5)
+	e.mine("c", "OLD.p_id = 2", "P0001")
+	r := run(t, e.service(oneChild), "main")
+	wantState(t, r, repo.RunFailed)
+	root := named(spans, "maintenance.run")[0]
+	if root.Status().Description != r.Error || root.Status().Code.String() != "Error" {
+		t.Errorf("status %+v, want %s", root.Status(), r.Error)
+	}
+	failed := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "DELETE c")
+	})
+	if len(failed) == 0 {
+		t.Fatal("no statement failed")
+	}
+	wantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
+	if failed[0].Status().Description != "P0001 raise_exception" {
+		t.Errorf("status %+v", failed[0].Status())
+	}
+	wantNothingOf(t, spans, "secret")
+}
+
+func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
+	spans := tracing(t)
+	e := newDeletedParents(t, 5)
+	e.foreignLease("main", mainLease, "1 hour")
+	fire := minute(25772282)
+	if _, _, err := e.service(oneChild).RunScheduled(t.Context(), cleanupWorker, fire); err != nil {
+		t.Fatal(err)
+	}
+	root := named(spans, "maintenance.run")[0]
+	wantAttributes(t, root, map[string]string{
+		"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "LEASE_HELD", "maintenance.fire_time": fire.UTC().Format("2006-01-02T15:04:05Z"),
+	})
+	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
+		t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
+	}
+}
+
+func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
+	spans := tracing(t)
+	e := newEstate(t, "", "main")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 60);
+		CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 60)`)
+	e.install("p")
+	e.exec("main", `DELETE FROM p WHERE id > 50`)
+	for i := range 40 {
+		e.exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
+		e.exec("main", `DELETE FROM p WHERE id = $1`, i+1)
+	}
+	run(t, e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 5 }), "main")
+	root := named(spans, "maintenance.run")[0]
+	if len(root.Links()) != 20 {
+		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))
+	}
+	linked := 0
+	for _, b := range named(spans, "maintenance.batch") {
+		if len(b.Links()) > 0 {
+			linked++
+			if n := len(b.Links()); n > 3 {
+				t.Errorf("a batch of 5 has %d links", n)
+			}
+		}
+	}
+	if linked != 8 {
+		t.Errorf("%d batches have links, want 8", linked)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
+}
+
+func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
+	spans := tracing(t)
+	g := newGhosts(t)
+	g.user(201, 15)
+	g.user(202, 15)
+	g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, created_at, updated_at, organization_id)
+		SELECT id, NULL, now(), now(), organization_id FROM users WHERE id IN (201, 202)`)
+	s := g.service(g.withQueue)
+	ctx := context.Background()
+	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}); err != nil {
+		t.Fatal(err)
+	}
+	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
+	wantAttributes(t, named(spans, "send delete_placeholder_user")[0], map[string]string{
+		"messaging.system": "river", "messaging.destination.name": "delete_placeholder_user", "messaging.batch.message_count": "2", "maintenance.jobs_inserted": "2",
+	})
+	g.work(s, "delete_placeholder_user")
+	g.work(s, "delete_user")
+	for _, job := range named(spans, "maintenance.job") {
+		if len(job.Links()) != 1 || job.Parent().IsValid() || job.SpanKind().String() != "consumer" {
+			t.Errorf("%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
+		}
+	}
+	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
+	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}); err != nil {
+		t.Fatal(err)
+	}
+	ghost := named(spans, "maintenance.run")[1]
+	if len(ghost.Links()) != 2 {
+		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())
+	}
+	for _, l := range ghost.Links() {
+		if !slices.ContainsFunc(named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
+			t.Errorf("linked to %v, which is no job", l.SpanContext)
+		}
+	}
+}
