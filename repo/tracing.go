@@ -83,7 +83,7 @@ func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsR
 // quietly is a context for otelpgx that makes no span.
 func quietly(ctx context.Context, name string) context.Context {
 	if recording(ctx) {
-		ctx = context.WithValue(ctx, plumbingKey{}, &plumbing{ctx, name, time.Now()})
+		ctx = context.WithValue(ctx, plumbingKey{}, &plumbing{ctx, name, time.Now()}) //nolint:forbidigo // a span's time is the host's
 	}
 	return trace.ContextWithSpan(ctx, noop.Span{})
 }
@@ -91,7 +91,7 @@ func quietly(ctx context.Context, name string) context.Context {
 // settle makes the span of plumbing after all, if it is worth one.
 func (t *tracer) settle(ctx context.Context, err error) {
 	p, _ := ctx.Value(plumbingKey{}).(*plumbing)
-	if p == nil || err == nil && time.Since(p.started) < slowPlumbing {
+	if p == nil || err == nil && time.Since(p.started) < slowPlumbing { //nolint:forbidigo // a span's time is the host's
 		return
 	}
 	_, span := t.late.Start(p.caller, p.name, trace.WithTimestamp(p.started), trace.WithSpanKind(trace.SpanKindClient),

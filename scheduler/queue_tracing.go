@@ -61,4 +61,3 @@ func recordSpan(ctx context.Context, traceParent string) error {
 	}
 	return nil
 }
-

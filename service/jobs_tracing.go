@@ -24,9 +24,9 @@ func (s *Service) startJob(ctx context.Context, r JobRequest) (context.Context, 
 	if !r.QueuedAt.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.job.queued_at", r.QueuedAt.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(r.TraceParent),
+	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...))
-	return traced(ctx, span), span
+	return traced(ctx, span, &queued{job: true}), span //nolint:spancheck // WorkJob ends it
 }
 
 // tellJob says on its span how an attempt has ended.

@@ -30,8 +30,8 @@ func (s *Service) startRun(ctx context.Context, w *worker, run Run) (context.Con
 	if !run.Fire.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(attributes...))
-	return traced(ctx, span), span
+	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(attributes...)) //nolint:spancheck // ends with the run
+	return traced(ctx, span, &queued{}), span                                                                       //nolint:spancheck // ends with the run
 }
 
 // tellStarted says on its span under which lease a run has started, and how late that was for its fire.
@@ -47,17 +47,33 @@ func (x *execution) tellStarted() {
 type queuedKey struct{}
 
 // traced lets what a run or job does in the databases lead back to its span: deletions that triggers note, jobs.
-func traced(ctx context.Context, span trace.Span) context.Context {
+func traced(ctx context.Context, span trace.Span, q *queued) context.Context {
 	if !span.IsRecording() {
 		return ctx
 	}
-	return context.WithValue(repo.WithTraceParent(ctx, traceParent(ctx)), queuedKey{}, &queued{})
+	return context.WithValue(repo.WithTraceParent(ctx, traceParent(ctx)), queuedKey{}, q)
 }
 
 // queued is what a run or a job has queued, by kind.
 type queued struct {
 	mu              sync.Mutex
 	pending, number map[string]int
+	// tx is the last transaction that has inserted some. What a run has pending from another one is lost: every write of a
+	// run is one transaction, which comes again after a deadlock.
+	tx repo.Tx
+	// job: the transactions of a job are not told apart.
+	job bool
+}
+
+// add counts jobs that wait for the end of a transaction.
+func (q *queued) add(tx repo.Tx, kind string, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pending == nil || !q.job && q.tx != tx {
+		q.pending = map[string]int{}
+	}
+	q.tx = tx
+	q.pending[kind] += n
 }
 
 // tellQueued says on the span of a context's run or job what it has queued.
@@ -93,7 +109,7 @@ func (q *queued) committed(yes bool) {
 			q.number[kind] += n
 		}
 	}
-	q.pending = nil
+	q.pending, q.tx = nil, nil
 }
 
 // countedQueue is a queue that counts for the traces.
@@ -117,12 +133,7 @@ func (c countedQueue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Jo
 		if inserted += some; err != nil {
 			return inserted, err
 		}
-		q.mu.Lock()
-		if q.pending == nil {
-			q.pending = map[string]int{}
-		}
-		q.pending[kind] += some
-		q.mu.Unlock()
+		q.add(tx, kind, some)
 		byKind = byKind[n:]
 	}
 	return inserted, nil
@@ -281,14 +292,15 @@ func traceParent(ctx context.Context) string {
 }
 
 // spanOf is the span that a traceparent names, invalid if that is empty or malformed.
-func spanOf(parent string) trace.SpanContext {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+func spanOf(ctx context.Context, parent string) trace.SpanContext {
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 	return trace.SpanContextFromContext(ctx)
 }
 
 // linkTo is a link to the span of a traceparent, none if that is empty or malformed.
-func linkTo(parent string) trace.SpanStartOption {
-	if span := spanOf(parent); span.IsValid() {
+func linkTo(ctx context.Context, parent string) trace.SpanStartOption {
+	if span := spanOf(ctx, parent); span.IsValid() {
 		return trace.WithLinks(trace.Link{SpanContext: span})
 	}
 	return trace.WithLinks()
@@ -306,7 +318,7 @@ func (x *execution) link(ctx context.Context, what string, parents []string) {
 	}
 	linked := 0
 	for _, parent := range parents {
-		span := spanOf(parent)
+		span := spanOf(ctx, parent)
 		if !span.IsValid() || span.SpanID() == x.span.SpanContext().SpanID() {
 			continue
 		}
