@@ -21,6 +21,8 @@ type Database struct {
 	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
 	prepares bool
+	// sessions: statements may be described or prepared in one transaction and used in another.
+	sessions bool
 	// replica is nil if none is configured.
 	replica *replica
 	lag     lagMeter
@@ -67,7 +69,9 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	return &Database{Name: name, pool: pool, prepares: config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}, nil
+	mode := config.ConnConfig.DefaultQueryExecMode
+	prepares := mode == pgx.QueryExecModeCacheStatement
+	return &Database{Name: name, pool: pool, prepares: prepares, sessions: prepares || mode == pgx.QueryExecModeDescribeExec}, nil
 }
 
 // Close waits for the statements in flight and closes the connections.

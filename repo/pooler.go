@@ -23,7 +23,7 @@ const backendSQL = `SELECT pg_backend_pid()`
 // does not forbid them. A pooler gives its clients numbers of its own instead of those of the server's processes. One in
 // session mode does no harm.
 func (d *Database) CheckPooler(ctx context.Context) error {
-	if !d.prepares {
+	if !d.sessions {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)

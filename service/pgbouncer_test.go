@@ -82,7 +82,8 @@ func TestPgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 
 func TestPgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 3, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})})
+	// One connection has the lock, the other one does the work.
+	e, _ := pooled(t, 2, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})})
 	d, ctx := e.open[0], t.Context()
 	for _, want := range []bool{true, false} {
 		applied, err := d.Migrate(ctx)
@@ -281,6 +282,67 @@ func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 		}
 		return true
 	})
+}
+
+func TestPgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.T) {
+	t.Parallel()
+	for mode, fits := range map[string]bool{"simple_protocol": true, "cache_describe": true, "exec": true, "describe_exec": false, "cache_statement": false} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			e, p := pooled(t, 2, nil)
+			url := databases.Clone(t, migrated("main"))
+			e.addThrough("main", url, p.PlainURL(databaseOf(url))+"&default_query_exec_mode="+mode)
+			if err := e.open[0].CheckPooler(t.Context()); err != nil == fits {
+				t.Fatalf("at the start: %v", err)
+			}
+			if !fits {
+				return
+			}
+			m := &mirrored{estate: e, log: &lockedBuffer{}}
+			m.candidates()
+			s := m.service()
+			for _, worker := range []string{tokenWorker, placeholderWorker, groupWorker, ghostWorker} {
+				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantState(t, r, repo.RunSucceeded)
+			}
+			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {
+				e.work(s, kind)
+			}
+			e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
+		})
+	}
+}
+
+func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	e, p := pooled(t, 2, nil)
+	url := databases.Clone(t, migrated("main"))
+	e.addThrough("main", url, p.URL(databaseOf(url)))
+	e.exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+databaseOf(url)+` SET search_path = elsewhere, public`)
+	for parameter, refused := range map[string]bool{"search_path=public": true, "statement_timeout=5s": true, "application_name=x": false, "timezone=UTC": false} {
+		d, err := repo.Open(t.Context(), "main", p.URL(databaseOf(url))+"&"+parameter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.Ping(t.Context())
+		d.Close()
+		name, _, _ := strings.Cut(parameter, "=")
+		if refused != (err != nil && strings.Contains(err.Error(), name)) {
+			t.Errorf("%s: %v", parameter, err)
+		}
+	}
+	// What the database or the role has is there, on whichever connection.
+	other, err := repo.Open(t.Context(), "main", p.URL(databaseOf(url)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if q, err := other.Queue(t.Context()); err != nil || q.Schema != "elsewhere" {
+		t.Errorf("schema %q, %v", q.Schema, err)
+	}
 }
 
 // TestPgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave

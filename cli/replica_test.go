@@ -1,0 +1,51 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
+	sql := prepared(t)
+	for url, words := range map[string][]string{
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica cannot be read, the primary is until it can", "unreachable"},
+		"host=x port=many":                   {"replica not used, the primary is read", "databases.main.replica_url"},
+		sql.Config().ConnString():            {"replica cannot be read", "it is no standby"},
+		databases.Cluster(t).URL("postgres"): {"replica cannot be read", "it is no standby"},
+	} {
+		t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
+		r := serving(t)
+		r.want(t, 0, "status", worker)
+		r.stop()
+		if code := <-r.exit; code != 0 {
+			t.Errorf("exit %d: %s", code, &r.log)
+		}
+		for _, w := range words {
+			if !strings.Contains(r.log.String(), w) {
+				t.Errorf("%s: no %q in %s", url, w, &r.log)
+			}
+		}
+	}
+}
+
+func TestServe_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
+	sql := prepared(t)
+	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for url, warns := range map[string]bool{p.URL(sql.Config().Database): false, p.PlainURL(sql.Config().Database): true} {
+		t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+		r := serving(t)
+		r.stop()
+		<-r.exit
+		if got := strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"); got != warns {
+			t.Errorf("%s: warned %t: %s", url, got, &r.log)
+		}
+	}
+}
