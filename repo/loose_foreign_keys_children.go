@@ -12,6 +12,7 @@ import (
 type Child struct {
 	Key      LooseForeignKey
 	Database *Database
+	schema   string
 	table    string
 	types    columnTypes
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone gets along with
@@ -55,7 +56,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if schema, here := schemas[key.Table]; here {
-			children[i] = &Child{Key: key, Database: d, table: quote(schema, key.Table), types: types, lock: "FOR UPDATE SKIP LOCKED"}
+			children[i] = &Child{Key: key, Database: d, schema: schema, table: quote(schema, key.Table), types: types, lock: "FOR UPDATE SKIP LOCKED"}
 			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
 				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
 			}
@@ -63,6 +64,9 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	}
 	return children, nil
 }
+
+// Table is the child table.
+func (c *Child) Table() Table { return Table{c.schema, c.Key.Table} }
 
 func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	for _, k := range keys {

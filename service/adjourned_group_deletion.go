@@ -61,6 +61,7 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 		catchUp:    true,
 		missing:    k.missing,
 		maxRuntime: untimed,
+		untimed:    true,
 		work:       k.work,
 		backlog:    k.backlog,
 		actions: map[string]string{

@@ -70,7 +70,7 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: lockWriter(lock),
+		catalog: catalog, sizes: s.sizes, write: s.sparing(j, lockWriter(lock)),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

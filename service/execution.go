@@ -29,6 +29,7 @@ type execution struct {
 	span    trace.Span
 	leases  *leaseSet
 	reader  *repo.Reader
+	loads   *loads
 	started time.Time
 	cancel  context.CancelCauseFunc
 	// begun closes when the lease is taken, done when the run has ended or was refused.
@@ -41,17 +42,23 @@ type execution struct {
 	linked map[string]bool
 	// refused is why the run could not start.
 	refused error
+
+	throttle throttle
 }
 
-// stopError is why somebody wants a run to stop after the statement in flight. It is then CANCELLED.
-type stopError string
+// stopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
+// sake, SUCCEEDED and over_limit.
+type stopError struct {
+	reason string
+	early  bool
+}
 
-func (r stopError) Error() string { return string(r) }
+func (r stopError) Error() string { return r.reason }
 
-const (
-	errCancelled stopError = "CANCELLED"
-	errShutdown  stopError = "SHUTDOWN"
-	errPaused    stopError = "PAUSED"
+var (
+	errCancelled = stopError{reason: "CANCELLED"}
+	errShutdown  = stopError{reason: "SHUTDOWN"}
+	errPaused    = stopError{reason: "PAUSED"}
 )
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
@@ -80,6 +87,7 @@ func (x *execution) halt(why error) {
 	defer x.mu.Unlock()
 	if x.stop == nil {
 		x.stop = why
+		close(x.throttle.halted)
 	}
 }
 
@@ -95,7 +103,12 @@ func (x *execution) refuse(why error) {
 // Write calls do with the fence under which to write in a database and with limits that end before the lease. A run
 // that has been stopped writes no more.
 func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
-	if err := x.Stopped(); err != nil {
+	return x.WriteTable(ctx, d, repo.Table{}, limits, do)
+}
+
+// WriteTable is Write for the rows of a table of the application.
+func (x *execution) WriteTable(ctx context.Context, d *repo.Database, t repo.Table, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
+	if err := x.spare(ctx, d, t); err != nil {
 		return err
 	}
 	defer x.reader.Wrote(d)

@@ -8,12 +8,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// A job is held while all workers are paused, or the worker whose destroying it does. It waits in the queue, without
-// using up an attempt; one at work ends its slice after the statement in flight.
+// A job is held while all workers are paused, or the worker whose destroying it does, or while main is over a limit of its
+// load. It waits in the queue, without using up an attempt; one at work ends its slice after the statement in flight.
 
-// holdPause is how long a job is put back by a pause: so much later it may be worked after ResumeWorker. Below 5 s the
-// queue needs no help to find it again.
-const holdPause = 4 * time.Second
+const (
+	// holdPause is how long a job is put back by a pause: so much later it may be worked after ResumeWorker. Below 5 s the
+	// queue needs no help to find it again.
+	holdPause = 4 * time.Second
+	// holdLoad is how long a job is put back by the load.
+	holdLoad = 10 * time.Second
+)
 
 // hold is why a job is not worked now, and when to look again.
 type hold struct {
@@ -29,7 +33,25 @@ func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
 	if pauseFor(s.owner(j.JobRequest), s.pauses.get(ctx)) != nil {
 		return &hold{reasonPaused, holdPause}
 	}
+	return s.loadHold(ctx, s.main, repo.Table{})
+}
+
+func (s *Service) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
+	if e := s.loads.worst(ctx, d, t); e != nil {
+		return &hold{reasonThrottled + ": " + e.String(), holdLoad}
+	}
 	return nil
+}
+
+// sparing is a writer of a job that ends the slice rather than change a table that is over a limit of its load.
+func (s *Service) sparing(j *jobExecution, write writer) writer {
+	return func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+		if h := s.loadHold(ctx, d, t); h != nil {
+			j.hold = h
+			return errSliceOver
+		}
+		return write(ctx, d, t, l, do)
+	}
 }
 
 // owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to

@@ -66,11 +66,11 @@ func (l *failures) err() error {
 	return &failedError{strings.Join(texts, "; ")}
 }
 
-// with adds the failures so far to an error that ended the run. A stop or a lost lease stays what it is.
+// with adds the failures so far to an error that ended the run. A run that was cancelled or lost its lease stays so.
 func (l *failures) with(err error) error {
-	_, stopped := errors.AsType[stopError](err)
+	stopped, is := errors.AsType[stopError](err)
 	failed := l.err()
-	if failed == nil || stopped || errors.Is(err, repo.ErrLeaseLost) {
+	if failed == nil || is && !stopped.early || errors.Is(err, repo.ErrLeaseLost) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", &failedError{failed.Error() + "; " + publicText(err)}, err)

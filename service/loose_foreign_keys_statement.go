@@ -127,7 +127,7 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 	p := repo.Purge{Keys: numbers(keys), Cap: r.cap}
 	began := time.Now()
 	child := a.step.child
-	err = a.x.Write(ctx, child.Database, a.limits(m, r.cap, len(keys)), func(f repo.Fence, l repo.Limits) (err error) {
+	err = a.x.WriteTable(ctx, child.Database, child.Table(), a.limits(m, r.cap, len(keys)), func(f repo.Fence, l repo.Limits) (err error) {
 		p.Fence, p.Limits = f, l
 		if m == everything {
 			records := a.removable(keys)

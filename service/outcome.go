@@ -29,8 +29,14 @@ func conclude(run *Run, workErr error) {
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
 		run.State, run.Reason = repo.RunSkipped, skipped.reason
+	case errors.As(workErr, &stopped) && stopped.early:
+		run.State, run.OverLimit = repo.RunSucceeded, true
+		if run.Reason == reasonContinuation {
+			run.Reason = ""
+		}
+		run.Reason = strings.TrimSuffix(stopped.reason+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped):
-		run.State, run.Reason = repo.RunCancelled, string(stopped)
+		run.State, run.Reason = repo.RunCancelled, stopped.reason
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, publicText(workErr)
 	default:
@@ -55,7 +61,7 @@ func publicText(err error) string {
 	case errors.Is(err, repo.ErrLeaseLost):
 		return repo.ErrLeaseLost.Error()
 	case errors.As(err, &stopped):
-		return strings.ToLower(string(stopped))
+		return strings.ToLower(stopped.reason)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "stopped before its end"
 	}

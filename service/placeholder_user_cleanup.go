@@ -68,6 +68,7 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 		catchUp:    true,
 		missing:    p.missing,
 		maxRuntime: untimed,
+		untimed:    true,
 		work:       p.work,
 		backlog:    p.backlog,
 		actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},

@@ -29,7 +29,7 @@ func (w *sweeper) take(ctx context.Context, rows repo.Rows, columns []repo.Colum
 		}
 		var values [][]string
 		var took time.Duration
-		err := w.write(ctx, rows.Database, limits, func(g repo.Guard, l repo.Limits) (err error) {
+		err := w.write(ctx, rows.Database, rows.Table, limits, func(g repo.Guard, l repo.Limits) (err error) {
 			b.Guard, b.Limits = g, l
 			began := time.Now()
 			values, err = rows.Take(ctx, columns, t.aside, b)

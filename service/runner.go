@@ -116,6 +116,7 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	ctx, span := s.startRun(ctx, w, run)
 	x := &execution{
 		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
+		loads: s.loads, throttle: throttle{halted: make(chan struct{})},
 		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
 	}
 	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
@@ -241,6 +242,9 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
 		"duration_seconds", duration.Seconds(), "tables", run.Tables,
+	}
+	if _, rested := x.throttle.state(); rested > 0 {
+		attrs = append(attrs, "rested_seconds", rested.Seconds())
 	}
 	for key, n := range run.Counts {
 		attrs = append(attrs, key, n)

@@ -42,6 +42,8 @@ type Config struct {
 	Queue repo.JobQueue
 	// HistoryKeep is how long runs and fires are kept; 0: 30 days.
 	HistoryKeep time.Duration
+	// Load says when runs and jobs spare the databases.
+	Load LoadConfig
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 	// LooseForeignKeysCleanup configures that worker.
@@ -129,6 +131,7 @@ type Service struct {
 	// owners say, by kind, with the pause of which worker a job waits.
 	owners   map[string]func(json.RawMessage) string
 	pauses   *recentPauses
+	loads    *loads
 	queue    repo.JobQueue
 	backlogs *backlogs
 	noticed  noticed
@@ -175,7 +178,11 @@ func New(c Config) (*Service, error) {
 	if s.logger == nil {
 		s.logger = slog.Default()
 	}
-	var err error
+	err := c.Load.validate()
+	if err != nil {
+		return nil, err
+	}
+	s.loads = newLoads(c.Load, s.logger)
 	if s.metrics, err = newMetrics(); err != nil {
 		return nil, err
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// writer calls do with what a write transaction in a database must check and may take: the fence of a run
+// writer calls do with what a write transaction on a table of a database must check and may take: the fence of a run
 // ([execution.guarded]), the advisory lock of a job ([lockWriter]).
-type writer func(ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
+type writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
 
 // guarded is the writer of a run.
-func (x *execution) guarded(ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-	return x.Write(ctx, d, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
+func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
 }
 
 // lockWriter is the writer of a job of which no two transactions may overlap, whatever process they are of.
 func lockWriter(key int64) writer {
-	return func(_ context.Context, _ *repo.Database, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 		return do(repo.AdvisoryLock(key), l)
 	}
 }
@@ -150,7 +150,7 @@ func (s *sweep) limits(rows int64) repo.Limits {
 
 // statement changes a batch and accounts for it. b keeps the limits it had.
 func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResult, took time.Duration, err error) {
-	err = s.write(ctx, s.rows.Database, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
+	err = s.write(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
 		b.Guard, b.Limits = g, l
 		began := time.Now()
 		r, err = s.rows.Sweep(ctx, s.change, *b)

@@ -25,6 +25,8 @@ type worker struct {
 	missing func(ctx context.Context) (string, error)
 	// maxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
 	maxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
+	// untimed workers have no limit of their own: the one that maxRuntime names is that of the lease.
+	untimed bool
 	// work does one run, or counts what it would do if x.DryRun. Its error ends the run as failed; see outcome.
 	work func(ctx context.Context, x *execution) error
 	// backlog counts what waits in a database, and may add a remark for condition_detail.

@@ -1,0 +1,134 @@
+package service
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// A run that writes looks at the load before each statement. Over a limit it rests between them, the longer the further
+// over; while it is far over, it writes nothing. If that lasts it ends: SUCCEEDED, over_limit, and the reason says which
+// limit. A limit is counted from the start of the run, so that each run has its chance.
+
+const (
+	// reasonThrottled begins the reason of a run that the load has ended, reasonQueueFull that of one that found the ghost
+	// queue full.
+	reasonThrottled = "THROTTLED"
+	reasonQueueFull = "QUEUE_FULL"
+	// minRest and maxRest bound the rest before a statement.
+	minRest, maxRest = 100 * time.Millisecond, 2 * time.Second
+	// restStep is how long a run rests before it looks again.
+	restStep = 500 * time.Millisecond
+	// farPatience is the part of the patience that a run has with a load far over a limit.
+	farPatience = 4
+)
+
+// throttle is how far the load slows a run down.
+type throttle struct {
+	// halted closes when the run is to stop.
+	halted chan struct{}
+
+	mu sync.Mutex
+	// rested is all the time that the run has rested; released is when a statement was last let go.
+	rested   time.Duration
+	released time.Time
+	// excess is why the run rests, or has rested before its last statement; nil: it does not.
+	excess *excess
+}
+
+// spare rests as the load of a database, and of the table that is to be changed, wants it. Its error is why the run stops.
+func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Table) error {
+	worked, rested := x.throttle.worked(), time.Duration(0)
+	for {
+		if err := x.Stopped(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e := x.loads.worst(ctx, d, table)
+		switch {
+		case e == nil:
+			return x.throttle.release(nil)
+		case x.tired(e):
+			x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
+			x.halt(stopError{reason: reasonThrottled + ": " + e.String(), early: true})
+			return x.Stopped()
+		}
+		rest := restStep
+		if e.far.IsZero() {
+			rest = min(restOf(worked, e.ratio)-rested, restStep)
+		}
+		if !x.worker.untimed {
+			rest = min(rest, x.Left())
+		}
+		if rest <= 0 {
+			return x.throttle.release(e)
+		}
+		rested += x.throttle.rest(ctx, e, rest)
+	}
+}
+
+// restOf is how long to rest after some work: that long times the ratio.
+func restOf(worked time.Duration, ratio float64) time.Duration {
+	return min(max(time.Duration(float64(worked)*ratio), minRest), maxRest)
+}
+
+// tired says that an excess lasts too long for this run.
+func (x *execution) tired(e *excess) bool {
+	lasts := func(began time.Time) time.Duration {
+		if began.Before(x.started) {
+			began = x.started
+		}
+		return time.Since(began)
+	}
+	patience := x.loads.config.Patience
+	return lasts(e.began) >= patience || !e.far.IsZero() && lasts(e.far) >= patience/farPatience
+}
+
+// worked is the time since a statement was last let go.
+func (t *throttle) worked() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.released.IsZero() {
+		return 0
+	}
+	return time.Since(t.released)
+}
+
+// release lets a statement go.
+func (t *throttle) release(e *excess) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released, t.excess = time.Now(), e
+	return nil
+}
+
+// rest rests until the time is over or the run is to stop, and returns for how long.
+func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested time.Duration) {
+	began := time.Now()
+	t.mu.Lock()
+	t.excess = e
+	t.mu.Unlock()
+	timer := time.NewTimer(wanted)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.halted:
+	case <-ctx.Done():
+	}
+	rested = time.Since(began)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rested += rested
+	return rested
+}
+
+// state is what slows the run down at present, nil if nothing does, and for how long it has rested in all.
+func (t *throttle) state() (*excess, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.excess, t.rested
+}
