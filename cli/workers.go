@@ -26,7 +26,12 @@ func workers(c *config.Config) (out service.Config, err error) {
 	tokens := c.InactiveTokenDeletion
 	out.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{
 		WorkerConfig: workerConfig(tokens.Worker), BatchSize: tokens.BatchSize,
-		MaxRuntime: tokens.MaxRuntime, ContinueAfter: tokens.ContinueAfter,
+		MaxRuntime: tokens.MaxRuntime, ContinueAfter: tokens.ContinueAfter, MaxQueued: tokens.MaxQueued,
+	}
+	load := c.Load
+	out.Load = service.LoadConfig{
+		MaxReplicaLag: load.MaxReplicaLag, IgnoredReplicas: load.IgnoredReplicas, MaxWALRate: load.MaxWALRate,
+		MaxArchiveBacklog: load.MaxWALArchiveBacklog, MaxLockWait: load.MaxLockWait, MaxAutovacuum: load.MaxAutovacuum, Patience: load.Patience,
 	}
 	return out, nil
 }

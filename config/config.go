@@ -35,6 +35,7 @@ type Config struct {
 	SchedulerEnabled bool
 	// JobsEnabled lets deferred jobs be worked here; they are queued in any case.
 	JobsEnabled             bool
+	Load                    LoadLimits
 	LooseForeignKeysCleanup LooseForeignKeysCleanup
 	GhostUserMigration      GhostUserMigration
 	AdjournedGroupDeletion  AdjournedGroupDeletion
@@ -58,6 +59,15 @@ type Auth struct{ Token, TokenFile string }
 
 // Database is where a configured database is.
 type Database struct{ Name, URL, ReplicaURL string }
+
+// LoadLimits say from where on a database counts as loaded; 0 is off.
+type LoadLimits struct {
+	MaxReplicaLag   time.Duration
+	IgnoredReplicas []string
+	// MaxWALRate is in bytes a second, MaxWALArchiveBacklog in bytes.
+	MaxWALRate, MaxWALArchiveBacklog     int64
+	MaxLockWait, MaxAutovacuum, Patience time.Duration
+}
 
 // Worker is what every worker has.
 type Worker struct {
@@ -103,6 +113,8 @@ type InactiveTokenDeletion struct {
 	Worker
 	BatchSize                 int
 	MaxRuntime, ContinueAfter time.Duration
+	// MaxQueued is how many users may wait for their deletion; 0: no limit.
+	MaxQueued int
 }
 
 // DatabaseNames are the databases there can be, in the order of the rotation.

@@ -30,11 +30,12 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		HistoryKeep:             720 * time.Hour,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
+		Load:                    LoadLimits{MaxReplicaLag: 30 * time.Second, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
 		GhostUserMigration:      GhostUserMigration{Worker: Worker{Enabled: true}},
 		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
 		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
-		InactiveTokenDeletion:   InactiveTokenDeletion{Worker: Worker{Enabled: true}},
+		InactiveTokenDeletion:   InactiveTokenDeletion{Worker: Worker{Enabled: true}, MaxQueued: 100_000},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -58,6 +59,14 @@ databases:
   sec: {url: "postgres://sec"}
   main: {url: "postgres://main", replica_url: "postgres://replica"}
   ci:
+load:
+  max_replica_lag: 1m
+  ignored_replicas: "delayed, far away,"
+  max_wal_rate: 64MB
+  max_wal_archive_backlog: 0
+  max_lock_wait: 0s
+  max_autovacuum: 2h
+  patience: 17s
 workers:
   loose_foreign_keys_cleanup:
     schedule: "*/5 * * * *"
@@ -84,6 +93,7 @@ workers:
     batch_size: 10
     max_runtime: 11s
     continue_after: 12s
+    max_queued: 16
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +103,10 @@ workers:
 		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
 		Databases: []Database{
 			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
+		},
+		Load: LoadLimits{
+			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20, MaxAutovacuum: 2 * time.Hour,
+			Patience: 17 * time.Second,
 		},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
 			Worker: Worker{Schedule: "*/5 * * * *", CatchUp: new(true)}, Definitions: "d.yml",
@@ -107,6 +121,7 @@ workers:
 		},
 		InactiveTokenDeletion: InactiveTokenDeletion{
 			Worker: Worker{Schedule: "0 1 * * *", Enabled: true}, BatchSize: 10, MaxRuntime: 11 * time.Second, ContinueAfter: 12 * time.Second,
+			MaxQueued: 16,
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -145,6 +160,27 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"log: {level: loud}":            `log.level: "loud" is none of debug, info, warn, error`,
 		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":                                   `c.yml:2: listen: given twice`,
 		"a: b\n---\nc: d":                                                            `c.yml: more than one YAML document`,
+		"worker:\n  x: 1":                                      `c.yml:1: worker: unknown key, did you mean workers?`,
+		"databases:\n  other: {url: x}":                        `c.yml:2: databases.other: unknown key`,
+		"load: {max_wal_rate: fast}":                           `load.max_wal_rate: "fast" is not a size such as 64MB or 4GB`,
+		"load: {max_wal_rate: -1}":                             `load.max_wal_rate: -1 is negative: 0 is off`,
+		"load: {max_wal_rate: 9000000TB}":                      `load.max_wal_rate: 9000000TB is too large`,
+		"load: {max_lock_wait: -1s}":                           `load.max_lock_wait: -1s is too short`,
+		"load: {patience: 0s}":                                 `load.patience: 0s is too short`,
+		"workers: {inactive_token_deletion: {max_queued: -1}}": `max_queued: -1 is too small`,
+		"jobs: {enabled: 1}":                                   `jobs.enabled: "1" is not true or false`,
+		"job: {enabled: true}":                                 `c.yml:1: job: unknown key`,
+		"listen: 8080":                                         `c.yml:1: listen: must be text: put it in quotes`,
+		"listen: nowhere":                                      `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
+		"listen: h:99999":                                      `"h:99999" is not an address`,
+		"scheduler: {enabled: 1}":                              `scheduler.enabled: "1" is not true or false`,
+		"scheduler: on":                                        `c.yml:1: scheduler: must be a mapping`,
+		"- a":                                                  `c.yml:1: the configuration: must be a mapping`,
+		"listen:":                                              `c.yml:1: listen: has no value`,
+		"listen: {a: b}":                                       `c.yml:1: listen: must be text`,
+		"log: {level: loud}":                                   `log.level: "loud" is none of debug, info, warn, error`,
+		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":             `c.yml:2: listen: given twice`,
+		"a: b\n---\nc: d":                                      `c.yml: more than one YAML document`,
 		"workers: {loose_foreign_keys_cleanup: {max_deletes: 0}}":                    `max_deletes: 0 is too small: at least 1`,
 		"workers: {loose_foreign_keys_cleanup: {max_deletes: 99999999999999999999}}": `max_deletes: "99999999999999999999" is not a whole number`,
 		"workers: {loose_foreign_keys_cleanup: {max_updates: 1.5}}":                  `max_updates: "1.5" is not a whole number`,
@@ -239,5 +275,24 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		if got := openTelemetry([]string{environ}); got != want {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)
 		}
+	}
+}
+
+func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "0MB": 0, "1000": 1000, "1000B": 1000, "8 kB": 8 << 10, "8KB": 8 << 10, "64MB": 64 << 20, "4gb": 4 << 30, "1TB": 1 << 40,
+	} {
+		got, err := load("", []string{mainURL, "CARETAKER_LOAD_MAX_WAL_RATE=" + text})
+		if err != nil || got.Load.MaxWALRate != want {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+}
+
+func TestLoad_LimitsOfTheLoadCanBeSwitchedOff(t *testing.T) {
+	got, err := load("", []string{mainURL, "CARETAKER_LOAD_MAX_REPLICA_LAG=0", "CARETAKER_LOAD_MAX_LOCK_WAIT=0s", "CARETAKER_LOAD_MAX_WAL_ARCHIVE_BACKLOG=0",
+		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_MAX_QUEUED=0"})
+	if err != nil || !reflect.DeepEqual(got.Load, LoadLimits{Patience: 20 * time.Second}) || got.InactiveTokenDeletion.MaxQueued != 0 {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }

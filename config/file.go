@@ -99,10 +99,11 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 }
 
 // scalar takes a value whose YAML type is the key's. Durations are text, so that 30 is not taken for seconds or for
-// nanoseconds.
+// nanoseconds; 0 is 0. Sizes may be numbers of bytes.
 func (r *reader) scalar(k key, node *yaml.Node) {
 	node = resolved(node)
-	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str"}
+	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str", size: "!!str"}
+	number := node.Tag == "!!int" && (k.kind == size || k.kind == duration && node.Value == "0")
 	switch {
 	case node.Kind != yaml.ScalarNode:
 		r.mistake(node, k.path, fmt.Errorf("must be %s", k.kind))
@@ -110,7 +111,7 @@ func (r *reader) scalar(k key, node *yaml.Node) {
 		r.mistake(node, k.path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
 	case node.Tag != tags[k.kind] && k.kind == text:
 		r.mistake(node, k.path, errors.New("must be text: put it in quotes"))
-	case node.Tag != tags[k.kind]:
+	case node.Tag != tags[k.kind] && !number:
 		r.mistake(node, k.path, wrong(node.Value, k.kind))
 	default:
 		r.values[k.path] = value{node.Value, r.where(node, k.path)}

@@ -18,6 +18,7 @@ const (
 	boolean  kind = "true or false"
 	integer  kind = "a whole number"
 	duration kind = "a duration such as 30s or 2m"
+	size     kind = "a size such as 64MB or 4GB"
 )
 
 // key is one configuration key.
@@ -61,6 +62,7 @@ func (c *Config) keys() []key {
 			key{"databases." + d.Name + ".url", text, "", verbatim(&d.URL)},
 			key{"databases." + d.Name + ".replica_url", text, "", verbatim(&d.ReplicaURL)})
 	}
+	keys = append(keys, c.Load.keys("load.")...)
 	keys = append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
 	keys = append(keys, c.GhostUserMigration.keys("workers.ghost_user_migration.")...)
 	keys = append(keys, c.AdjournedGroupDeletion.keys("workers.adjourned_group_deletion.")...)
@@ -109,7 +111,8 @@ func (w *InactiveTokenDeletion) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
 		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
 		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)},
-		key{prefix + "continue_after", duration, "", positiveDuration(&w.ContinueAfter)})
+		key{prefix + "continue_after", duration, "", positiveDuration(&w.ContinueAfter)},
+		key{prefix + "max_queued", integer, "100000", orOff(&w.MaxQueued, "0", positive(&w.MaxQueued))})
 }
 
 func verbatim(to *string) func(string) error {

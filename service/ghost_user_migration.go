@@ -119,6 +119,9 @@ func (g *ghostMigration) work(ctx context.Context, x *execution) error {
 	}
 	more := len(due) > g.config.Limit
 	if err := r.all(ctx, due[:min(len(due), g.config.Limit)]); err != nil {
+		if endsEarly(err) {
+			r.conclude()
+		}
 		return err
 	}
 	if more && r.stopped == "" {

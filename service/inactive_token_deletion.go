@@ -17,6 +17,8 @@ type InactiveTokenDeletionConfig struct {
 	MaxRuntime time.Duration
 	// ContinueAfter is when a run that took longer is gone on with; 0: 120 s.
 	ContinueAfter time.Duration
+	// MaxQueued is how many users may wait for their deletion, whoever has queued them; 0: no limit.
+	MaxQueued int
 }
 
 // inactiveTokens is the worker inactive_token_deletion (design document 33, inactive_token_deletion.md): it finds the
@@ -30,6 +32,8 @@ type InactiveTokenDeletionConfig struct {
 //  1. The setting N is read. Null switches the worker off and drops an unfinished pass; an invalid one fails the run.
 //  2. An unfinished pass is gone on with, else one is opened: T is the start of the run, C is N times 24 hours earlier.
 //  3. The next batch_size bots above the cursor are judged in one query.
+//     If max_queued users wait for their deletion the run ends, with the continuation of 5; where there is room for some,
+//     the range is smaller.
 //  4. The jobs delete_user of those that are inactive, the cursor behind the range and the totals are one transaction.
 //  5. No bot has a higher id: the pass is finished. Else, with max_runtime over, the transaction has queued the job
 //     continue_inactive_token_deletion, due continue_after later, and the run ends. Else back to 3.
@@ -51,8 +55,8 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 	setDefault(&config.BatchSize, 1000)
 	setDefault(&config.MaxRuntime, 180*time.Second)
 	setDefault(&config.ContinueAfter, 120*time.Second)
-	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 {
-		return nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime and continue_after must not be negative")
+	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 || config.MaxQueued < 0 {
+		return nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime, continue_after and max_queued must not be negative")
 	}
 	k := &inactiveTokens{config: config, service: s, schema: &userSchema{service: s}}
 	s.jobs[repo.ContinueInactiveTokenDeletion{}.Kind()] = k.continuePass

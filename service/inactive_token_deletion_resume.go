@@ -36,6 +36,9 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 		// Nothing starts by itself here; another process, or this one switched on again, goes on.
 		return wait, nil
 	}
+	if full, err := k.full(ctx); err != nil || full {
+		return JobResult{Snooze: continuationPatience, Reason: reasonQueueFull, Attributes: result.Attributes}, err
+	}
 	run, err := k.service.resume(ctx, k.worker)
 	if mustWait(err) {
 		return wait, nil
@@ -75,16 +78,16 @@ func mustWait(err error) bool {
 	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
 }
 
-// ResumeRuns starts a run of each worker whose last one died, its lease expired, and left work that must not wait for
-// the schedule. The scheduler calls it every half a minute.
+// ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early to spare the database, and
+// left work that must not wait for the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
 	var errs []error
 	for _, w := range s.workers {
-		if w.abandoned == nil || w.config.Disabled {
+		if w.config.Disabled {
 			continue
 		}
-		abandoned, err := w.abandoned(ctx)
-		if err == nil && abandoned {
+		unfinished, err := s.unfinished(ctx, w)
+		if err == nil && unfinished {
 			_, err = s.resume(ctx, w)
 		}
 		if !mustWait(err) {

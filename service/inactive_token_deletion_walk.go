@@ -18,6 +18,9 @@ type tokenWalk struct {
 	pass     repo.TokenPass
 	// limit is the size of the next range: batch_size, or less after one that took too long. failures in a row.
 	limit, failures int
+	// room is what was left in front of the ghost migration, scheduled how many deletions this run has scheduled.
+	room      room
+	scheduled int
 	// admins are the admin bots of organizations that have been looked up, nil where there is none.
 	admins map[int64]*int64
 }
@@ -61,16 +64,19 @@ func (w *tokenWalk) forgive(ctx context.Context, err error) error {
 
 // step works one range, and says whether it was the run's last.
 func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
-	r, err := w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, w.pass.Cursor, w.limit, tokenLimits())
+	r, full, err := w.next(ctx)
 	if err != nil {
 		return false, err
+	}
+	if full {
+		return true, w.stop(ctx)
 	}
 	over := w.x.Left() <= 0
 	scheduled, err := w.settle(ctx, r, over && r.More)
 	if err != nil {
 		return false, err
 	}
-	w.pass.Cursor = r.Last
+	w.pass.Cursor, w.room.left, w.scheduled = r.Last, w.room.left-scheduled, w.scheduled+scheduled
 	w.x.Count(ctx, "examined_users", int64(r.Examined))
 	w.x.Count(ctx, "scheduled_jobs", int64(scheduled))
 	w.x.Log.InfoContext(ctx, "range done", "cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)

@@ -25,9 +25,6 @@ type hold struct {
 	snooze time.Duration
 }
 
-// reasonPaused is the reason, in the log, of jobs that a pause holds.
-const reasonPaused = "WORKER_PAUSED"
-
 // hold of a job, nil if nothing speaks against working it.
 func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
 	if pauseFor(s.owner(j.JobRequest), s.pauses.get(ctx)) != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -113,4 +114,36 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 			g.wantRows(map[string]int{"projects": 0, "maintenance.group_removals": 0})
 		})
 	}
+}
+
+func TestWorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
+	t.Parallel()
+	e := loadedEstate(t, "main", 1)
+	s := e.service("", e.withQueue, loadLimits(service.LoadConfig{MaxWALRate: 1}))
+	job := repo.DestroyGroup{GroupID: 4711}
+	waitFor(t, "the job to be held", func() bool {
+		e.exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
+		return e.holds(s, job)
+	})
+	waitFor(t, "the load to be over", func() bool { return !e.holds(s, job) })
+}
+
+func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
+	g.owned(10, 15)
+	g.project(1, 10, "p")
+	g.content(1)
+	g.queueJob(10, 1)
+	dissolve := g.lockQueue("notes", "1 s")
+	if g.work(g.service, "destroy_group") != 1 {
+		t.Fatal("no job waits")
+	}
+	g.want("main", `SELECT concat_ws(' ', state, attempt, (metadata ->> 'snoozes')::int) FROM maintenance.river_job`, "scheduled 0 1")
+	g.wantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
+	dissolve()
+	waitFor(t, "the group to be removed", func() bool {
+		g.work(g.service, "destroy_group")
+		return g.value("main", `SELECT state FROM maintenance.river_job`) == "completed"
+	})
 }

@@ -78,9 +78,10 @@ type databaseLoad struct {
 	mu sync.Mutex
 	// tried is when the newest look began, seen when the newest that succeeded ended.
 	tried, seen time.Time
-	looking     bool
-	load        repo.Load
-	rates       rates
+	// looking closes when the look ends that is under way; nil: none is.
+	looking chan struct{}
+	load    repo.Load
+	rates   rates
 	// excesses of the newest look, with when they began.
 	excesses []excess
 	// told: it has been logged that looks fail, or that our role may not see everything.
@@ -123,15 +124,19 @@ func (l *loads) of(d *repo.Database) *databaseLoad {
 	return l.databases[d]
 }
 
-// look looks at a database unless that was done a moment ago, or somebody is at it.
+// look looks at a database unless that was done a moment ago. While somebody else is at it nobody waits, except for what
+// nothing is known of.
 func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	b.mu.Lock()
-	due := !b.looking && time.Since(b.tried) >= lookAge
+	due, known, looking := b.looking == nil && time.Since(b.tried) >= lookAge, time.Since(b.seen) <= lookLife, b.looking
 	if due {
-		b.looking, b.tried = true, time.Now()
+		b.looking, b.tried = make(chan struct{}), time.Now()
 	}
 	b.mu.Unlock()
 	if !due {
+		if looking != nil && !known {
+			<-looking
+		}
 		return
 	}
 	// A span a second would bury what the run's trace is for; what is seen is for others too, and our caller may be stopped.
@@ -141,7 +146,8 @@ func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	load, err := d.Load(ctx, l.config.question())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.looking = false
+	close(b.looking)
+	b.looking = nil
 	if err == nil {
 		now := time.Now()
 		b.load = load

@@ -13,10 +13,6 @@ import (
 // limit. A limit is counted from the start of the run, so that each run has its chance.
 
 const (
-	// reasonThrottled begins the reason of a run that the load has ended, reasonQueueFull that of one that found the ghost
-	// queue full.
-	reasonThrottled = "THROTTLED"
-	reasonQueueFull = "QUEUE_FULL"
 	// minRest and maxRest bound the rest before a statement.
 	minRest, maxRest = 100 * time.Millisecond, 2 * time.Second
 	// restStep is how long a run rests before it looks again.

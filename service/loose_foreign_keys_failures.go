@@ -68,9 +68,9 @@ func (l *failures) err() error {
 
 // with adds the failures so far to an error that ended the run. A run that was cancelled or lost its lease stays so.
 func (l *failures) with(err error) error {
-	stopped, is := errors.AsType[stopError](err)
+	_, stopped := errors.AsType[stopError](err)
 	failed := l.err()
-	if failed == nil || is && !stopped.early || errors.Is(err, repo.ErrLeaseLost) {
+	if failed == nil || stopped && !endsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", &failedError{failed.Error() + "; " + publicText(err)}, err)

@@ -125,10 +125,10 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
 	p := repo.Purge{Keys: numbers(keys), Cap: r.cap}
-	began := time.Now()
+	var began time.Time
 	child := a.step.child
 	err = a.x.WriteTable(ctx, child.Database, child.Table(), a.limits(m, r.cap, len(keys)), func(f repo.Fence, l repo.Limits) (err error) {
-		p.Fence, p.Limits = f, l
+		p.Fence, p.Limits, began = f, l, time.Now()
 		if m == everything {
 			records := a.removable(keys)
 			r.removal = len(records) > 0

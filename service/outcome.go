@@ -44,6 +44,12 @@ func conclude(run *Run, workErr error) {
 	}
 }
 
+// endsEarly says whether an error ends a run for its own sake: it succeeds, and what became of its items counts.
+func endsEarly(err error) bool {
+	stopped, is := errors.AsType[stopError](err)
+	return is && stopped.early
+}
+
 // publicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
 func publicText(err error) string {
 	var failed *failedError

@@ -11,6 +11,11 @@ const (
 
 	reasonLeaseLost = "LEASE_LOST"
 	reasonLeaseHeld = "LEASE_HELD"
+	// reasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because
+	// too many users wait for their deletion. reasonPaused is that of jobs that wait for the end of a pause.
+	reasonThrottled = "THROTTLED"
+	reasonQueueFull = "QUEUE_FULL"
+	reasonPaused    = "WORKER_PAUSED"
 
 	reasonStillReferenced = "STILL_REFERENCED"
 	reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"

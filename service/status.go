@@ -69,7 +69,11 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	if !s.schedulerOff && !w.config.Disabled {
 		st.NextRunAt = w.next(time.Now())
 	}
-	st.Condition, st.ConditionDetail = s.condition(w, st, missing, found)
+	throttled := ""
+	if len(found) == 0 {
+		throttled = s.throttled(ctx, w, st)
+	}
+	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
@@ -139,7 +143,7 @@ func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) ([]
 }
 
 // condition is the first of the contract's conditions that holds.
-func (s *Service) condition(w *worker, st WorkerStatus, missing string, found troubles) (Condition, string) {
+func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled string, found troubles) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
 		if !l.Expired && l.Holder != s.replica {
@@ -148,7 +152,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing string, found tr
 	}
 	switch {
 	case st.CurrentRun != nil:
-		return ConditionRunning, strings.TrimSpace(fmt.Sprintf("run %s is at work on %s", st.CurrentRun.ID, st.CurrentRun.Database))
+		return ConditionRunning, runningDetail(st.CurrentRun, throttled)
 	case st.Paused != nil:
 		return ConditionPaused, (&WorkerPausedError{w.name, *st.Paused}).Error()
 	case missing != "":
@@ -157,6 +161,8 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing string, found tr
 		return ConditionFailing, found.words()
 	case elsewhere != "":
 		return ConditionLeaseHeldElsewhere, elsewhere
+	case throttled != "":
+		return ConditionThrottled, throttled
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): only requests start runs"
 	case w.config.Disabled:

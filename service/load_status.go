@@ -1,0 +1,68 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// throttled says what slows the worker down: the load that its run at work rests for, that of its databases now, or what
+// has ended its last run early; "" if nothing does.
+func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) string {
+	if st.CurrentRun != nil {
+		if x := s.local(st.CurrentRun.ID); x != nil {
+			if e, rested := x.throttle.state(); e != nil {
+				return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
+			}
+			return ""
+		}
+	}
+	for _, d := range w.homes(s) {
+		if e := s.loads.worst(ctx, d, repo.Table{}); e != nil {
+			return e.String()
+		}
+	}
+	if st.CurrentRun == nil && st.LastRun != nil && endedEarly(st.LastRun.Reason) {
+		return "the last run ended early, the next one goes on: " + st.LastRun.Reason
+	}
+	return ""
+}
+
+func endedEarly(reason string) bool {
+	return strings.HasPrefix(reason, reasonThrottled+": ") || strings.HasPrefix(reason, reasonQueueFull+": ")
+}
+
+func runningDetail(r *Run, throttled string) string {
+	detail := strings.TrimSpace(fmt.Sprintf("run %s is at work on %s", r.ID, r.Database))
+	if throttled != "" {
+		detail += "; slowed down: " + throttled
+	}
+	return detail
+}
+
+// soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
+const soon = 5 * time.Minute
+
+// spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
+func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
+	if w.databases != nil || s.loads.config.off() || time.Until(w.next(time.Now())) < soon {
+		return false, nil
+	}
+	ended, err := s.main.EndedEarly(ctx, w.name, reasonThrottled+": ")
+	return err == nil && ended && s.loads.worst(ctx, s.main, repo.Table{}) == nil, err
+}
+
+// unfinished says whether a worker has work that must not wait for its schedule: that of a run which died, or which the
+// load has ended.
+func (s *Service) unfinished(ctx context.Context, w *worker) (bool, error) {
+	spared, err := s.spared(ctx, w)
+	if spared || w.abandoned == nil {
+		return spared, err
+	}
+	abandoned, abandonedErr := w.abandoned(ctx)
+	return abandoned, errors.Join(err, abandonedErr)
+}
