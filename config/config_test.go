@@ -59,14 +59,7 @@ databases:
   sec: {url: "postgres://sec"}
   main: {url: "postgres://main", replica_url: "postgres://replica"}
   ci:
-load:
-  max_replica_lag: 1m
-  ignored_replicas: "delayed, far away,"
-  max_wal_rate: 64MB
-  max_wal_archive_backlog: 0
-  max_lock_wait: 0s
-  max_autovacuum: 2h
-  patience: 17s
+load: {max_replica_lag: 1m}
 workers:
   loose_foreign_keys_cleanup:
     schedule: "*/5 * * * *"
@@ -104,10 +97,7 @@ workers:
 		Databases: []Database{
 			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
 		},
-		Load: LoadLimits{
-			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20, MaxAutovacuum: 2 * time.Hour,
-			Patience: 17 * time.Second,
-		},
+		Load: LoadLimits{MaxReplicaLag: time.Minute, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
 			Worker: Worker{Schedule: "*/5 * * * *", CatchUp: new(true)}, Definitions: "d.yml",
 			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
@@ -124,6 +114,11 @@ workers:
 			MaxQueued: 16,
 		},
 	}
+	same(t, got, want)
+}
+
+func same(t *testing.T, got, want *Config) {
+	t.Helper()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -275,24 +270,5 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		if got := openTelemetry([]string{environ}); got != want {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)
 		}
-	}
-}
-
-func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
-	for text, want := range map[string]int64{
-		"0": 0, "0MB": 0, "1000": 1000, "1000B": 1000, "8 kB": 8 << 10, "8KB": 8 << 10, "64MB": 64 << 20, "4gb": 4 << 30, "1TB": 1 << 40,
-	} {
-		got, err := load("", []string{mainURL, "CARETAKER_LOAD_MAX_WAL_RATE=" + text})
-		if err != nil || got.Load.MaxWALRate != want {
-			t.Errorf("%s: got %+v, %v", text, got, err)
-		}
-	}
-}
-
-func TestLoad_LimitsOfTheLoadCanBeSwitchedOff(t *testing.T) {
-	got, err := load("", []string{mainURL, "CARETAKER_LOAD_MAX_REPLICA_LAG=0", "CARETAKER_LOAD_MAX_LOCK_WAIT=0s", "CARETAKER_LOAD_MAX_WAL_ARCHIVE_BACKLOG=0",
-		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_MAX_QUEUED=0"})
-	if err != nil || !reflect.DeepEqual(got.Load, LoadLimits{Patience: 20 * time.Second}) || got.InactiveTokenDeletion.MaxQueued != 0 {
-		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -165,117 +164,12 @@ func (l *loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err e
 		// Whoever needs the database says so.
 		return
 	case err != nil:
-		trouble = "the load of the database cannot be seen, nothing is slowed down by it"
+		trouble = err.Error()
 	case load.Hidden > 0:
-		trouble = "the lag of the replicas cannot be seen: grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
+		trouble = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
 	if trouble != "" && trouble != b.told {
-		l.logger.WarnContext(ctx, trouble, "database", b.name, "error", err)
+		l.logger.WarnContext(ctx, "load not seen in full, what is not seen slows nothing down", "database", b.name, "why", trouble)
 	}
 	b.told = trouble
-}
-
-// excess is a limit that is exceeded.
-type excess struct {
-	// measure and key name what is measured and the limit's configuration key; table is the one that it is about, nil for
-	// the whole database.
-	measure, key string
-	table        *repo.TableLoad
-	value, limit string
-	// ratio of value to limit.
-	ratio float64
-	// began is when it was first seen, far when it was first seen to be far over the limit; zero: it is not.
-	began, far time.Time
-}
-
-// String is for the reason of a run and the detail of a condition.
-func (e *excess) String() string {
-	return fmt.Sprintf("%s: %s, over load.%s = %s", e.measure, e.value, e.key, e.limit)
-}
-
-// excesses are the limits that a look shows to be exceeded.
-func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []excess) {
-	add := func(measure, key string, table *repo.TableLoad, value, limit float64, text func(float64) string) {
-		if limit > 0 && value > limit {
-			found = append(found, excess{measure: measure, key: key, table: table, value: text(value), limit: text(limit), ratio: value / limit})
-		}
-	}
-	add("replica "+l.Replica+" of "+b.name+" is late", "max_replica_lag", nil, l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add("write-ahead log of "+b.name+" a second", "max_wal_rate", nil, float64(rate), float64(c.MaxWALRate), asBytes)
-	add("write-ahead log of "+b.name+" that waits to be archived", "max_wal_archive_backlog", nil, float64(l.Unarchived), float64(c.MaxArchiveBacklog), asBytes)
-	for i := range l.Tables {
-		t := &l.Tables[i]
-		place := t.Table + " of " + b.name
-		add("somebody waits for a lock on "+place, "max_lock_wait", t, t.Locked.Seconds(), c.MaxLockWait.Seconds(), asSeconds)
-		add("autovacuum of "+place, "max_autovacuum", t, t.Vacuumed.Seconds(), c.MaxAutovacuum.Seconds(), asSeconds)
-	}
-	return found
-}
-
-// farOver is the ratio from which on nothing is changed at all.
-const farOver = 4
-
-// since gives excesses their beginnings, those that they had before if they go on.
-func since(now, before []excess, at time.Time, goesOn bool) []excess {
-	for i := range now {
-		e := &now[i]
-		e.began = at
-		if e.ratio >= farOver {
-			e.far = at
-		}
-		for _, old := range before {
-			if !goesOn || old.measure != e.measure {
-				continue
-			}
-			e.began = old.began
-			if e.ratio >= farOver && !old.far.IsZero() {
-				e.far = old.far
-			}
-		}
-	}
-	return now
-}
-
-func asSeconds(s float64) string {
-	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
-}
-
-func asBytes(n float64) string {
-	units := []string{"B", "kB", "MB", "GB", "TB"}
-	i := 0
-	for ; n >= 1024 && i < len(units)-1; i++ {
-		n /= 1024
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0") + units[i]
-}
-
-// rates is where the write-ahead log stood in the last seconds.
-type rates struct {
-	marks []rateMark
-}
-
-type rateMark struct {
-	position int64
-	at       time.Time
-}
-
-// A rate is over minRateTime at least, so that one statement of ours is no load, and maxRateTime at most.
-const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
-
-// observe notes a position and returns the bytes a second up to it, 0 if nobody looked lately.
-func (r *rates) observe(position int64, at time.Time) int64 {
-	if n := len(r.marks); n > 0 && r.marks[n-1].position > position {
-		// Another server has taken over, or this is a standby now.
-		r.marks = nil
-	}
-	r.marks = append(r.marks, rateMark{position, at})
-	for len(r.marks) > 0 && at.Sub(r.marks[0].at) > maxRateTime {
-		r.marks = r.marks[1:]
-	}
-	for i := len(r.marks) - 1; i >= 0; i-- {
-		if took := at.Sub(r.marks[i].at); took >= minRateTime {
-			return int64(float64(position-r.marks[i].position) / took.Seconds())
-		}
-	}
-	return 0
 }

@@ -215,7 +215,7 @@ func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.deleted("main", "p", 1, 10)
 	time.Sleep(1100 * time.Millisecond) // the next look
 	wantEverything(t, run(t, s, "main"))
-	if said := book.lines("the load of the database cannot be seen"); len(said) != 1 || !strings.Contains(said[0], "42501") {
+	if said := book.lines("load not seen in full"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)
 	}
 }
