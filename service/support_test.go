@@ -39,8 +39,7 @@ func (d onDatabases) Run() int { return databases.Run(onReplicated(d)) }
 
 type onReplicated struct{ tests *testing.M }
 
-func (r onReplicated) Run() int { return replicated.Run(r.tests) }
-func (d onDatabases) Run() int { return databases.Run(onLoaded(d)) }
+func (r onReplicated) Run() int { return replicated.Run(onLoaded(r)) }
 
 // migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
 // maintenance of main goes into all, so that one database can play any part.
