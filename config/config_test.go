@@ -88,9 +88,6 @@ workers:
     continue_after: 12s
     max_queued: 16
 `), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := &Config{
 		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug", HistoryKeep: 48 * time.Hour,
 		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
@@ -114,13 +111,13 @@ workers:
 			MaxQueued: 16,
 		},
 	}
-	same(t, got, want)
+	same(t, got, want, err)
 }
 
-func same(t *testing.T, got, want *Config) {
+func same(t *testing.T, got, want *Config, err error) {
 	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
 

@@ -262,7 +262,8 @@ func errorType(err error) string {
 		return "failed"
 	}
 	if stopped, is := errors.AsType[stopError](err); is {
-		return string(stopped)
+		kind, _, _ := strings.Cut(stopped.reason, ":")
+		return kind
 	}
 	return "_OTHER"
 }
