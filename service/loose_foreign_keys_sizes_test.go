@@ -21,15 +21,15 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 		{10 * time.Millisecond, 20, 20, true, 2000},       // capped by something smaller
 		{126 * time.Millisecond, 2000, 2000, true, 2000},  // fast enough
 		{250 * time.Millisecond, 2000, 2000, true, 2000},  // the goal
-		{500 * time.Millisecond, 2000, 2000, true, 1000},  // in proportion
-		{1 * time.Millisecond, 1000, 1000, true, 2000},    //
-		{1 * time.Millisecond, 2000, 2000, true, 4000},    //
-		{1 * time.Millisecond, 4000, 4000, true, 8000},    //
-		{1 * time.Millisecond, 8000, 8000, true, 16000},   //
-		{1 * time.Millisecond, 16000, 16000, true, 20000}, // the bound
+		{500 * time.Millisecond, 2000, 2000, true, 750},   // in proportion, to three quarters of the goal
+		{1 * time.Millisecond, 750, 750, true, 1500},      //
+		{1 * time.Millisecond, 1500, 1500, true, 3000},    //
+		{1 * time.Millisecond, 3000, 3000, true, 6000},    //
+		{1 * time.Millisecond, 6000, 6000, true, 12000},   //
+		{1 * time.Millisecond, 12000, 12000, true, 20000}, // the bound
 		{1 * time.Millisecond, 20000, 20000, true, 20000}, //
-		{time.Second, 20000, 20000, false, 5000},          //
-		{time.Second, 5000, 2, false, 1},                  // even one row may be slow
+		{time.Second, 20000, 20000, false, 3750},          //
+		{time.Second, 3750, 2, false, 1},                  // even one row may be slow
 		{time.Second, 1, 1, false, 1},                     //
 		{100 * time.Millisecond, 1, 1, true, 2},           //
 	} {
