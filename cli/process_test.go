@@ -21,10 +21,10 @@ func TestProcess(*testing.T) {
 }
 
 // process starts a command as a process of its own, which signals can reach.
-func process(t *testing.T, command string) (*exec.Cmd, *screen) {
+func process(t *testing.T, command string, environment ...string) (*exec.Cmd, *screen) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-	c.Env = append(os.Environ(), asProcess+"="+command)
+	c.Env = append(append(os.Environ(), asProcess+"="+command), environment...)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
 	if err := c.Start(); err != nil {

@@ -14,8 +14,8 @@ type reachability struct {
 	mu sync.Mutex
 	// since when the database cannot work; zero: it can.
 	since time.Time
-	// readOnly: it answers, and refuses to write. That a query succeeds says nothing then.
-	readOnly bool
+	// readOnly is when it last answered and refused to write: for a while that a query succeeds says nothing then.
+	readOnly time.Time
 	// resetAt is when connections were last given up because of that.
 	resetAt time.Time
 }
@@ -23,8 +23,13 @@ type reachability struct {
 // readOnlyState is the SQLSTATE of a write on a standby, or where transactions are read-only by default.
 const readOnlyState = "25006"
 
-// resetInterval is how often connections are given up at most.
-const resetInterval = time.Second
+const (
+	// resetInterval is how often connections are given up at most.
+	resetInterval = time.Second
+	// readOnlyMemory is for how long a database is taken for read-only, unless [Database.Writable] finds that it is not:
+	// longer than the time between two of the questions of a server that watches it.
+	readOnlyMemory = 10 * time.Second
+)
 
 // heard takes note of how a statement ended. After a fail-over connections may lead to a server that has become a
 // standby, and stay there: they are given up, so that new ones find the primary.
@@ -36,20 +41,21 @@ func (d *Database) heard(err error) {
 	}
 	down := is && refused.Class() == ClassUnreachable
 	r := &d.reachability
+	now := time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case !down && r.readOnly:
+	case !down && now.Sub(r.readOnly) < readOnlyMemory:
 		return
 	case !down:
 		r.since = time.Time{}
 		return
 	case r.since.IsZero():
-		r.since = time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
+		r.since = now
 	}
 	if refused.SQLState == readOnlyState {
-		r.readOnly = true
-		if now := time.Now(); now.Sub(r.resetAt) >= resetInterval { //nolint:forbidigo // measures
+		r.readOnly = now
+		if now.Sub(r.resetAt) >= resetInterval {
 			r.resetAt = now
 			d.pool.Reset()
 		}
@@ -78,7 +84,7 @@ func (d *Database) Writable(ctx context.Context) error {
 	}
 	if err == nil {
 		d.reachability.mu.Lock()
-		d.reachability.readOnly = false
+		d.reachability.readOnly = time.Time{}
 		d.reachability.mu.Unlock()
 	}
 	return d.wrap(ctx, "look whether it can write", err)

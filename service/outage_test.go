@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -21,12 +22,17 @@ type server struct {
 	t       *testing.T
 	cluster *devdb.Cluster
 	dir     string
+	// settings of the server besides devdb's.
+	settings map[string]string
 }
 
 // newServer starts it with a database, migrated, with the reference schema's queue.
-func newServer(t *testing.T, database string) *server {
+func newServer(t *testing.T, database string, settings ...map[string]string) *server {
 	t.Helper()
-	s := &server{t: t, dir: filepath.Join(t.TempDir(), "server")}
+	s := &server{t: t, dir: filepath.Join(t.TempDir(), "server"), settings: map[string]string{}}
+	for _, more := range settings {
+		maps.Copy(s.settings, more)
+	}
 	s.start()
 	t.Cleanup(s.stop)
 	ctx := context.Background()
@@ -45,10 +51,17 @@ func newServer(t *testing.T, database string) *server {
 
 func (s *server) start() {
 	s.t.Helper()
-	var err error
-	if s.cluster, err = devdb.Start(context.Background(), devdb.Config{Dir: s.dir}); err != nil {
-		s.t.Fatal(err)
-	}
+	waitFor(s.t, "the processes of the server that was killed to be gone", func() bool {
+		cluster, err := devdb.Start(context.Background(), devdb.Config{Dir: s.dir, Settings: s.settings})
+		if err != nil && strings.Contains(err.Error(), "shared memory block") {
+			return false
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.cluster = cluster
+		return true
+	})
 }
 
 func (s *server) stop() {

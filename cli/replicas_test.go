@@ -1,0 +1,194 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// nodes of these tests by their names.
+type nodes map[string]*node
+
+// startNodes starts three of them on one database.
+func startNodes(t *testing.T, s *shared) nodes {
+	t.Helper()
+	all := nodes{}
+	for _, name := range []string{"one", "two", "three"} {
+		all[name] = startNode(t, name, s.url)
+	}
+	return all
+}
+
+// but is another node.
+func (n nodes) but(name string) *node {
+	for other, node := range n {
+		if other != name {
+			return node
+		}
+	}
+	return nil
+}
+
+// begin lets a node begin a run that stands at the gate.
+func (s *shared) begin(n *node) string {
+	s.t.Helper()
+	s.shut(n.name)
+	answer, err := n.RunBatch(context.Background(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
+	if err != nil {
+		s.t.Fatalf("%v\n%s", err, n.log)
+	}
+	s.atGate()
+	return answer.GetRun().GetId()
+}
+
+// wantTakenOver waits until a node gets the lease, which another one has not given back, and fails the test unless that
+// is free at the time it says.
+func (s *shared) wantTakenOver(n *node) {
+	s.t.Helper()
+	left := s.value(`SELECT extract(epoch FROM expires_at - clock_timestamp()) BETWEEN 0 AND 11 FROM maintenance.leases`)
+	if left != "true" {
+		s.t.Errorf("the lease is held for 11 s at most: %s", left)
+	}
+	began := time.Now()
+	for refused := 0; ; refused++ {
+		run, err := n.clean()
+		switch {
+		case err == nil:
+			if run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED || refused == 0 {
+				s.t.Errorf("run %s after %d refusals", run, refused)
+			}
+			s.want(`SELECT count(*) FROM c`, "0")
+			s.t.Logf("the lease was taken over after %s", time.Since(began).Round(time.Millisecond))
+			return
+		case status.Code(err) != codes.Aborted || time.Since(began) > time.Minute:
+			s.t.Fatalf("%v\n%s", err, n.log)
+		}
+		if c := n.status(worker).GetCondition(); c != maintenancev1.Condition_CONDITION_RUNNING && c != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE &&
+			c != maintenancev1.Condition_CONDITION_FAILING {
+			s.t.Errorf("condition %s while another node holds the lease", c)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// wantOnce fails the test unless every row has been changed once.
+func (s *shared) wantOnce(children, users int) {
+	s.t.Helper()
+	s.want(`SELECT concat_ws(' ', count(*) FILTER (WHERE what = 'c'), count(DISTINCT row) FILTER (WHERE what = 'c'),
+		count(*) FILTER (WHERE what <> 'c'), count(DISTINCT row) FILTER (WHERE what <> 'c')) FROM audit`,
+		fmt.Sprintf("%[1]d %[1]d %[2]d %[2]d", children, users))
+	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
+}
+
+func TestReplicas_ShareJobsAndTakeOverFromTheKilledAndTheStopped(t *testing.T) {
+	t.Parallel()
+	s := newShared(t, databases.Clone(t, reference)).migrate()
+	s.exec(gateSQL)
+	all := startNodes(t, s)
+
+	// Shared: each by one, and all take part.
+	s.users(1, 300)
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "300")
+	s.want(`SELECT count(DISTINCT app) || ' ' || (SELECT max(attempt) FROM maintenance.river_job) FROM audit`, "3 1")
+
+	// Killed: in the middle of a job and of a run.
+	s.children(1, 10)
+	doomed := all["one"]
+	s.begin(doomed)
+	s.shut("two", "three")
+	s.users(301, 320)
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "12")
+	doomed.end(syscall.SIGKILL)
+	s.attemptsAge()
+	s.lift()
+	delete(all, "one")
+	s.wantTakenOver(all["two"])
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "320")
+	s.wantOnce(10, 320)
+
+	// Stopped for longer than anybody waits, and back again.
+	s.children(11, 20)
+	sleeper := all["two"]
+	run := s.begin(sleeper)
+	s.shut("three")
+	s.users(321, 330)
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "8")
+	signal(t, sleeper.process, syscall.SIGSTOP)
+	s.attemptsAge()
+	s.lift()
+	s.wantTakenOver(all["three"])
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "330")
+	signal(t, sleeper.process, syscall.SIGCONT)
+	s.until(`SELECT concat_ws(' ', state, reason) FROM maintenance.runs WHERE id = '`+run+`'`, "failed LEASE_LOST")
+	s.wantOnce(20, 330)
+	sleeper.wantCondition(worker, maintenancev1.Condition_CONDITION_SCHEDULER_OFF)
+}
+
+func TestReplicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newShared(t, databases.Clone(t, reference)).migrate()
+	s.exec(gateSQL)
+	all := startNodes(t, s)
+	s.children(1, 40)
+	leaver := all["one"]
+	s.begin(leaver)
+	// Its jobs stand at the gate, and more wait than the others can work.
+	s.shut("two", "three")
+	s.users(1, 60)
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "12")
+	signal(t, leaver.process, syscall.SIGTERM)
+	leaver.log.field(t, "stopping", "")
+	s.lift()
+	if err := leaver.process.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, leaver.log)
+	}
+	ended := time.Now()
+	run, err := all["two"].clean()
+	if err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		t.Errorf("the lease is not free: %s, %v", run, err)
+	}
+	t.Logf("the lease was free, and the run done, after %s", time.Since(ended).Round(time.Millisecond))
+	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running' AND attempted_by[1] LIKE 'one%'`, "0")
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "60")
+	s.want(`SELECT max(attempt) FROM maintenance.river_job`, "1")
+	s.wantOnce(40, 60)
+}
+
+func TestReplicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
+	t.Parallel()
+	s := newShared(t, databases.Clone(t, reference)).migrate()
+	s.exec(gateSQL)
+	const noJobs, schedules = "CARETAKER_JOBS_ENABLED=false", "CARETAKER_SCHEDULER_ENABLED=true"
+	api := startNode(t, "api", s.url, noJobs)
+	timer := startNode(t, "timer", s.url, noJobs, schedules)
+	s.users(1, 5)
+	time.Sleep(2 * time.Second)
+	s.want(`SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "available")
+	jobs := startNode(t, "jobs", s.url)
+	s.until(`SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit`, "jobs")
+	for _, n := range []*node{api, jobs} {
+		st := n.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_SCHEDULER_OFF)
+		if st.GetNextRunAt() != nil || st.GetFailing() != nil {
+			t.Errorf("%s: %s", n.name, st)
+		}
+	}
+	if st := timer.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_IDLE); st.GetNextRunAt() == nil {
+		t.Errorf("the scheduler has no next run: %s", st)
+	}
+	s.children(1, 3)
+	if run, err := api.clean(); err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		t.Errorf("%s, %v", run, err)
+	}
+	for _, n := range []*node{api, timer, jobs} {
+		n.end(syscall.SIGTERM)
+		n.log.field(t, "stopped", "")
+	}
+}

@@ -1,0 +1,216 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// kill ends the server as a power failure would. It can be started again as soon as its other processes have noticed.
+func (s *server) kill() {
+	s.t.Helper()
+	if err := s.cluster.Kill(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.stop()
+}
+
+// replica is a service of its own, with a queue that is worked, on databases that may go away.
+type replica struct {
+	*service.Service
+	main *repo.Database
+	stop func()
+}
+
+// replica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
+func (e *estate) replica(name, mainURL, definitions string, workers ...string) *replica {
+	e.t.Helper()
+	d, err := repo.Open(context.Background(), "main", mainURL)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(d.Close)
+	q, err := scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	s := e.service(definitions, batches(20, 0), func(c *service.Config) {
+		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
+		c.PlaceholderUserCleanup.Interval = time.Millisecond
+	})
+	if err := q.Start(s); err != nil {
+		e.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	for _, w := range workers {
+		loops.Go(func() { again(ctx, e.t, s, w) })
+	}
+	stop := sync.OnceFunc(func() {
+		cancel()
+		loops.Wait()
+		if err := q.Stop(context.Background()); err != nil {
+			e.t.Error(err)
+		}
+	})
+	e.t.Cleanup(stop)
+	return &replica{s, d, stop}
+}
+
+// again runs a worker again and again. Whatever it meets must be one of the errors that an outage explains.
+func again(ctx context.Context, t *testing.T, s *service.Service, worker string) {
+	t.Helper()
+	for ctx.Err() == nil {
+		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
+		var held *service.LeaseHeldError
+		if err != nil && !errors.Is(err, service.ErrUnreachable) && !errors.As(err, &held) {
+			t.Errorf("%s: %v", worker, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// wantUnreachable fails the test unless every worker of a replica says in the end that main is unreachable, in these
+// words, and since when it was.
+func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
+	t.Helper()
+	var last []service.WorkerStatus
+	waitFor(t, "every worker to say that main is unreachable", func() bool {
+		var err error
+		if last, err = r.Status(context.Background(), ""); err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(last, func(st service.WorkerStatus) bool {
+			return st.Failing == nil || st.Failing.Class != service.FailureUnreachable || !strings.Contains(st.Failing.Message, words)
+		})
+	})
+	for _, st := range last {
+		f := st.Failing
+		if st.Condition != service.ConditionFailing || f.Database != "main" || f.Since.Before(from) || f.Since.After(time.Now()) {
+			t.Errorf("%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
+		}
+	}
+	if err := r.Healthy(context.Background()); !errors.Is(err, service.ErrUnreachable) {
+		t.Errorf("healthy: %v", err)
+	}
+}
+
+// wantBack waits until a replica can work again, and logs how long that took.
+func (r *replica) wantBack(t *testing.T, from time.Time) {
+	t.Helper()
+	waitFor(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
+	took := time.Since(from)
+	waitFor(t, "no worker to say that main is unreachable", func() bool {
+		all, err := r.Status(context.Background(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+			return st.Failing != nil && strings.HasPrefix(st.Failing.Message, "database main: unreachable")
+		})
+	})
+	t.Logf("back after %s, by every status after %s", took.Round(time.Millisecond), time.Since(from).Round(time.Millisecond))
+}
+
+// proxy is an address that leads to a server, and from now on to another one. Connections stay where they are.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	target   string
+	open     map[net.Conn]struct{}
+	copies   sync.WaitGroup
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, open: map[net.Conn]struct{}{}}
+	p.copies.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.copies.Go(func() { p.lead(in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.cut()
+		p.copies.Wait()
+	})
+	return p
+}
+
+// url is that of a database behind the proxy, to which it leads from now on.
+func (p *proxy) url(t *testing.T, to string) string {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	p.target = u.Host
+	p.mu.Unlock()
+	u.Host = p.listener.Addr().String()
+	return u.String()
+}
+
+// cut breaks the connections that there are.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close()
+	}
+}
+
+func (p *proxy) lead(in net.Conn) {
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	out, err := net.Dial("tcp", target)
+	if err != nil {
+		_ = in.Close()
+		return
+	}
+	p.mu.Lock()
+	p.open[in], p.open[out] = struct{}{}, struct{}{}
+	p.mu.Unlock()
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+		both.Go(func() {
+			_, _ = io.Copy(way[0], way[1])
+			_, _ = way[0].Close(), way[1].Close()
+		})
+	}
+	both.Wait()
+	p.mu.Lock()
+	delete(p.open, in)
+	delete(p.open, out)
+	p.mu.Unlock()
+}
+
+// audited notes every deletion or insertion of a table's rows, with the row.
+func (e *estate) audited(table, event, row, sleep string) {
+	e.t.Helper()
+	e.exec("main", `CREATE TABLE IF NOT EXISTS audit (what text, row text, app text DEFAULT current_setting('application_name'))`)
+	e.exec("main", fmt.Sprintf(`CREATE FUNCTION audit_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_sleep(%[4]s); INSERT INTO audit VALUES ('%[1]s', %[3]s); RETURN coalesce(NEW, OLD); END $$`, table, event, row, sleep))
+	e.exec("main", fmt.Sprintf(`CREATE TRIGGER audit BEFORE %[2]s ON %[1]s FOR EACH ROW EXECUTE FUNCTION audit_%[1]s()`, table, event))
+}
