@@ -26,16 +26,6 @@ func startNodes(t *testing.T, s *shared) nodes {
 	return all
 }
 
-// but is another node.
-func (n nodes) but(name string) *node {
-	for other, node := range n {
-		if other != name {
-			return node
-		}
-	}
-	return nil
-}
-
 // begin lets a node begin a run that stands at the gate.
 func (s *shared) begin(n *node) string {
 	s.t.Helper()

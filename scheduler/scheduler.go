@@ -39,8 +39,8 @@ type Scheduler struct {
 	gocron  gocron.Scheduler
 	running context.Context //nolint:containedctx // ends with the scheduler
 	cancel  context.CancelCauseFunc
-	// trouble is why the last look failed, "" if it did not; looks follow one another.
-	trouble string
+	// fires and dead know whether the looks at fires and for dead runs fail, so that it is said once.
+	fires, dead service.Backoff
 }
 
 // New prepares a scheduler; Start makes it look.
@@ -99,18 +99,14 @@ func (s *Scheduler) look() {
 	if s.running.Err() != nil {
 		return
 	}
-	trouble := ""
-	if err != nil {
-		trouble = err.Error()
-	}
+	_, news := s.fires.After(err)
 	switch {
-	case trouble == s.trouble:
+	case !news:
 	case err != nil:
-		s.logger.ErrorContext(s.running, "fires could not be looked at, will be tried again until it works", "error", trouble)
+		s.logger.ErrorContext(s.running, "fires could not be looked at, will be tried again until it works", "error", err.Error())
 	default:
 		s.logger.InfoContext(s.running, "fires are looked at again")
 	}
-	s.trouble = trouble
 }
 
 // survive logs a panic of what was woken.
@@ -123,7 +119,11 @@ func (s *Scheduler) survive() {
 // resume goes on with what runs that died have left.
 func (s *Scheduler) resume() {
 	defer s.survive()
-	if err := s.runner.ResumeRuns(s.running); err != nil && s.running.Err() == nil {
+	err := s.runner.ResumeRuns(s.running)
+	if s.running.Err() != nil {
+		return
+	}
+	if _, news := s.dead.After(err); news && err != nil {
 		s.logger.WarnContext(s.running, "what dead runs have left is not gone on with at present, will be tried again", "error", err.Error())
 	}
 }

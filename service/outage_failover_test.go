@@ -106,7 +106,7 @@ func TestOutage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	r.wantBack(t, time.Now())
 	// All but the test's own connection.
 	var hogs []*pgx.Conn
-	waitFor(t, "all connections to be taken", func() bool {
+	waitFor(t, "all connections to be taken", func() bool { //nolint:contextcheck // exec has its own
 		e.exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`)
 		for {
 			hog, err := pgx.Connect(ctx, e.urls["main"]+"&application_name=hog")

@@ -176,8 +176,8 @@ type pulse struct {
 	failed Failing
 }
 
-// pulsePatience is how long the scheduler may give no sign of life: it has one every half a minute at least.
-const pulsePatience = 3 * time.Minute
+// pulsePatience is how long the scheduler may give no sign of life: it looks at the fires every few seconds.
+const pulsePatience = time.Minute
 
 // beat takes note that the scheduler is alive, and of what keeps it from starting runs.
 func (p *pulse) beat(f Failing) {
@@ -189,11 +189,15 @@ func (p *pulse) beat(f Failing) {
 	p.at, p.failed = time.Now(), f
 }
 
-// trouble is what keeps scheduled runs from starting.
+// trouble is what keeps scheduled runs from starting. Whether main answers the status call sees for itself.
 func (p *pulse) trouble() Failing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.at) < pulsePatience {
+	switch {
+	case time.Since(p.at) >= pulsePatience:
+	case p.failed.Class == FailureUnreachable:
+		return Failing{}
+	default:
 		return p.failed
 	}
 	return Failing{

@@ -1,0 +1,101 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureClass, database, message string) service.Failing {
+	t.Helper()
+	if st.Condition != service.ConditionFailing || st.Failing == nil {
+		t.Fatalf("%s: condition %s: %s", st.Worker, st.Condition, st.ConditionDetail)
+	}
+	f := *st.Failing
+	if f.Class != class || f.Database != database || !strings.Contains(f.Message, message) || !strings.Contains(st.ConditionDetail, f.Message) {
+		t.Errorf("%s: %+v (%s), want class %s, database %q, message %q", st.Worker, f, st.ConditionDetail, class, database, message)
+	}
+	return f
+}
+
+func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	e.exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
+	e.deleted("main", "p", 2, 2)
+	first := run(t, s, "main")
+	wantState(t, first, repo.RunFailed)
+	for range 2 {
+		e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		wantState(t, run(t, s, "main"), repo.RunFailed)
+	}
+	wantState(t, run(t, s, "ci"), repo.RunSucceeded)
+	f := wantFailing(t, status(t, s), service.FailureSchema, "main", "last run on main failed")
+	if !f.Since.Equal(first.FinishedAt) {
+		t.Errorf("since %s, want %s", f.Since, first.FinishedAt)
+	}
+}
+
+func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	for text, want := range map[[2]string]service.FailureClass{
+		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,
+		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:       service.FailureSetting,
+		{"", "renew lease on main: unreachable"}:                     service.FailureUnreachable,
+		{"", "claim users on main: 55P03 lock_not_available"}:        service.FailureLock,
+		{"", "claim users on main: 57014 query_canceled"}:            service.FailureTimeout,
+		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}: service.FailureData,
+		{"", "internal error; the log of this run has it"}:           service.FailureInternal,
+	} {
+		e.exec("main", `TRUNCATE maintenance.runs`)
+		e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
+			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, cleanupWorker, text[0], text[1])
+		wantFailing(t, status(t, s), want, "main", text[1])
+	}
+}
+
+func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	wantCondition(t, s, service.ConditionIdle)
+	e.exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
+	f := wantFailing(t, status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
+	if again := status(t, s).Failing; !again.Since.Equal(f.Since) || time.Since(f.Since) > time.Minute {
+		t.Errorf("since %s, then since %s", f.Since, again.Since)
+	}
+	e.exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
+	wantCondition(t, s, service.ConditionIdle)
+}
+
+func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	off := e.service(oneChild, func(c *service.Config) { c.SchedulerOff = true })
+	e.exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := s.RunDue(ctx); err == nil {
+		t.Error("fires were looked at without a ledger")
+	}
+	wantFailing(t, status(t, s), service.FailureSchema, "main", "42P01")
+	wantCondition(t, off, service.ConditionSchedulerOff)
+	e.exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
+	if err := s.RunDue(ctx); err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
+	wantCondition(t, s, service.ConditionIdle)
+}
