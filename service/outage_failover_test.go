@@ -106,8 +106,8 @@ func TestOutage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	r.wantBack(t, time.Now())
 	// All but the test's own connection.
 	var hogs []*pgx.Conn
-	waitFor(t, "all connections to be taken", func() bool { //nolint:contextcheck // exec has its own
-		e.exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`)
+	waitFor(t, "all connections to be taken", func() bool {
+		e.exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`) //nolint:contextcheck // exec has its own
 		for {
 			hog, err := pgx.Connect(ctx, e.urls["main"]+"&application_name=hog")
 			if err != nil {
