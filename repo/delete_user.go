@@ -35,6 +35,8 @@ type deleting struct {
 	features UserFeatures
 	args     DeleteUser
 	userType int16
+	// deletable: users of this type may be deleted.
+	deletable bool
 }
 
 // DeleteUser blocks a user, deletes the memberships and queues the user for the ghost migration, in one transaction; or
@@ -60,11 +62,11 @@ func (u *deleting) ended() bool {
 	return u.Skipped != "" || u.Refused != "" || u.InvalidSetting != "" || len(u.Projects) > 0
 }
 
-const lockUserSQL = `SELECT coalesce(user_type, 0) FROM users WHERE id = $1 FOR UPDATE`
+const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1 FOR UPDATE`
 
 // lock is step 1. Nobody inserts what refers to the user by a foreign key until the transaction ends.
 func (u *deleting) lock(ctx context.Context) error {
-	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType)
+	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType, &u.deletable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		u.Skipped = ReasonTargetGone
 		return nil
@@ -72,18 +74,12 @@ func (u *deleting) lock(ctx context.Context) error {
 	return err
 }
 
-// Types of users that may be deleted (schema.md section 6).
-const (
-	humanType          = 0
-	projectBotType     = 6
-	serviceAccountType = 13
-)
+// projectBotType is the user_type of project bots (schema.md section 6).
+const projectBotType = 6
 
 // judgeType is step 2: accounts of the system stay.
 func (u *deleting) judgeType(context.Context) error {
-	switch u.userType {
-	case humanType, projectBotType, serviceAccountType, placeholderType:
-	default:
+	if !u.deletable {
 		u.Refused = ReasonInternalUser
 	}
 	return nil

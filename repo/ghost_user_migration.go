@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -8,8 +9,8 @@ import (
 )
 
 // migratableSQL are the types of users that may be deleted: human, project bot, service account, placeholder
-// (ghost_user_migration.md 4.3).
-const migratableSQL = `u.user_type IN (0, 6, 13, 15)`
+// (ghost_user_migration.md 4.3). A user without a type is human. The job delete_user has the same rule.
+const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
 
 // GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
 type GhostQueue struct {
@@ -35,14 +36,19 @@ func (c *Catalog) GhostQueue() (q GhostQueue, missing string) {
 			return q, "users." + column
 		}
 	}
-	q = GhostQueue{c.Table("ghost_user_migrations"), users.Has("organization_id"), c.Table("projects").Has("namespace_id")}
-	if q.table == nil {
-		q.table = c.Table("users_ghost_user_migrations")
-	}
-	if q.table == nil {
+	q = GhostQueue{c.ghostTable(), users.Has("organization_id"), c.Table("projects").Has("namespace_id")}
+	switch {
+	case q.table == nil:
 		return q, "ghost_user_migrations"
+	case !q.table.Has("user_id"):
+		return q, q.table.Name + ".user_id"
 	}
 	return q, ""
+}
+
+// ghostTable is the queue of the newer name, or if it is not there the other, nil if neither is.
+func (c *Catalog) ghostTable() *Relation {
+	return cmp.Or(c.Table("ghost_user_migrations"), c.Table("users_ghost_user_migrations"))
 }
 
 // Table is the queue's.
@@ -50,9 +56,9 @@ func (q GhostQueue) Table() Table { return q.table.Table }
 
 // fill puts what this database has into a statement.
 func (q GhostQueue) fill(sql string) string {
-	kind, organization, same, touched := "u.user_type", "NULL::bigint", "true", ""
+	kind, organization, same, touched := "coalesce(u.user_type, 0)", "NULL::bigint", "true", ""
 	if q.table.Has("user_type") {
-		kind = "coalesce(q.user_type, u.user_type)"
+		kind = "coalesce(q.user_type, u.user_type, 0)"
 	}
 	if q.organization {
 		organization, same = "u.organization_id", "g.organization_id IS NOT DISTINCT FROM u.organization_id"
@@ -84,7 +90,7 @@ func (d *Database) DueMigrations(ctx context.Context, q GhostQueue, at time.Time
 type GhostTarget struct {
 	// Due: the row is there, and due. Exists: the user is there.
 	Due, Exists, HardDelete bool
-	// Migratable users may be deleted; the others are refused.
+	// Migratable users may be deleted; the others, if they exist, are refused.
 	Migratable bool
 	Type       int16
 	// Organization is nil where users have none. Ghost of it, 0 if there is none.
@@ -93,7 +99,7 @@ type GhostTarget struct {
 }
 
 const ghostTargetSQL = `
-SELECT true, u.id IS NOT NULL, q.hard_delete, coalesce(` + migratableSQL + `, false), coalesce(u.user_type, 0), {organization}, coalesce((
+SELECT true, u.id IS NOT NULL, q.hard_delete, ` + migratableSQL + `, coalesce(u.user_type, 0), {organization}, coalesce((
     SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.id = $1 AND q.user_id = $2 AND q.consume_after <= clock_timestamp()`
@@ -146,16 +152,28 @@ func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m 
 	return d.fenced(ctx, "defer a user", f, l, nil, q.fill(deferMigrationSQL), m.ID)
 }
 
-// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
-const deleteUserSQL = `
-WITH ` + fenceSQL + `,
-gone AS (DELETE FROM users WHERE id = $4 AND (SELECT held FROM fence) = 1),
-unqueued AS (DELETE FROM {ghosts} WHERE user_id = $4 AND (SELECT held FROM fence) = 1)
-SELECT EXISTS (SELECT FROM fence)`
+const (
+	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
+	deleteUserSQL = `DELETE FROM users WHERE id = $1`
 
-// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6).
+	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1`
+
+	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1`
+)
+
+// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6). If a trigger keeps the
+// user, so does the queue: the error is a [*StubbornError].
 func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, l Limits) error {
-	return d.fenced(ctx, "delete from users", f, l, nil, q.fill(deleteUserSQL), user)
+	return d.fencedTx(ctx, "delete from users", f, l, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, deleteUserSQL, user); err != nil {
+			return err
+		}
+		if err := refuseStubborn(ctx, tx, userStaysSQL, user); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, q.fill(unqueueSQL), user)
+		return err
+	})
 }
 
 const ghostProjectsSQL = `

@@ -17,22 +17,23 @@ const lockGhostSQL = `SELECT pg_advisory_xact_lock(hashtextextended('caretaker/g
 const findGhostSQL = `SELECT id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1`
 
 const userColumnsSQL = `
-SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '')
+SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''), a.atttypid = 'timestamp'::regtype
 FROM pg_attribute a
 WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
-// insertGhostSQL takes the first name that nobody has, without regard to case.
+// insertGhostSQL takes the first name that nobody has, without regard to case. It looks for one name after the other,
+// each a look into the indexes: OFFSET 0 keeps the planner from reading all of users to compare them at once.
 const insertGhostSQL = `
+WITH RECURSIVE tried (n) AS (
+  SELECT 0
+  UNION ALL
+  SELECT n + 1 FROM tried
+  WHERE EXISTS (SELECT FROM users u WHERE lower(u.username) = 'ghost' || coalesce(nullif(n, 0)::text, '') OFFSET 0)
+    OR EXISTS (SELECT FROM users u WHERE u.email = 'ghost' || coalesce(nullif(n, 0)::text, '') || '@noreply.invalid' OFFSET 0)
+)
 INSERT INTO users ({columns})
-SELECT {values} FROM (
-  SELECT candidate AS username FROM (
-    SELECT n, 'ghost' || coalesce(nullif(n, 0)::text, '') AS candidate FROM generate_series(0, 1000000) AS n
-  ) names
-  WHERE NOT EXISTS (SELECT FROM users u WHERE lower(u.username) = candidate)
-    AND NOT EXISTS (SELECT FROM users u WHERE u.email = candidate || '@noreply.invalid')
-  ORDER BY n LIMIT 1
-) free
+SELECT {values} FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
 RETURNING id`
 
 // ghostValues are what caretaker knows of a ghost: columns of users, and SQL for their values.
@@ -40,7 +41,7 @@ func ghostValues() map[string]string {
 	return map[string]string{
 		"user_type": "5", "organization_id": "$1::bigint", "name": "'Ghost User'", "username": "free.username",
 		"email": "free.username || '@noreply.invalid'", "state": "'active'", "admin": "false", "projects_limit": "0",
-		"created_at": "now()", "updated_at": "now()",
+		"created_at": "{now}", "updated_at": "{now}",
 	}
 }
 
@@ -90,10 +91,14 @@ func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, unk
 	}
 	known := ghostValues()
 	var column string
-	var required bool
-	_, err = pgx.ForEachRow(rows, []any{&column, &required}, func() error {
+	var required, zoneless bool
+	_, err = pgx.ForEachRow(rows, []any{&column, &required, &zoneless}, func() error {
+		now := "now()"
+		if zoneless {
+			now = utcNow
+		}
 		if value, is := known[column]; is {
-			columns, values = append(columns, quote(column)), append(values, value)
+			columns, values = append(columns, quote(column)), append(values, fill(value, "{now}", now))
 		} else if required && unknown == "" {
 			unknown = column
 		}

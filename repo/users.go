@@ -58,22 +58,23 @@ func queueColumns(queue string) []Reference {
 	return referencesOf(queue, "user_id initiator_user_id hard_delete created_at updated_at user_type")
 }
 
-// findQueue takes the queue of the newer name, or if it is not there the other.
+// findQueue is the queue with its columns.
 func findQueue(p presence) (queue, columns, missing string) {
-	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
-		all := queueColumns(queue)
-		if !p.has(all[0]) {
-			continue
-		}
-		var here []string
-		for _, c := range all {
-			if p.has(c) {
-				here = append(here, c.Column)
-			}
-		}
-		return queue, strings.Join(here, ", "), ""
+	queue = "ghost_user_migrations"
+	if table := p.ghostTable(); table != nil {
+		queue = table.Name
 	}
-	return "", "", p.lacks(queueColumns("ghost_user_migrations")[0])
+	all := queueColumns(queue)
+	var here []string
+	for _, c := range all {
+		if p.has(c) {
+			here = append(here, c.Column)
+		}
+	}
+	if missing = p.lacks(all[0]); missing != "" {
+		return "", "", missing
+	}
+	return queue, strings.Join(here, ", "), ""
 }
 
 // fill puts what there is into a statement.

@@ -119,7 +119,7 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
 	}
-	r.x.Log.InfoContext(ctx, "group goes", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
+	r.x.logDone(ctx, "group goes", "group would go", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
 }
 
@@ -141,7 +141,7 @@ func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 		for _, t := range done.Tables {
 			r.x.Changed(t.Table, t.Deleted, t.Updated)
 		}
-		r.x.Log.InfoContext(ctx, "group restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
+		r.x.logDone(ctx, "group restored", "group would be restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
 	}
 	return nil
 }
@@ -156,6 +156,6 @@ func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
 func (r *groupRun) about(g *adjournedGroup, outcome groupOutcome, more ...any) []any {
 	return append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
-		"outcome", string(outcome), "reason", g.reason, "dry_run", r.x.DryRun,
+		"outcome", string(outcome), "reason", g.reason,
 	}, more...)
 }

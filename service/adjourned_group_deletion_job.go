@@ -53,7 +53,6 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 		// The process ends: the attempt is none.
 		return result, err
 	}
-	err = publicJobError(err)
 	return result, errors.Join(err, d.fail(ctx, err))
 }
 
@@ -229,28 +228,6 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 		case <-time.After(failPatience / 20):
 		}
 	}
-}
-
-// publicJobError puts errors of ours that are fit for clients into words that they get to see.
-func publicJobError(err error) error {
-	var referenced *stillReferencedError
-	var locked *lockedError
-	var cycle *repo.GroupCycleError
-	var stubborn *repo.StubbornError
-	var text string
-	switch {
-	case errors.As(err, &referenced):
-		text = referenced.Error() + " still refers to it"
-	case errors.As(err, &locked):
-		text = locked.Error()
-	case errors.As(err, &cycle):
-		text = cycle.Error()
-	case errors.As(err, &stubborn):
-		text = stubborn.Error()
-	default:
-		return err
-	}
-	return fmt.Errorf("%w: %w", &failedError{text}, err)
 }
 
 // userValue is a user id as logs have it.

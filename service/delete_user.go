@@ -76,7 +76,7 @@ func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecuti
 		case errors.Is(err, repo.ErrBusy):
 			return busySnooze, nil
 		case err != nil:
-			return 0, publicJobError(err)
+			return 0, err
 		case !done:
 			return sliceSnooze, nil
 		}

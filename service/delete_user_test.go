@@ -192,3 +192,14 @@ func TestDeleteUser_StateBecomesBlockedUnlessItIsBanned(t *testing.T) {
 	e.want("main", `SELECT string_agg(concat_ws(' ', id, state, updated_at > '2001-01-01', (SELECT count(*) FROM ghost_user_migrations WHERE user_id = u.id)), ', ' ORDER BY id) FROM users u WHERE id < 100`,
 		"10 blocked t 1, 11 blocked t 1, 12 blocked t 1, 13 blocked t 1, 14 blocked t 1, 15 blocked f 1, 16 banned f 1")
 }
+
+func TestDeleteUser_UserWithoutATypeIsQueuedAsHuman(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.user(7, 0, 1)
+	e.exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check; UPDATE users SET user_type = NULL`)
+	wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), done)
+	if got := e.userRows(7); got != "blocked 0 0 f,0" {
+		t.Error(got)
+	}
+}

@@ -149,6 +149,14 @@ func (x *execution) Changed(table string, deleted, updated int64) {
 	x.run.Tables[i].Updated += updated
 }
 
+// logDone logs what was done, which in a dry run it was not.
+func (x *execution) logDone(ctx context.Context, done, wouldBeDone string, attrs ...any) {
+	if x.DryRun {
+		done = wouldBeDone
+	}
+	x.Log.InfoContext(ctx, done, attrs...) //nolint:sloglint // one of two constants
+}
+
 // Report changes the run's record.
 func (x *execution) Report(change func(*Run)) {
 	x.mu.Lock()

@@ -110,7 +110,7 @@ func (g *ghostMigration) work(ctx context.Context, x *execution) error {
 	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]rehearsed{}}
 	var err error
 	if r.plan, err = g.newPlan(ctx, x); err != nil {
-		return fitForClients(err)
+		return err
 	}
 	r.queue = r.plan.queue
 	due, err := x.Database.DueMigrations(ctx, r.queue, x.Now(), g.config.Limit+1, readLimits())
@@ -129,14 +129,6 @@ func (g *ghostMigration) work(ctx context.Context, x *execution) error {
 	}
 	r.conclude()
 	return r.warn(ctx)
-}
-
-// fitForClients keeps the text of an error that names a table that must not be read.
-func fitForClients(err error) error {
-	if errors.Is(err, repo.ErrForbidden) {
-		return &failedError{err.Error()}
-	}
-	return err
 }
 
 // all works the rows in order until the time is up.

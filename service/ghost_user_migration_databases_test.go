@@ -173,16 +173,7 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	t.Parallel()
 	g := newGhosts(t)
 	g.doomed(10)
-	role := "ghost_reader"
-	g.exec("main", `CREATE ROLE `+role+` LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
-	g.exec("main", `REVOKE ALL ON reviews FROM `+role)
-	t.Cleanup(func() { g.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	d, err := repo.Open(context.Background(), "main", withRole(g.urls["main"], role))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.Close)
-	r := g.runs(g.service(func(c *service.Config) { c.Databases = []*repo.Database{d} }), false)
+	r := g.runs(g.denied("ghost_reader", "reviews"), false)
 	wantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "reviews") || !strings.Contains(r.Error, "SELECT") {
 		t.Errorf("error %q", r.Error)
@@ -190,7 +181,49 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
 }
 
+func TestGhostUserMigration_StatusNamesAnEssentialTableThatMustNotBeRead(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	s := g.denied("ghost_stranger", "ghost_user_migrations")
+	all, err := s.Status(context.Background(), ghostWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := all[0]; !strings.Contains(st.ConditionDetail, "GRANT SELECT") || !strings.Contains(st.ConditionDetail, "ghost_user_migrations") {
+		t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
+	}
+}
+
+// denied is a service whose role may do everything but use a table.
+func (g *ghostEstate) denied(role, table string) *service.Service {
+	g.t.Helper()
+	g.exec("main", `CREATE ROLE `+role+` LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
+	g.exec("main", `REVOKE ALL ON `+table+` FROM `+role)
+	g.t.Cleanup(func() { g.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	d, err := repo.Open(context.Background(), "main", withRole(g.urls["main"], role))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(d.Close)
+	return g.service(func(c *service.Config) { c.Databases = []*repo.Database{d} })
+}
+
 func withRole(url, role string) string {
 	_, rest, _ := strings.Cut(url, "@")
 	return "postgres://" + role + ":x@" + rest
+}
+
+func TestGhostUserMigration_RunsWhereCiAndSecAreTheDatabaseMain(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `INSERT INTO p_ci_pipelines (id, project_id, partition_id, user_id) VALUES (1, 1, 100, 10)`)
+	g.add("ci", g.urls["main"])
+	g.add("sec", g.urls["main"])
+	s := g.service()
+	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.wantGone(10)
+	g.want("main", ghostLeases, "ghost_user_migration false")
+	g.doomed(11)
+	g.run(s, "migrated_users=1 deleted_rows=2")
 }

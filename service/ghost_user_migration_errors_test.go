@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,4 +142,33 @@ func TestGhostUserMigration_AProjectInThePersonalNamespaceKeepsTheUser(t *testin
 	g.exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
 	g.run(s, "migrated_users=1 deleted_rows=2")
 	g.wantGone(10)
+}
+
+func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11, 12)
+	g.exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
+	g.exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
+	g.exec("main", forbidSnippetsSQL)
+	g.run(g.service(), "failed_users=3")
+	failed := `"msg":"user failed"`
+	g.wantLog(1, failed, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`, `"stack"`)
+	g.wantLog(1, failed, `"user_id":11`, `"reason":"PERSONAL_PROJECTS"`)
+	g.wantLog(1, failed, `"user_id":12`, `"reason":""`, `"table":"snippets","column":"author_id"`)
+}
+
+func TestGhostUserMigration_ADryRunSaysSoInEveryLine(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.user(11, 1)
+	g.queue(11)
+	g.runs(g.service(), true)
+	g.wantLog(0, "user migrated")
+	g.wantLog(1, `"msg":"user would be migrated"`, `"user_id":10`)
+	g.wantLog(1, `"msg":"user refused"`, `"user_id":11`)
+	if all, dry := strings.Count(g.log.String(), `"run_id"`), strings.Count(g.log.String(), `"dry_run":true`); all != dry || all < 4 {
+		t.Errorf("%d of %d lines say that it was a dry run: %s", dry, all, g.log)
+	}
 }

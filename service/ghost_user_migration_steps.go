@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -37,6 +36,7 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 		}
 		var locked error
 		for _, step := range left {
+			u.table, u.column = step.table, step.column
 			err := u.apply(ctx, step)
 			if isLocked(err) || isLock(err) {
 				locked = err
@@ -44,6 +44,7 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 				return err
 			}
 		}
+		u.table, u.column = "", ""
 		if locked != nil {
 			return locked
 		}
@@ -94,7 +95,7 @@ func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
 		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
 	case nullify:
 		if step.required {
-			return fmt.Errorf("%s is NOT NULL: it cannot be cleared", step)
+			return &failedError{fmt.Sprintf("%s is NOT NULL: it cannot be cleared", step)}
 		}
 		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}})
 	case remove:
@@ -125,7 +126,7 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 		return err
 	}
 	if projects {
-		return errors.New(reasonPersonalProjects + ": a project is left in the personal namespace")
+		return &reasonedError{reasonPersonalProjects, "a project is left in the personal namespace"}
 	}
 	u.uncounted = rows.Table.Name
 	defer func() { u.uncounted = "" }()

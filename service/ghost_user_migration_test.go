@@ -132,8 +132,10 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	}
 	for _, id := range []int{10, 11, 12, 5} {
 		g.wantLater(id, 30*time.Minute)
-		g.wantLog(1, `"level":"ERROR"`, "INTERNAL_USER", fmt.Sprintf(`"user_id":%d,`, id), `"stack"`)
+		g.wantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
 	}
+	g.wantLog(0, `"level":"ERROR"`)
+	g.wantLog(0, `"stack"`)
 	g.wantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
 	if b := ghostBacklog(t, s); b.Dead != 4 || b.Pending != 0 || b.Due != 0 {
 		t.Errorf("backlog %+v", b)
@@ -224,5 +226,37 @@ func TestGhostUserMigration_WrongConfigurationIsNamed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "workers.ghost_user_migration") {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ALTER created_at TYPE timestamp, ALTER updated_at TYPE timestamptz`)
+	g.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), 'Pacific/Auckland'); END $$`)
+	g.open = nil
+	g.add("main", g.urls["main"])
+	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.want("main", `SELECT abs(extract(epoch FROM now() - created_at AT TIME ZONE 'UTC')) < 600 AND abs(extract(epoch FROM now() - updated_at)) < 600
+		FROM users WHERE user_type = 5`, "true")
+}
+
+func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check`)
+	g.user(10, 0)
+	g.user(11, 6)
+	g.exec("main", `UPDATE users SET user_type = NULL WHERE id = 10`)
+	g.queue(11, 10)
+	s := g.service()
+	if b := ghostBacklog(t, s); b.Pending != 2 || b.Dead != 0 {
+		t.Errorf("backlog %+v", b)
+	}
+	g.run(s, "migrated_users=2 deleted_rows=4")
+	g.wantGone(10, 11)
+	if log := g.log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
+		t.Error("the bot was worked before the human")
 	}
 }

@@ -168,3 +168,27 @@ func TestGhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T
 	g.want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "5000")
 	g.run(g.service(), "")
 }
+
+func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItIsCancelledNotFailed(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	before := g.value("main", `SELECT consume_after FROM ghost_user_migrations`)
+	g.exec("main", `UPDATE issues SET author_id = 10`)
+	g.gate("main", "issues")
+	g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+		CREATE TRIGGER refuse AFTER UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	g.shut("main", caretakerApp)
+	s := g.service()
+	r := g.begin(s)
+	g.atGate("main", caretakerApp)
+	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	g.lift("main", caretakerApp)
+	r = ended(t, s, r.ID)
+	wantState(t, r, repo.RunCancelled)
+	wantCounts(t, r, "")
+	g.want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
+	g.wantLog(0, `"level":"ERROR"`)
+}

@@ -19,13 +19,8 @@ var (
 	errSliceUsed = errors.New("the user's share of the time is used up")
 )
 
-const (
-	// Typed reasons (spec/README.md section 4).
-	reasonInternalUser     = "INTERNAL_USER"
-	reasonPersonalProjects = "PERSONAL_PROJECTS"
-	// minimalSlice is what a user gets at least, however little time is left.
-	minimalSlice = time.Second
-)
+// minimalSlice is what a user gets at least, however little time is left.
+const minimalSlice = time.Second
 
 // ghostUser is a user at work.
 type ghostUser struct {
@@ -39,6 +34,8 @@ type ghostUser struct {
 	tables map[string]map[string]int64
 	// uncounted is the table whose own rows are not counted: namespaces, while the personal one goes.
 	uncounted string
+	// table and column of the step at work, "" where it is none of the lists.
+	table, column string
 }
 
 // one works a row of the queue, and says in the queue and the counts what became of it. Its error ends the run.
@@ -51,9 +48,9 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 		u.linkDeletion(ctx)
 		return u.work(ctx)
 	}, attribute.Int64("maintenance.user_id", m.UserID))
-	switch {
-	case err == nil, r.endsRun(ctx, err):
-		return err
+	switch end := r.ending(ctx, err); {
+	case err == nil, end != nil:
+		return end
 	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err), isLock(err):
 		return u.postpone(ctx, err)
 	}
@@ -70,9 +67,15 @@ func (u *ghostUser) linkDeletion(ctx context.Context) {
 	}
 }
 
-// endsRun says whether an error is not the user's.
-func (r *ghostRun) endsRun(ctx context.Context, err error) bool {
-	return r.x.Stopped() != nil || ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
+// ending is what ends the run after an error, nil if that is the user's. Of a run that is to stop, nobody is put off.
+func (r *ghostRun) ending(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil, errors.Is(err, repo.ErrLeaseLost), errors.Is(err, repo.ErrUnreachable):
+		return err
+	}
+	return r.x.Stopped()
 }
 
 // isLock says whether somebody else held what a statement about the user alone needed.
@@ -90,9 +93,9 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	case !u.Exists:
 		return u.write(ctx, func(f repo.Fence, l repo.Limits) error { return d.RemoveOrphan(ctx, f, u.queue, u.GhostMigration, l) })
 	case !u.Migratable:
-		return fmt.Errorf("%s: users of type %d are not deleted", reasonInternalUser, u.Type)
+		return &reasonedError{reasonInternalUser, fmt.Sprintf("users of type %d are not deleted", u.Type)}
 	case u.Ghost == u.UserID:
-		return fmt.Errorf("%s: the user is the ghost", reasonInternalUser)
+		return &reasonedError{reasonInternalUser, "the user is the ghost"}
 	}
 	if u.Ghost == 0 && !u.x.DryRun {
 		if err := u.createGhost(ctx); err != nil {
@@ -104,7 +107,7 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	}
 	u.migrated++
 	u.x.Count(ctx, "migrated_users", 1)
-	u.log.InfoContext(ctx, "user migrated", "tables", u.tables)
+	u.x.logDone(ctx, "user migrated", "user would be migrated", "user_id", u.UserID, "tables", u.tables)
 	return nil
 }
 
@@ -153,15 +156,25 @@ func (u *ghostUser) postpone(ctx context.Context, why error) error {
 	}
 	u.deferred++
 	u.x.Count(ctx, "deferred_users", 1)
-	u.log.InfoContext(ctx, "user deferred", "reason", why.Error(), "tables", u.tables)
+	u.x.logDone(ctx, "user deferred", "user would be deferred", "user_id", u.UserID, "why", why.Error(), "tables", u.tables)
 	return u.reschedule(ctx, u.x.Database.DeferMigration)
 }
 
-// fail puts the user off after an error, which is logged here and nowhere else.
+// fail puts the user off after an error, which is logged here and nowhere else. That the user is of a type that stays is
+// no fault that a stack could explain.
 func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
-	u.log.ErrorContext(ctx, "user failed", "error", cause, "tables", u.tables, "stack", string(debug.Stack()))
+	if referenced, is := errors.AsType[*stillReferencedError](cause); is {
+		u.table, u.column = referenced.table, referenced.column
+	}
+	reason := reasonOf(cause)
+	attrs := []any{"reason", reason, "error", cause, "table", u.table, "column", u.column, "tables", u.tables}
+	if reason == reasonInternalUser {
+		u.log.WarnContext(ctx, "user refused", attrs...)
+	} else {
+		u.log.ErrorContext(ctx, "user failed", append(attrs, "stack", string(debug.Stack()))...)
+	}
 	return u.reschedule(ctx, u.x.Database.FailMigration)
 }
 
@@ -170,11 +183,11 @@ type rescheduling func(context.Context, repo.Fence, repo.GhostQueue, repo.GhostM
 // reschedule passes over a row that somebody else has locked: it stays due.
 func (u *ghostUser) reschedule(ctx context.Context, to rescheduling) error {
 	err := u.write(ctx, func(f repo.Fence, l repo.Limits) error { return to(ctx, f, u.queue, u.GhostMigration, l) })
-	if err != nil && !u.endsRun(ctx, err) {
+	end := u.ending(ctx, err)
+	if err != nil && end == nil {
 		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
-		return nil
 	}
-	return err
+	return end
 }
 
 // count accounts for rows that are changed.

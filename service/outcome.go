@@ -50,16 +50,31 @@ func endsEarly(err error) bool {
 	return is && stopped.early
 }
 
+// reasonedError is a typed reason (spec/README.md section 4) with words for it, fit for clients.
+type reasonedError struct{ reason, text string }
+
+func (e *reasonedError) Error() string { return e.reason + ": " + e.text }
+
+// reasonOf is the typed reason of an error, "" if it has none.
+func reasonOf(err error) string {
+	if e, is := errors.AsType[*reasonedError](err); is {
+		return e.reason
+	}
+	if _, is := errors.AsType[*stillReferencedError](err); is {
+		return reasonStillReferenced
+	}
+	return ""
+}
+
 // publicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
 func publicText(err error) string {
-	var failed *failedError
 	var refused *repo.Error
 	var stopped stopError
 	switch {
 	case err == nil:
 		return ""
-	case errors.As(err, &failed):
-		return failed.text
+	case fitForClients(err) != nil:
+		return fitForClients(err).Error()
 	case errors.As(err, &refused):
 		return fmt.Sprintf("%s on %s: %s", refused.Operation, refused.Database, refused.Condition())
 	case errors.Is(err, repo.ErrUnreachable):
@@ -72,4 +87,36 @@ func publicText(err error) string {
 		return "stopped before its end"
 	}
 	return "internal error; the log of this run has it"
+}
+
+// fitForClients is the error within err, if there is one, whose text is made for clients.
+func fitForClients(err error) error {
+	var (
+		failed     *failedError
+		reasoned   *reasonedError
+		referenced *stillReferencedError
+		locked     *lockedError
+		cycle      *repo.GroupCycleError
+		stubborn   *repo.StubbornError
+		unknown    *repo.UnknownColumnError
+	)
+	switch {
+	case errors.As(err, &failed):
+		return failed
+	case errors.Is(err, repo.ErrForbidden):
+		return err
+	case errors.As(err, &reasoned):
+		return reasoned
+	case errors.As(err, &referenced):
+		return referenced
+	case errors.As(err, &locked):
+		return locked
+	case errors.As(err, &cycle):
+		return cycle
+	case errors.As(err, &stubborn):
+		return stubborn
+	case errors.As(err, &unknown):
+		return unknown
+	}
+	return nil
 }

@@ -2,8 +2,8 @@ package service
 
 import "github.com/caretaker-go/caretaker/repo"
 
-// Typed reasons of runs, jobs and groups (spec/README.md section 4). Those of the ghost migration's own are in its file;
-// what repo finds out in a transaction it names itself.
+// Typed reasons of runs, jobs and groups (spec/README.md section 4). What repo finds out in a transaction it names
+// itself.
 const (
 	reasonTargetGone     = repo.ReasonTargetGone
 	reasonSettingOff     = repo.ReasonSettingOff
@@ -16,6 +16,9 @@ const (
 	reasonThrottled = "THROTTLED"
 	reasonQueueFull = "QUEUE_FULL"
 	reasonPaused    = "WORKER_PAUSED"
+
+	reasonInternalUser     = repo.ReasonInternalUser
+	reasonPersonalProjects = "PERSONAL_PROJECTS"
 
 	reasonStillReferenced = "STILL_REFERENCED"
 	reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"

@@ -16,7 +16,7 @@ import (
 type stillReferencedError struct{ table, column string }
 
 func (e *stillReferencedError) Error() string {
-	return fmt.Sprintf("%s: %s.%s", reasonStillReferenced, e.table, e.column)
+	return fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
 }
 
 // removal removes rows of one table with all that depends on them.

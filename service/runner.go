@@ -128,7 +128,7 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		run.TraceID = id.String()
 	}
-	x.Log = s.logger.With("worker", w.name, "run_id", run.ID, "database", run.Database)
+	x.Log = s.logger.With("worker", w.name, "run_id", run.ID, "database", run.Database, "dry_run", run.DryRun)
 	x.run = run
 	if err := s.enlist(ctx, x, run); err != nil {
 		x.refuse(err)
@@ -197,7 +197,7 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	defer close(x.done)
 	defer x.span.End()
 	run := x.snapshot()
-	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt, "dry_run", x.DryRun)
+	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := s.keepAlive(background, x)
 	err := guarded(func() error { return x.worker.work(repo.ReadBy(ctx, x.reader), x) })
@@ -239,7 +239,7 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 	duration := x.Elapsed()
 	x.tell(ctx, x.span, &run, err)
 	attrs := []any{
-		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason, "dry_run", run.DryRun,
+		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
 		"duration_seconds", duration.Seconds(), "tables", run.Tables,
 	}

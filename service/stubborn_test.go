@@ -3,6 +3,7 @@ package service_test
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
@@ -69,4 +70,14 @@ func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesThe
 				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
 		})
 	}
+}
+
+func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.keep("DELETE", "users", "true")
+	g.run(g.service(), "failed_users=1 deleted_rows=2")
+	g.wantLater(10, 30*time.Minute)
+	g.wantLog(1, `"level":"ERROR"`, "rows of users do not let themselves be deleted", `"user_id":10`)
 }

@@ -258,7 +258,10 @@ func errorType(err error) string {
 	case errors.Is(err, repo.ErrJobLost):
 		return "JOB_LOST"
 	}
-	if failed, is := errors.AsType[*failedError](err); is && failed != nil {
+	if reason := reasonOf(err); reason != "" {
+		return reason
+	}
+	if fitForClients(err) != nil {
 		return "failed"
 	}
 	if stopped, is := errors.AsType[stopError](err); is {

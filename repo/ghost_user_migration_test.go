@@ -1,0 +1,60 @@
+package repo_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "all")
+	_, err := b.sql.Exec(context.Background(), `CREATE INDEX ON users (lower(username));
+		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
+		INSERT INTO users (id, email, username, projects_limit, organization_id) SELECT i, 'u' || i || '@x', 'u' || i, 0, 1 FROM generate_series(1, 30000) i;
+		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (40000, 'a@x', 'GHOST', 0, 1), (40001, 'ghost1@noreply.invalid', 'b', 0, 1);
+		SELECT setval('users_id_seq', 50000); ANALYZE users`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	d, heard := listening(t, b.url)
+	catalog, err := d.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, missing := catalog.GhostQueue()
+	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
+	if err != nil || missing != "" {
+		t.Fatal(missing, err)
+	}
+	heard.statements = nil
+	id, err := d.CreateGhost(ctx, lease.Fence, queue, new(int64(1)), repo.Limits{Statement: time.Minute, Lock: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if err := b.sql.QueryRow(ctx, `SELECT username FROM users WHERE id = $1`, id).Scan(&name); err != nil || name != "ghost2" {
+		t.Errorf("ghost %q, %v", name, err)
+	}
+	var batch []sent
+	for _, s := range heard.statements {
+		if strings.Contains(s.sql, "INSERT INTO users") || strings.Contains(s.sql, "enable_seqscan") {
+			batch = append(batch, s)
+		}
+	}
+	conn, err := pgx.Connect(ctx, b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		nodes, text := plan(t, conn, batch, mode)
+		wantIndexes(t, nodes, text)
+	}
+}
