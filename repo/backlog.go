@@ -7,6 +7,8 @@ type Backlog struct {
 	Pending, Due, Deferred, Dead int64
 	// OldestAt is zero when nothing waits.
 	OldestAt time.Time
+	// Partitions of the queue, where it has any.
+	Partitions int
 	// AtLeast: counting stopped, the figures are lower bounds.
 	AtLeast bool
 	// ReadAt is when, by the clock of the database.

@@ -65,7 +65,9 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
 		config.ConnConfig.RuntimeParams["application_name"] = "caretaker"
 	}
-	config.ConnConfig.Tracer = newTracer(name, config.ConnConfig)
+	if config.ConnConfig.Tracer, err = newTracer(name, config.ConnConfig); err != nil {
+		return nil, err
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)

@@ -26,12 +26,17 @@ type tracer struct {
 	*otelpgx.Tracer
 	attributes []attribute.KeyValue
 	late       trace.Tracer
+	times      *statementTimes
 }
 
 // slowPlumbing is from when on what should take no time is worth a span.
 const slowPlumbing = 100 * time.Millisecond
 
-func newTracer(name string, config *pgx.ConnConfig) *tracer {
+func newTracer(name string, config *pgx.ConnConfig) (*tracer, error) {
+	times, err := newStatementTimes(name)
+	if err != nil {
+		return nil, err
+	}
 	attributes := []attribute.KeyValue{
 		attribute.String("maintenance.database", name), semconv.DBNamespace(config.Database),
 		semconv.ServerAddress(config.Host), semconv.ServerPort(int(config.Port)),
@@ -42,7 +47,8 @@ func newTracer(name string, config *pgx.ConnConfig) *tracer {
 			otelpgx.WithTracerAttributes(attributes...), otelpgx.WithSpanNameCtxFunc(spanName)),
 		attributes: append(attributes, semconv.DBSystemNamePostgreSQL),
 		late:       otel.Tracer("github.com/caretaker-go/caretaker/repo"),
-	}
+		times:      times,
+	}, nil
 }
 
 // traceParentKey is the context's key of what WithTraceParent has set.
@@ -115,6 +121,9 @@ func plumbed(sql string) bool {
 
 // TraceQueryStart begins the span of a statement.
 func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if !plumbed(data.SQL) {
+		ctx = t.times.begin(ctx)
+	}
 	if !recording(ctx) {
 		return t.Tracer.TraceQueryStart(ctx, conn, data)
 	}
@@ -129,6 +138,7 @@ func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 
 // TraceQueryEnd ends it.
 func (t *tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+	t.times.end(ctx, data.Err)
 	t.settle(ctx, data.Err)
 	data.Err = quotingNothing(ctx, data.Err)
 	t.Tracer.TraceQueryEnd(ctx, conn, data)
@@ -137,6 +147,9 @@ func (t *tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.Tra
 // TraceBatchStart begins the one span of statements that are sent together.
 func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	failure := new(error)
+	if !batchIsPlumbing(data.Batch) {
+		ctx = t.times.begin(ctx)
+	}
 	if recording(ctx) {
 		summary := ""
 		for _, q := range data.Batch.QueuedQueries {
@@ -167,6 +180,7 @@ func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.Tra
 	if failure, is := ctx.Value(failureKey{}).(*error); is && data.Err == nil {
 		data.Err = *failure
 	}
+	t.times.end(ctx, data.Err)
 	data.Err = quotingNothing(ctx, data.Err)
 	t.Tracer.TraceBatchEnd(ctx, conn, data)
 }

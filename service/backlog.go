@@ -33,12 +33,14 @@ type backlogKey struct {
 
 type backlogEntry struct {
 	// stale figures are read again, however young they are.
-	stale   atomic.Bool
-	mu      sync.Mutex
-	readAt  time.Time
-	known   bool
-	backlog repo.Backlog
-	remark  string
+	stale  atomic.Bool
+	mu     sync.Mutex
+	readAt time.Time
+	// measuredAt is when the backlog was read that is known.
+	measuredAt time.Time
+	known      bool
+	backlog    repo.Backlog
+	remark     string
 	// failure is why the newest reading failed.
 	failure error
 }
@@ -60,7 +62,7 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
 		e.readAt, e.failure = time.Now(), err
 		if err == nil {
-			e.backlog, e.remark, e.known = fresh, remark, true
+			e.backlog, e.remark, e.known, e.measuredAt = fresh, remark, true, e.readAt
 		}
 	}
 	if err := cmp.Or(trouble, e.failure); err != nil {
@@ -79,6 +81,14 @@ func readRemark(reader *repo.Reader, d *repo.Database) string {
 	default:
 		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
 	}
+}
+
+// measuredAt is when the backlog was read that get returns.
+func (b *backlogs) measuredAt(w *worker, d *repo.Database) time.Time {
+	e := b.entry(backlogKey{w.name, d})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.measuredAt
 }
 
 func (b *backlogs) entry(key backlogKey) *backlogEntry {

@@ -143,7 +143,7 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 			result, err = JobResult{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	result, err = work(ctx, j)
+	result, err = work(repo.WithWork(ctx, j.Kind), j)
 	if err == nil && result.Snooze > 0 && j.hold != nil {
 		result = j.hold.putBack(result)
 	}

@@ -23,12 +23,14 @@ type metrics struct {
 	errorRate    metric.Int64Counter
 	jobs         metric.Int64Counter
 	fires        metric.Int64Counter
+	leasesLost   metric.Int64Counter
+	overLimit    metric.Int64Counter
 	registration metric.Registration
 }
 
 func newMetrics() (*metrics, error) {
 	m := &metrics{meter: otel.Meter("github.com/caretaker-go/caretaker/service")}
-	var errs [7]error
+	var errs [9]error
 	m.runs, errs[0] = m.meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
 	m.duration, errs[1] = m.meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.01, .05, .1, .5, 1, 2, 5, 10, 20, 30, 45, 60, 120, 180))
@@ -37,7 +39,46 @@ func newMetrics() (*metrics, error) {
 	m.errorRate, errs[4] = m.meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed; error: failed."))
 	m.jobs, errs[5] = m.meter.Int64Counter("maintenance.jobs", metric.WithDescription("Attempts of deferred jobs that ended, by outcome."))
 	m.fires, errs[6] = m.meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by what became of them."))
+	m.leasesLost, errs[7] = m.meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
+	m.overLimit, errs[8] = m.meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
 	return m, errors.Join(errs[:]...)
+}
+
+// begin lets every counter exist from the start, so that the first event is an increase of something.
+func (m *metrics) begin(s *Service) {
+	ctx := context.Background()
+	for _, w := range s.workers {
+		for _, d := range w.homes(s) {
+			at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
+			m.leasesLost.Add(ctx, 0, at)
+			m.overLimit.Add(ctx, 0, at)
+			for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
+				m.runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
+			}
+			for _, action := range w.actions {
+				m.addRows(ctx, w.name, d.Name, action, 0)
+			}
+			if w.finished != nil {
+				m.beginSLI(ctx, d.Name)
+			}
+		}
+		for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
+			m.addFires(ctx, w.name, outcome, 0)
+		}
+	}
+	for kind := range s.jobs {
+		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
+			m.jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
+		}
+	}
+}
+
+func (m *metrics) beginSLI(ctx context.Context, database string) {
+	for _, is := range []bool{false, true} {
+		at := metric.WithAttributes(attribute.String("database", database))
+		m.errorRate.Add(ctx, 0, at, metric.WithAttributes(attribute.String("error", strconv.FormatBool(is))))
+		m.apdex.Add(ctx, 0, at, metric.WithAttributes(attribute.String("success", strconv.FormatBool(is))))
+	}
 }
 
 // mainDatabase is the label of workers that have no turn by database.
@@ -49,7 +90,14 @@ func (m *metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	if database == "" {
 		database = mainDatabase
 	}
-	m.runs.Add(ctx, 1, metric.WithAttributes(worker, attribute.String("database", database), attribute.String("outcome", run.State)))
+	at := metric.WithAttributes(worker, attribute.String("database", database))
+	m.runs.Add(ctx, 1, at, metric.WithAttributes(attribute.String("outcome", run.State)))
+	if run.Reason == reasonLeaseLost {
+		m.leasesLost.Add(ctx, 1, at)
+	}
+	if run.OverLimit && !run.DryRun {
+		m.overLimit.Add(ctx, 1, at)
+	}
 	if run.State != repo.RunSkipped {
 		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
 	}
@@ -78,51 +126,4 @@ func (m *metrics) addSLI(ctx context.Context, run Run) {
 	if !failed {
 		m.apdex.Add(ctx, 1, metric.WithAttributes(database, attribute.String("success", strconv.FormatBool(!run.OverLimit))))
 	}
-}
-
-// observe registers the gauges: they are read when somebody asks, from figures at most backlogAge old.
-func (m *metrics) observe(s *Service) error {
-	pending, err1 := m.meter.Int64ObservableGauge("maintenance.backlog.pending", metric.WithDescription("What waits, deferred included."))
-	age, err2 := m.meter.Float64ObservableGauge("maintenance.backlog.oldest.age", metric.WithUnit("s"),
-		metric.WithDescription("Age of the oldest that waits, 0 when nothing does."))
-	held, err3 := m.meter.Int64ObservableGauge("maintenance.lease.held", metric.WithDescription("1 while anybody holds the lease."))
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	registration, err := m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		for _, w := range s.workers {
-			for i, p := range s.look(ctx, w) {
-				d := w.homes(s)[i]
-				labels := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
-				if p.err == nil {
-					o.ObserveInt64(held, countHeld(p.leases), metric.WithAttributes(attribute.String("name", w.leaseName(d))))
-				}
-				if p.known {
-					o.ObserveInt64(pending, p.backlog.Pending, labels)
-					o.ObserveFloat64(age, ageOf(p.backlog).Seconds(), labels)
-				}
-			}
-		}
-		return nil
-	}, pending, age, held)
-	m.registration = registration
-	return err
-}
-
-func (m *metrics) stop() error { return m.registration.Unregister() }
-
-func ageOf(b repo.Backlog) time.Duration {
-	if b.OldestAt.IsZero() {
-		return 0
-	}
-	return max(0, b.ReadAt.Sub(b.OldestAt))
-}
-
-func countHeld(leases []Lease) (n int64) {
-	for _, l := range leases {
-		if !l.Expired {
-			n++
-		}
-	}
-	return n
 }

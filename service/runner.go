@@ -200,7 +200,7 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := s.keepAlive(background, x)
-	err := guarded(func() error { return x.worker.work(repo.ReadBy(ctx, x.reader), x) })
+	err := guarded(func() error { return x.worker.work(repo.ReadBy(repo.WithWork(ctx, x.worker.name), x.reader), x) })
 	stopBackground()
 	<-ended
 	if cause := context.Cause(ctx); cause != nil {

@@ -189,6 +189,7 @@ func New(c Config) (*Service, error) {
 	if err := s.addWorkers(c); err != nil {
 		return nil, err
 	}
+	s.metrics.begin(s)
 	return s, s.metrics.observe(s)
 }
 

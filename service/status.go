@@ -89,6 +89,8 @@ type place struct {
 	// known says that the backlog has been read, now or before; err, that the database does not answer now.
 	known bool
 	err   error
+	// measuredAt is when the backlog was read, by the host's clock.
+	measuredAt time.Time
 }
 
 // lookPatience is how long a database may take to show its leases.
@@ -108,6 +110,7 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 				p.leases, p.err = d.ListLeases(bounded, []string{w.leaseName(d)})
 			}
 			p.backlog, p.remark, p.known = s.backlogs.get(ctx, w, d, p.err)
+			p.measuredAt = s.backlogs.measuredAt(w, d)
 		})
 	}
 	wait.Wait()

@@ -2,6 +2,7 @@
 # require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
 #   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
 #   pgbouncer  PgBouncer, a pooler that tests put in front of PostgreSQL
+#   prometheus Prometheus and promtool, which tests of alerts and dashboards ask
 #   compiler   a C compiler, which Go's race detector needs
 #   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
@@ -92,12 +93,35 @@ apt_unpack_pgbouncer() {
 	)
 }
 
+# apt_install_prometheus installs the programs alone: Debian's package would also start a server.
+apt_install_prometheus() (
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e $policy ]; then
+		trap 'as_root rm -f $policy' EXIT
+		trap 'exit 1' INT TERM
+		printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null && as_root chmod +x $policy
+	fi
+	apt_install prometheus
+)
+
+# unpacked_prometheus is where the programs are unpacked to where nothing can be installed. The tests look there too.
+unpacked_prometheus=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/caretaker/prometheus
+
+# apt_unpack_prometheus needs no root: the programs need no libraries that a system does not have.
+apt_unpack_prometheus() {
+	command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
+	say "unpacking prometheus into $unpacked_prometheus"
+	rm -rf "$unpacked_prometheus" && mkdir -p "$unpacked_prometheus/packages" || return 1
+	(cd "$unpacked_prometheus/packages" && apt-get -qq download prometheus && dpkg -x prometheus_*.deb ..)
+}
+
 # install WHAT: false when there is no way to install it here.
 install() {
 	if command -v brew >/dev/null; then
 		case $1 in
 		postgres) say "installing postgresql@17 with brew" && brew install --quiet postgresql@17 ;;
 		pgbouncer) say "installing pgbouncer with brew" && brew install --quiet pgbouncer ;;
+		prometheus) say "installing prometheus with brew" && brew install --quiet prometheus ;;
 		*) return 1 ;;
 		esac
 	elif ! may_be_root; then
@@ -107,6 +131,7 @@ install() {
 		case $1 in
 		postgres) apt_install_postgres ;;
 		pgbouncer) apt_install_pgbouncer ;;
+		prometheus) apt_install_prometheus ;;
 		compiler) apt_install gcc libc6-dev ;;
 		make) apt_install make ;;
 		esac
@@ -114,6 +139,7 @@ install() {
 		case $1 in
 		postgres) say "installing postgresql-server with dnf" && as_root dnf -q -y install postgresql-server ;;
 		pgbouncer) say "installing pgbouncer with dnf" && as_root dnf -q -y install pgbouncer ;;
+		prometheus) say "installing prometheus with dnf" && as_root dnf -q -y install golang-github-prometheus ;;
 		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
 		make) say "installing make with dnf" && as_root dnf -q -y install make ;;
 		esac
@@ -160,6 +186,30 @@ require_pgbouncer() {
 	say "PgBouncer is $found"
 }
 
+# prometheus_folder prints the folder of prometheus and promtool, if they are where the tests look.
+prometheus_folder() {
+	on_path=$(command -v promtool 2>/dev/null || true)
+	for folder in "${on_path%/promtool}" /usr/bin /usr/local/bin /opt/homebrew/bin /home/linuxbrew/.linuxbrew/bin "$unpacked_prometheus/usr/bin"; do
+		if [ -x "$folder/promtool" ] && [ -x "$folder/prometheus" ]; then
+			echo "$folder"
+			return
+		fi
+	done
+}
+
+require_prometheus() {
+	found=$(prometheus_folder)
+	if [ -z "$found" ] && { install prometheus || apt_unpack_prometheus; }; then
+		found=$(prometheus_folder)
+	fi
+	if [ -z "$found" ]; then
+		say "no Prometheus (prometheus and promtool), which tests of alerts and dashboards ask. Install it, for example:" >&2
+		say "sudo apt-get install prometheus, brew install prometheus, or unpack https://prometheus.io/download onto PATH" >&2
+		return 1
+	fi
+	say "Prometheus is in $found"
+}
+
 require_compiler() {
 	for name in "${CC:-gcc}" gcc clang; do
 		if command -v "$name" >/dev/null; then
@@ -183,7 +233,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | pgbouncer | compiler | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, pgbouncer, compiler or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | prometheus | compiler | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, compiler or make" >&2 && exit 2 ;;
 	esac
 done

@@ -1,0 +1,146 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// WorkerFigures are what metrics have of a worker from the records in main.
+type WorkerFigures struct {
+	Worker string
+	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
+	Paused time.Duration
+	// Unsuccessful is how many of its newest 100 fires are later than the start of its last run that succeeded and were
+	// missed, found the lease held, or have a run that failed.
+	Unsuccessful int64
+	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never. Now is the clock.
+	Cron                string
+	AccountedUntil, Now time.Time
+}
+
+const workerFiguresSQL = `
+SELECT w.name, coalesce(s.cron, ''), s.accounted_until, clock_timestamp(),
+  coalesce((
+    SELECT greatest(max(clock_timestamp() - p.since), interval '0') FROM maintenance.pauses p
+    WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())), interval '0'),
+  (SELECT count(*) FROM (
+     SELECT f.fire_time, f.outcome, f.reason, f.run_id FROM maintenance.fires f
+     WHERE f.worker = w.name ORDER BY f.fire_time DESC LIMIT 100
+   ) f
+   LEFT JOIN maintenance.runs r ON r.id = f.run_id
+   WHERE (f.outcome = 'missed' OR f.reason = 'LEASE_HELD' OR r.state = 'failed')
+     AND f.fire_time > coalesce((
+       SELECT x.started_at FROM maintenance.runs x
+       WHERE x.worker = w.name AND x.state = 'succeeded' AND NOT x.dry_run ORDER BY x.id DESC LIMIT 1), '-infinity'))
+FROM unnest($1::text[]) AS w (name)
+LEFT JOIN maintenance.schedules s ON s.worker = w.name`
+
+// WorkerFigures reads the figures of these workers.
+func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
+	return collect(ctx, d, "read the figures of the workers", func(row pgx.CollectableRow) (f WorkerFigures, err error) {
+		var until *time.Time
+		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &f.Paused, &f.Unsuccessful)
+		f.AccountedUntil = orZero(until)
+		return f, err
+	}, workerFiguresSQL, workers)
+}
+
+// RunFigures are what metrics have of the runs of a worker on a database. Dry runs do not count.
+type RunFigures struct {
+	// Worker and Database are those asked for: Database is empty for a worker that has no turn by database.
+	Worker, Database string
+	// AtWork is for how long the run has been that is at work now, Failing for how long runs have failed without success in
+	// between, up to now; 0: there is none.
+	AtWork, Failing time.Duration
+	// LastSuccess is the end of the last run that succeeded; zero: none is on record.
+	LastSuccess time.Time
+}
+
+const runFiguresSQL = `
+SELECT p.worker, p.database, success.finished_at,
+  coalesce((
+    SELECT greatest(max(clock_timestamp() - x.started_at), interval '0') FROM maintenance.runs x
+    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'running' AND NOT x.dry_run
+      AND x.heartbeat_at >= clock_timestamp() - x.heartbeat_ttl), interval '0'),
+  coalesce(CASE WHEN newest.state = 'failed' THEN (
+    SELECT greatest(clock_timestamp() - x.finished_at, interval '0') FROM maintenance.runs x
+    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
+      AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
+    ORDER BY x.id LIMIT 1) END, interval '0')
+FROM unnest($1::text[], $2::text[]) AS p (worker, database)
+LEFT JOIN LATERAL (
+  SELECT x.id, x.finished_at FROM maintenance.runs x
+  WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'succeeded' AND NOT x.dry_run
+  ORDER BY x.id DESC LIMIT 1
+) success ON true
+LEFT JOIN LATERAL (
+  SELECT x.state FROM maintenance.runs x
+  WHERE x.worker = p.worker AND x.database = p.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
+  ORDER BY x.id DESC LIMIT 1
+) newest ON true`
+
+// RunFigures reads the figures of the runs of workers[i] on databases[i].
+func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {
+	return collect(ctx, d, "read the figures of the runs", func(row pgx.CollectableRow) (f RunFigures, err error) {
+		var success *time.Time
+		err = row.Scan(&f.Worker, &f.Database, &success, &f.AtWork, &f.Failing)
+		f.LastSuccess = orZero(success)
+		return f, err
+	}, runFiguresSQL, workers, databases)
+}
+
+// JobFigures are what metrics have of the jobs of a kind in a state of River's.
+type JobFigures struct {
+	Kind, State string
+	// Jobs is exact up to 100,000 jobs in that state, whatever their kind; of more no more are counted.
+	Jobs int64
+	// Overdue is for how long the one that is due longest has waited to be worked; 0: none is due.
+	Overdue time.Duration
+}
+
+// jobsCounted is up to where jobs in a state are counted.
+const jobsCounted = 100_000
+
+// jobFiguresSQL reads by the index on state, in which the jobs of a state that are due come before the others.
+const jobFiguresSQL = `
+SELECT j.kind, s.state::text, count(*),
+  coalesce(greatest(clock_timestamp() - min(j.scheduled_at) FILTER (WHERE s.state IN ('available', 'retryable', 'scheduled')), interval '0'), interval '0')
+FROM unnest('{available,pending,scheduled,retryable,running,discarded}'::maintenance.river_job_state[]) AS s (state)
+CROSS JOIN LATERAL (SELECT kind, scheduled_at FROM maintenance.river_job WHERE state = s.state LIMIT $1) j
+GROUP BY j.kind, s.state`
+
+// JobFigures reads how many jobs there are that have not ended well, by kind and state.
+func (d *Database) JobFigures(ctx context.Context) ([]JobFigures, error) {
+	return collect(ctx, d, "count jobs", func(row pgx.CollectableRow) (f JobFigures, err error) {
+		err = row.Scan(&f.Kind, &f.State, &f.Jobs, &f.Overdue)
+		return f, err
+	}, jobFiguresSQL, jobsCounted)
+}
+
+// PoolFigures are those of the connections of this process to a database.
+type PoolFigures struct {
+	// Replica says that they lead to its read replica.
+	Replica bool
+	// Used, Idle and Max are connections.
+	Used, Idle, Max int64
+	// Waits is how often somebody has had to wait for a connection, Waited for how long in all.
+	Waits  int64
+	Waited time.Duration
+}
+
+// PoolFigures are those of the database and, if there is one, of its read replica.
+func (d *Database) PoolFigures() (all []PoolFigures) {
+	stat := d.pool.Stat()
+	all = append(all, PoolFigures{
+		Used: int64(stat.AcquiredConns()), Idle: int64(stat.IdleConns()), Max: int64(stat.MaxConns()),
+		Waits: stat.EmptyAcquireCount(), Waited: stat.EmptyAcquireWaitTime(),
+	})
+	if d.replica != nil {
+		of := d.replica.PoolFigures()[0]
+		of.Replica = true
+		all = append(all, of)
+	}
+	return all
+}

@@ -1,0 +1,99 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// statementTimes measures statements: how long they take, and what errors they end with. The labels are few: database,
+// and the worker or kind of job that the statement is for, "other" for bookkeeping. Plumbing is not measured.
+type statementTimes struct {
+	database string
+	duration metric.Float64Histogram
+	errors   metric.Int64Counter
+}
+
+func newStatementTimes(name string) (*statementTimes, error) {
+	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
+	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of SQL statements, by what they are for."),
+		metric.WithExplicitBucketBoundaries(.001, .005, .025, .1, .25, .5, 1, 2, 5, 10))
+	if err != nil {
+		return nil, err
+	}
+	failed, err := meter.Int64Counter("maintenance.statement.errors",
+		metric.WithDescription("SQL statements that ended with an error, by its class."))
+	if err != nil {
+		return nil, err
+	}
+	t := &statementTimes{database: name, duration: duration, errors: failed}
+	for _, class := range []Class{ClassData, ClassLock, ClassTimeout, ClassUnreachable, ClassSchema} {
+		t.fail(context.Background(), class, 0)
+	}
+	return t, nil
+}
+
+type (
+	workKey      struct{}
+	statementKey struct{}
+)
+
+// WithWork names the worker or kind of job that the statements of a context are for.
+func WithWork(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, workKey{}, name)
+}
+
+// begin notes when a statement begins.
+func (t *statementTimes) begin(ctx context.Context) context.Context {
+	return context.WithValue(ctx, statementKey{}, time.Now()) //nolint:forbidigo // measures
+}
+
+func (t *statementTimes) end(ctx context.Context, err error) {
+	began, is := ctx.Value(statementKey{}).(time.Time)
+	if !is {
+		return
+	}
+	work, _ := ctx.Value(workKey{}).(string)
+	if work == "" {
+		work = "other"
+	}
+	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), //nolint:forbidigo // measures
+		metric.WithAttributes(attribute.String("work", work), attribute.String("database", t.database)))
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.fail(context.WithoutCancel(ctx), (&Error{SQLState: sqlState(err)}).Class(), 1)
+	}
+}
+
+func (t *statementTimes) fail(ctx context.Context, c Class, n int64) {
+	t.errors.Add(ctx, n, metric.WithAttributes(attribute.String("database", t.database), attribute.String("class", c.String())))
+}
+
+// batchIsPlumbing says whether a batch has nothing worth measuring.
+func batchIsPlumbing(b *pgx.Batch) bool {
+	for _, q := range b.QueuedQueries {
+		if !plumbed(q.SQL) {
+			return false
+		}
+	}
+	return true
+}
+
+func sqlState(err error) string {
+	if refused, is := errors.AsType[*pgconn.PgError](err); is {
+		return refused.Code
+	}
+	return ""
+}
+
+// String is the class as a label.
+func (c Class) String() string {
+	return strings.Fields("data lock timeout unreachable schema")[c]
+}
