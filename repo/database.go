@@ -65,7 +65,7 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
 		config.ConnConfig.RuntimeParams["application_name"] = "caretaker"
 	}
-	if config.ConnConfig.Tracer, err = newTracer(name, config.ConnConfig); err != nil {
+	if config.ConnConfig.Tracer, err = newTracer(ctx, name, config.ConnConfig); err != nil {
 		return nil, err
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)

@@ -21,7 +21,7 @@ type statementTimes struct {
 	errors   metric.Int64Counter
 }
 
-func newStatementTimes(name string) (*statementTimes, error) {
+func newStatementTimes(ctx context.Context, name string) (*statementTimes, error) {
 	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
 	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of SQL statements, by what they are for."),
@@ -36,7 +36,7 @@ func newStatementTimes(name string) (*statementTimes, error) {
 	}
 	t := &statementTimes{database: name, duration: duration, errors: failed}
 	for _, class := range []Class{ClassData, ClassLock, ClassTimeout, ClassUnreachable, ClassSchema} {
-		t.fail(context.Background(), class, 0)
+		t.fail(ctx, class, 0)
 	}
 	return t, nil
 }

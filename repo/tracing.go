@@ -32,8 +32,8 @@ type tracer struct {
 // slowPlumbing is from when on what should take no time is worth a span.
 const slowPlumbing = 100 * time.Millisecond
 
-func newTracer(name string, config *pgx.ConnConfig) (*tracer, error) {
-	times, err := newStatementTimes(name)
+func newTracer(ctx context.Context, name string, config *pgx.ConnConfig) (*tracer, error) {
+	times, err := newStatementTimes(ctx, name)
 	if err != nil {
 		return nil, err
 	}

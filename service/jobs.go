@@ -194,6 +194,9 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)
 	case r.Snooze > 0:
+		if j.hold != nil {
+			s.metrics.addHold(ctx, j.Kind, j.hold)
+		}
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:
 		j.Log.Log(ctx, level, "job finished", attrs...)

@@ -63,7 +63,9 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 		if rest <= 0 {
 			return x.throttle.release(e)
 		}
-		rested += x.throttle.rest(ctx, e, rest)
+		rest = x.throttle.rest(ctx, e, rest)
+		rested += rest
+		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, rest)
 	}
 }
 

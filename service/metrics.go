@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -25,12 +26,15 @@ type metrics struct {
 	fires        metric.Int64Counter
 	leasesLost   metric.Int64Counter
 	overLimit    metric.Int64Counter
+	endedEarly   metric.Int64Counter
+	rested       metric.Float64Counter
+	jobsHeld     metric.Int64Counter
 	registration metric.Registration
 }
 
 func newMetrics() (*metrics, error) {
 	m := &metrics{meter: otel.Meter("github.com/caretaker-go/caretaker/service")}
-	var errs [9]error
+	var errs [12]error
 	m.runs, errs[0] = m.meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
 	m.duration, errs[1] = m.meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.01, .05, .1, .5, 1, 2, 5, 10, 20, 30, 45, 60, 120, 180))
@@ -41,44 +45,10 @@ func newMetrics() (*metrics, error) {
 	m.fires, errs[6] = m.meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by what became of them."))
 	m.leasesLost, errs[7] = m.meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
 	m.overLimit, errs[8] = m.meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
+	m.endedEarly, errs[9] = m.meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
+	m.rested, errs[10] = m.meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have rested because of the load of a database."))
+	m.jobsHeld, errs[11] = m.meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was put back because of a pause or the load of a database."))
 	return m, errors.Join(errs[:]...)
-}
-
-// begin lets every counter exist from the start, so that the first event is an increase of something.
-func (m *metrics) begin(s *Service) {
-	ctx := context.Background()
-	for _, w := range s.workers {
-		for _, d := range w.homes(s) {
-			at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
-			m.leasesLost.Add(ctx, 0, at)
-			m.overLimit.Add(ctx, 0, at)
-			for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
-				m.runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
-			}
-			for _, action := range w.actions {
-				m.addRows(ctx, w.name, d.Name, action, 0)
-			}
-			if w.finished != nil {
-				m.beginSLI(ctx, d.Name)
-			}
-		}
-		for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
-			m.addFires(ctx, w.name, outcome, 0)
-		}
-	}
-	for kind := range s.jobs {
-		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
-			m.jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
-		}
-	}
-}
-
-func (m *metrics) beginSLI(ctx context.Context, database string) {
-	for _, is := range []bool{false, true} {
-		at := metric.WithAttributes(attribute.String("database", database))
-		m.errorRate.Add(ctx, 0, at, metric.WithAttributes(attribute.String("error", strconv.FormatBool(is))))
-		m.apdex.Add(ctx, 0, at, metric.WithAttributes(attribute.String("success", strconv.FormatBool(is))))
-	}
 }
 
 // mainDatabase is the label of workers that have no turn by database.
@@ -92,14 +62,20 @@ func (m *metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	}
 	at := metric.WithAttributes(worker, attribute.String("database", database))
 	m.runs.Add(ctx, 1, at, metric.WithAttributes(attribute.String("outcome", run.State)))
+	if run.State != repo.RunSkipped {
+		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
+	}
 	if run.Reason == reasonLeaseLost {
 		m.leasesLost.Add(ctx, 1, at)
 	}
-	if run.OverLimit && !run.DryRun {
+	if run.DryRun {
+		return
+	}
+	if run.OverLimit {
 		m.overLimit.Add(ctx, 1, at)
 	}
-	if run.State != repo.RunSkipped {
-		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
+	if endedEarly(run.Reason) {
+		m.endedEarly.Add(ctx, 1, at)
 	}
 }
 
@@ -110,6 +86,17 @@ func (m *metrics) addRows(ctx context.Context, worker, database, action string, 
 
 func (m *metrics) addJob(ctx context.Context, kind, outcome string) {
 	m.jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
+}
+
+// addHold counts a job that was put back, by what held it.
+func (m *metrics) addHold(ctx context.Context, kind string, h *hold) {
+	reason, _, _ := strings.Cut(h.reason, ":")
+	m.jobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
+}
+
+// addRest counts the time that a run on a database rested.
+func (m *metrics) addRest(ctx context.Context, worker, database string, rested time.Duration) {
+	m.rested.Add(ctx, rested.Seconds(), metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database)))
 }
 
 func (m *metrics) addFires(ctx context.Context, worker, outcome string, n int) {

@@ -48,6 +48,52 @@ func (m *meter) counter(name, attributes string) (sum int64) {
 	return sum
 }
 
+// values are those of all series of a metric with these attributes and any others: of histograms the counts.
+func (m *meter) values(name, attributes string) (values []float64) {
+	m.t.Helper()
+	var collected metricdata.ResourceMetrics
+	if err := m.reader.Collect(context.Background(), &collected); err != nil {
+		m.t.Fatal(err)
+	}
+	for _, scope := range collected.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			if metric.Name == name {
+				values = append(values, valuesOf(metric.Data, attributes)...)
+			}
+		}
+	}
+	return values
+}
+
+func valuesOf(data metricdata.Aggregation, attributes string) (values []float64) {
+	switch data := data.(type) {
+	case metricdata.Sum[int64]:
+		values = numbers(data.DataPoints, attributes)
+	case metricdata.Sum[float64]:
+		values = numbers(data.DataPoints, attributes)
+	case metricdata.Gauge[int64]:
+		values = numbers(data.DataPoints, attributes)
+	case metricdata.Gauge[float64]:
+		values = numbers(data.DataPoints, attributes)
+	case metricdata.Histogram[float64]:
+		for _, point := range data.DataPoints {
+			if has(point.Attributes, attributes) {
+				values = append(values, float64(point.Count))
+			}
+		}
+	}
+	return values
+}
+
+func numbers[N int64 | float64](points []metricdata.DataPoint[N], attributes string) (values []float64) {
+	for _, point := range points {
+		if has(point.Attributes, attributes) {
+			values = append(values, float64(point.Value))
+		}
+	}
+	return values
+}
+
 func has(set attribute.Set, attributes string) bool {
 	for pair := range strings.FieldsSeq(attributes) {
 		key, want, _ := strings.Cut(pair, "=")

@@ -98,7 +98,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		return service.Run{}, err
 	}
 	config.Queue = queue
-	s, err := service.New(config)
+	s, err := service.New(config) //nolint:contextcheck // it needs none
 	if err != nil {
 		return service.Run{}, err
 	}

@@ -1,0 +1,53 @@
+package service
+
+import (
+	"context"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// begin lets every counter exist from the start, so that the first event is an increase of something.
+func (m *metrics) begin(s *Service) {
+	ctx := context.Background()
+	for _, w := range s.workers {
+		for _, d := range w.homes(s) {
+			at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
+			m.leasesLost.Add(ctx, 0, at)
+			m.overLimit.Add(ctx, 0, at)
+			m.endedEarly.Add(ctx, 0, at)
+			m.addRest(ctx, w.name, d.Name, 0)
+			for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
+				m.runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
+			}
+			for _, action := range w.actions {
+				m.addRows(ctx, w.name, d.Name, action, 0)
+			}
+			if w.finished != nil {
+				m.beginSLI(ctx, d.Name)
+			}
+		}
+		for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
+			m.addFires(ctx, w.name, outcome, 0)
+		}
+	}
+	for kind := range s.jobs {
+		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
+			m.jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
+		}
+		for _, reason := range []string{reasonPaused, reasonThrottled} {
+			m.jobsHeld.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
+		}
+	}
+}
+
+func (m *metrics) beginSLI(ctx context.Context, database string) {
+	for _, is := range []bool{false, true} {
+		at := metric.WithAttributes(attribute.String("database", database))
+		m.errorRate.Add(ctx, 0, at, metric.WithAttributes(attribute.String("error", strconv.FormatBool(is))))
+		m.apdex.Add(ctx, 0, at, metric.WithAttributes(attribute.String("success", strconv.FormatBool(is))))
+	}
+}

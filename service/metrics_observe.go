@@ -1,0 +1,145 @@
+package service
+
+import (
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// gaugesAt writes the gauges of one reading.
+type gaugesAt struct {
+	*gauges
+	metric.Observer
+}
+
+func (g gaugesAt) places(s *Service, all [][]place) {
+	reachable := map[string]bool{}
+	for i, w := range s.workers {
+		for j, p := range all[i] {
+			d := w.homes(s)[j]
+			worker, database := attribute.String("worker", w.name), attribute.String("database", d.Name)
+			labels := metric.WithAttributes(worker, database)
+			answers, seen := reachable[d.Name]
+			reachable[d.Name] = p.err == nil && (answers || !seen)
+			if p.err == nil {
+				name := metric.WithAttributes(attribute.String("name", w.leaseName(d)))
+				g.ObserveInt64(g.held, countHeld(p.leases), name)
+				g.ObserveFloat64(g.heldFor, heldFor(p.leases).Seconds(), name, labels)
+			}
+			if p.known {
+				g.backlog(p, w.databases != nil, labels)
+			}
+		}
+	}
+	for name, answers := range reachable {
+		n := int64(0)
+		if answers {
+			n = 1
+		}
+		g.ObserveInt64(g.reachable, n, metric.WithAttributes(attribute.String("database", name)))
+	}
+}
+
+func (g gaugesAt) backlog(p place, partitioned bool, labels metric.MeasurementOption) {
+	g.ObserveInt64(g.pending, p.backlog.Pending, labels)
+	g.ObserveInt64(g.due, p.backlog.Due, labels)
+	g.ObserveInt64(g.dead, p.backlog.Dead, labels)
+	g.ObserveFloat64(g.age, ageOf(p.backlog).Seconds(), labels)
+	g.ObserveFloat64(g.measured, time.Since(p.measuredAt).Seconds(), labels)
+	if partitioned {
+		g.ObserveInt64(g.partitions, int64(p.backlog.Partitions), labels)
+	}
+}
+
+func (g gaugesAt) figures(s *Service, f *figures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.workers {
+		labels := metric.WithAttributes(attribute.String("worker", w.Worker))
+		g.ObserveFloat64(g.paused, w.Paused.Seconds(), labels)
+		g.ObserveFloat64(g.overdue, overdue(w).Seconds(), labels)
+		g.ObserveInt64(g.unsuccessful, w.Unsuccessful, labels)
+	}
+	for _, r := range f.runs {
+		database := r.Database
+		if database == "" {
+			database = mainDatabase
+		}
+		labels := metric.WithAttributes(attribute.String("worker", r.Worker), attribute.String("database", database))
+		g.ObserveFloat64(g.atWork, r.AtWork.Seconds(), labels)
+		g.ObserveFloat64(g.failing, r.Failing.Seconds(), labels)
+		if !r.LastSuccess.IsZero() {
+			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)
+		}
+		if i := slices.IndexFunc(s.workers, func(w *worker) bool { return w.name == r.Worker }); !s.workers[i].untimed {
+			limit, _ := s.workers[i].maxRuntime(database, f.flags)
+			g.ObserveFloat64(g.limit, limit.Seconds(), labels)
+		}
+	}
+	g.queue(s, f.jobs)
+}
+
+// queue shows the kinds that this process knows: others are of older or newer versions.
+func (g gaugesAt) queue(s *Service, all []repo.JobFigures) {
+	states := gaugeStates()
+	for _, kind := range s.JobKinds() {
+		counts, oldest := map[string]int64{}, time.Duration(0)
+		for _, f := range all {
+			if f.Kind == kind {
+				counts[states[f.State]] += f.Jobs
+				oldest = max(oldest, f.Overdue)
+			}
+		}
+		for _, state := range []string{"waiting", "scheduled", "retryable", "running", "discarded"} {
+			g.ObserveInt64(g.jobs, counts[state], metric.WithAttributes(attribute.String("kind", kind), attribute.String("state", state)))
+		}
+		g.ObserveFloat64(g.jobsOverdue, oldest.Seconds(), metric.WithAttributes(attribute.String("kind", kind)))
+	}
+}
+
+func (g gaugesAt) pools(s *Service) {
+	for _, d := range s.databases {
+		for _, p := range d.PoolFigures() {
+			role := "primary"
+			if p.Replica {
+				role = "replica"
+			}
+			labels := metric.WithAttributes(attribute.String("database", d.Name), attribute.String("role", role))
+			g.ObserveInt64(g.connections, p.Used, labels, metric.WithAttributes(attribute.String("state", "used")))
+			g.ObserveInt64(g.connections, p.Idle, labels, metric.WithAttributes(attribute.String("state", "idle")))
+			g.ObserveInt64(g.connectionsMax, p.Max, labels)
+			g.ObserveInt64(g.waits, p.Waits, labels)
+			g.ObserveFloat64(g.waited, p.Waited.Seconds(), labels)
+		}
+	}
+}
+
+func ageOf(b repo.Backlog) time.Duration {
+	if b.OldestAt.IsZero() {
+		return 0
+	}
+	return max(0, b.ReadAt.Sub(b.OldestAt))
+}
+
+func countHeld(leases []Lease) (n int64) {
+	for _, l := range leases {
+		if !l.Expired {
+			n++
+		}
+	}
+	return n
+}
+
+// heldFor is by the host's clock.
+func heldFor(leases []Lease) (longest time.Duration) {
+	for _, l := range leases {
+		if !l.Expired {
+			longest = max(longest, time.Since(l.AcquiredAt))
+		}
+	}
+	return longest
+}
