@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // The outages of these tests befall two replicas in the middle of everything: loose foreign keys are cleaned up,
@@ -130,4 +132,37 @@ func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
 	e.wantIdle(replicas...)
 	// Nobody has left a transaction open.
 	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+}
+
+func TestOutage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main")
+	own := newServer(t, "main")
+	e.add("main", own.cluster.URL("main"))
+	e.add("ci", databases.Clone(t, migrated("main")))
+	e.exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 20) i`)
+	e.gate("ci", "c", "OLD.p_id > 10")
+	e.shut("ci", caretakerApp)
+	e.deleted("ci", "p", 1, 20)
+	s := e.service(oneChild, batches(5, 0))
+	r := begin(t, s, "ci")
+	e.eventually("ci", `SELECT count(*) FROM c`, "10")
+	// Whoever looks when main is back takes the run for dead.
+	e.exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	own.stop()
+	if st := status(t, s); st.Condition != service.ConditionRunning || st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.Failing != nil {
+		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
+	}
+	e.lift("ci", caretakerApp)
+	e.eventually("ci", `SELECT count(*) FROM c`, "0")
+	waitFor(t, "the run to end", func() bool { return status(t, s).Condition != service.ConditionRunning })
+	wantFailing(t, status(t, s), service.FailureUnreachable, "main", "database main: unreachable")
+	own.start()
+	e.sql["main"] = e.connect("main")
+	other := e.service(oneChild)
+	if seen, err := other.Run(context.Background(), r.ID); err != nil || seen.FinishedAt.IsZero() {
+		t.Errorf("%+v, %v", seen, err)
+	}
+	e.eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
+	waitFor(t, "the worker to be idle", func() bool { return status(t, s).Condition == service.ConditionIdle })
 }
