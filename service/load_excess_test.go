@@ -1,0 +1,97 @@
+package service
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestRestOf_IsInProportionToTheWorkAndToTheExcess(t *testing.T) {
+	for _, c := range []struct {
+		worked time.Duration
+		ratio  float64
+		want   time.Duration
+	}{
+		{0, 3, minRest},
+		{20 * time.Millisecond, 2, minRest},
+		{250 * time.Millisecond, 1.2, 300 * time.Millisecond},
+		{250 * time.Millisecond, 3, 750 * time.Millisecond},
+		{time.Hour, 1.01, maxRest},
+	} {
+		if got := restOf(c.worked, c.ratio); got != c.want {
+			t.Errorf("after %s at %v times the limit: %s, want %s", c.worked, c.ratio, got, c.want)
+		}
+	}
+}
+
+func TestRates_AreThoseOfTheLastSeconds(t *testing.T) {
+	var r rates
+	start := time.Now()
+	for _, c := range []struct {
+		after    time.Duration
+		position int64
+		want     int64
+	}{
+		{0, 1000, 0},
+		{time.Second, 2000, 0}, // too soon to tell
+		{2 * time.Second, 5000, 2000},
+		{4 * time.Second, 5000, 0},
+		{5 * time.Second, 8000, 1000},
+		{5*time.Second + maxRateTime + 1, 1 << 40, 0}, // nobody looked for long
+		{20 * time.Second, 7000, 0},                   // another server
+		{25 * time.Second, 12000, 1000},
+	} {
+		if got := r.observe(c.position, start.Add(c.after)); got != c.want {
+			t.Errorf("after %s: %d, want %d", c.after, got, c.want)
+		}
+	}
+}
+
+func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	seen := func(ratio float64) []excess { return []excess{{measure: "a", ratio: ratio}} }
+	first := since(seen(2), nil, at(1), true)
+	if e := first[0]; e.began != at(1) || !e.far.IsZero() {
+		t.Errorf("%+v", e)
+	}
+	second := since(seen(farOver), first, at(2), true)
+	if e := second[0]; e.began != at(1) || e.far != at(2) {
+		t.Errorf("far over: %+v", e)
+	}
+	if e := since(seen(farOver+1), second, at(3), true)[0]; e.began != at(1) || e.far != at(2) {
+		t.Errorf("still far over: %+v", e)
+	}
+	if e := since(seen(2), second, at(3), true)[0]; e.began != at(1) || !e.far.IsZero() {
+		t.Errorf("no longer far over: %+v", e)
+	}
+	if e := since(seen(farOver), second, at(99), false)[0]; e.began != at(99) || e.far != at(99) {
+		t.Errorf("after a long time without a look: %+v", e)
+	}
+	if e := since([]excess{{measure: "b", ratio: 2}}, second, at(3), true)[0]; e.began != at(3) {
+		t.Errorf("another one: %+v", e)
+	}
+}
+
+func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
+	c := LoadConfig{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, MaxAutovacuum: time.Hour}
+	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, Unarchived: 5 << 30, Tables: []repo.TableLoad{
+		{Table: "public.notes", Root: "public.notes", Locked: 7 * time.Second, Vacuumed: 2 * time.Hour},
+		{Table: "public.issues", Root: "public.issues", Locked: 5 * time.Second},
+	}}
+	var got []string
+	for _, e := range c.excesses(&databaseLoad{name: "ci"}, load, 100<<20) {
+		got = append(got, e.String())
+	}
+	want := []string{
+		"replica r1 of ci is late: 1m12.5s, over load.max_replica_lag = 30s",
+		"write-ahead log of ci a second: 100MB, over load.max_wal_rate = 64MB",
+		"write-ahead log of ci that waits to be archived: 5GB, over load.max_wal_archive_backlog = 4GB",
+		"somebody waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
+		"autovacuum of public.notes of ci: 2h0m0s, over load.max_autovacuum = 1h0m0s",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
