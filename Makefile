@@ -25,7 +25,7 @@ build: ## build bin/caretaker
 
 test: ## run the tests under the race detector (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=)
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
-	$(GO) test $(RACE) $(TEST_ARGS) $(PACKAGES)
+	$(GO) test -timeout 40m $(RACE) $(TEST_ARGS) $(PACKAGES)
 
 check: verify test ## all that CI checks
 
