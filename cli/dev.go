@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,17 +50,23 @@ func (a *app) dev() *cobra.Command {
 	return command
 }
 
-func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
+func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	c, err := config.LoadPartial(a.configFile)
 	if err != nil {
 		return err
 	}
-	if listen != "" {
-		c.Listen = listen
+	if address != "" {
+		c.Listen = address
 	}
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	moveAside(ctx, c)
+	taken, err := listen(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer taken.close()
 	p := &playground{urls: map[string]string{}}
 	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.Err}); err != nil {
 		return fmt.Errorf("start the database: %w", err)
@@ -70,8 +75,8 @@ func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
 	if err := p.fill(ctx, a.note); err != nil {
 		return err
 	}
-	p.configure(ctx, c)
-	i, err := a.newInstance(ctx, c)
+	p.configure(c)
+	i, err := a.newInstance(ctx, c, taken)
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,12 @@ func (a *app) develop(ctx context.Context, dir, listen string) (err error) {
 func (p *playground) fill(ctx context.Context, note func(string, ...any)) error {
 	ctx, cancel := context.WithTimeout(ctx, devStartPatience)
 	defer cancel()
-	note("loading schema and demo data into %s", p.cluster.Dir())
+	p.definitions = filepath.Join(p.cluster.Dir(), "loose_foreign_keys.yml")
+	if _, err := os.Stat(p.definitions); err == nil {
+		note("going on with the data in %s (remove it to start afresh)", p.cluster.Dir())
+	} else {
+		note("loading schema and demo data into %s", p.cluster.Dir())
+	}
 	for _, name := range config.DatabaseNames() {
 		if err := p.cluster.CreateDatabase(ctx, name); err != nil {
 			return err
@@ -108,7 +118,6 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 			return err
 		}
 	}
-	p.definitions = filepath.Join(p.cluster.Dir(), "loose_foreign_keys.yml")
 	if err := os.WriteFile(p.definitions, []byte(devdb.Definitions()), 0o600); err != nil {
 		return fmt.Errorf("write the sample definitions: %w", err)
 	}
@@ -125,9 +134,8 @@ func migrateURL(ctx context.Context, name, url string) error {
 	return err
 }
 
-// configure puts the playground into the configuration. Metrics move aside when their port is taken: a second dev, or
-// a server that runs already, is no reason not to start.
-func (p *playground) configure(ctx context.Context, c *config.Config) {
+// configure puts the playground into the configuration.
+func (p *playground) configure(c *config.Config) {
 	c.Databases = nil
 	for _, name := range config.DatabaseNames() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
@@ -135,15 +143,6 @@ func (p *playground) configure(ctx context.Context, c *config.Config) {
 	if c.LooseForeignKeysCleanup.Definitions == "" {
 		c.LooseForeignKeysCleanup.Definitions = p.definitions
 	}
-	if c.MetricsListen == "" {
-		return
-	}
-	probe, err := new(net.ListenConfig).Listen(ctx, "tcp", c.MetricsListen)
-	if err != nil {
-		c.MetricsListen = "127.0.0.1:0"
-		return
-	}
-	_ = probe.Close()
 }
 
 // writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and for env files of other programs.
@@ -186,9 +185,10 @@ func (p *playground) stop(ctx context.Context) error {
 }
 
 func (a *app) welcome(i *instance, p *playground) {
-	address := i.api.Addr().String()
+	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	a.say("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
+	a.say("page      http://%s/", i.webAddress())
 	a.say("data      %s (remove it to start afresh)", p.cluster.Dir())
 	a.say("variables %s, for serve, lfk and psql: set -a; . %s; set +a", p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/telemetry"
+	"github.com/caretaker-go/caretaker/web"
 )
 
 // instance is a running server with all that belongs to it. serve and dev have one each.
@@ -32,8 +32,11 @@ type instance struct {
 	// working says that jobs are worked here.
 	working bool
 	server  *server.Server
-	api     net.Listener
-	metrics *http.Server
+	// listening is nil until open has taken, or was given, the addresses.
+	listening *listeners
+	metrics   *http.Server
+	// site is the status page, nil without.
+	site *web.Site
 	// failed gets what ends a listener before its time.
 	failed chan error
 	work   sync.WaitGroup
@@ -41,10 +44,13 @@ type instance struct {
 	closers []func()
 }
 
-// newInstance opens everything and listens, so that a mistake shows at once; run serves. A database that cannot be
-// reached is no mistake: it may come later.
-func (a *app) newInstance(ctx context.Context, c *config.Config) (*instance, error) {
-	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), failed: make(chan error, 2)}
+// newInstance opens everything and listens, unless it is given listeners, so that a mistake shows at once; run serves. A
+// database that cannot be reached is no mistake: it may come later.
+func (a *app) newInstance(ctx context.Context, c *config.Config, given *listeners) (*instance, error) {
+	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), listening: given, failed: make(chan error, 3)}
+	if given != nil {
+		i.closers = append(i.closers, given.close)
+	}
 	if err := a.open(ctx, c, i); err != nil {
 		i.close()
 		return nil, err
@@ -73,7 +79,14 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	if err := i.wire(c); err != nil {
 		return err
 	}
-	return i.listen(ctx, c)
+	if i.listening == nil {
+		if i.listening, err = listen(ctx, c); err != nil {
+			return err
+		}
+		i.closers = append(i.closers, i.listening.close)
+	}
+	i.serveMetrics()
+	return nil
 }
 
 // wire makes the parts that do not need the network.
@@ -101,9 +114,19 @@ func (i *instance) wire(c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	i.server, err = server.New(server.Config{
+	api := server.Config{
 		Service: i.service, Logger: i.logger, Token: token,
 		CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ClientCAFile: c.TLS.ClientCAFile,
+	}
+	if i.server, err = server.New(api); err != nil || c.WebListen == "" {
+		return err
+	}
+	secure, err := api.TLS("h2", "http/1.1")
+	if err != nil {
+		return err
+	}
+	i.site, err = web.New(web.Config{
+		Service: i.service, Logger: i.logger, Version: version(), Token: token, TLS: secure, TraceURL: c.WebTraceURL,
 	})
 	return err
 }
@@ -126,27 +149,18 @@ func bearerToken(auth config.Auth) (string, error) {
 // headerTime is how long a client of the metrics may take for its request.
 const headerTime = 5 * time.Second
 
-func (i *instance) listen(ctx context.Context, c *config.Config) (err error) {
-	var network net.ListenConfig
-	if i.api, err = network.Listen(ctx, "tcp", c.Listen); err != nil {
-		return fmt.Errorf("listen: %w", err)
+func (i *instance) serveMetrics() {
+	listener := i.listening.metrics
+	if listener == nil {
+		return
 	}
-	i.closers = append(i.closers, func() { _ = i.api.Close() })
-	if c.MetricsListen == "" {
-		return nil
-	}
-	metrics, err := network.Listen(ctx, "tcp", c.MetricsListen)
-	if err != nil {
-		return fmt.Errorf("metrics_listen: %w", err)
-	}
-	i.metrics = &http.Server{Addr: metrics.Addr().String(), Handler: i.telemetry.Handler(), ReadHeaderTimeout: headerTime}
+	i.metrics = &http.Server{Addr: listener.Addr().String(), Handler: i.telemetry.Handler(), ReadHeaderTimeout: headerTime}
 	i.closers = append(i.closers, func() { _ = i.metrics.Close() })
 	i.work.Go(func() {
-		if err := i.metrics.Serve(metrics); !errors.Is(err, http.ErrServerClosed) {
+		if err := i.metrics.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			i.failed <- fmt.Errorf("serve metrics: %w", err)
 		}
 	})
-	return nil
 }
 
 // checkMigrated checks the schema maintenance, with the queue of jobs where that is.

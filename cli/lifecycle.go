@@ -33,10 +33,17 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 // no new work, runs to their ends, callers their answers, then the rest.
 func (i *instance) run(ctx context.Context) error {
 	i.work.Go(func() {
-		if err := i.server.Serve(i.api); err != nil {
+		if err := i.server.Serve(i.listening.api); err != nil {
 			i.failed <- err
 		}
 	})
+	if i.site != nil {
+		i.work.Go(func() {
+			if err := i.site.Serve(i.listening.web); err != nil {
+				i.failed <- err
+			}
+		})
+	}
 	watching, stopWatching := context.WithCancel(ctx)
 	for _, d := range i.databases {
 		i.work.Go(func() { i.watchDatabase(watching, d) })
@@ -48,7 +55,7 @@ func (i *instance) run(ctx context.Context) error {
 	if i.working {
 		err = i.queue.Start(i.service)
 	}
-	i.logger.InfoContext(ctx, "serving", "version", version(), "listen", i.api.Addr().String(), "metrics_listen", i.metricsAddress(),
+	i.logger.InfoContext(ctx, "serving", "version", version(), "listen", i.listening.api.Addr().String(), "metrics_listen", i.metricsAddress(), "web_listen", i.webAddress(),
 		"databases", i.names(), "scheduler", i.scheduler != nil, "jobs", i.working)
 	if err == nil {
 		select {
@@ -69,6 +76,9 @@ func (i *instance) run(ctx context.Context) error {
 	})
 	i.bounded(ctx, runsPatience, func(ctx context.Context) { i.complain("runs not ended", i.service.Shutdown(ctx)) })
 	i.bounded(ctx, callsPatience, i.server.Stop)
+	if i.site != nil {
+		i.bounded(ctx, callsPatience, i.site.Stop)
+	}
 	if i.metrics != nil {
 		i.bounded(ctx, callsPatience, func(ctx context.Context) { _ = i.metrics.Shutdown(ctx) })
 	}
@@ -164,6 +174,13 @@ func (i *instance) names() (names []string) {
 		names = append(names, d.Name)
 	}
 	return names
+}
+
+func (i *instance) webAddress() string {
+	if i.site == nil {
+		return ""
+	}
+	return i.listening.web.Addr().String()
 }
 
 func (i *instance) metricsAddress() string {

@@ -24,7 +24,7 @@ func (a *app) serve() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			i, err := a.newInstance(ctx, config)
+			i, err := a.newInstance(ctx, config, nil)
 			if err != nil {
 				return err
 			}

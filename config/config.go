@@ -24,12 +24,17 @@ import (
 type Config struct {
 	// Listen is the gRPC address, MetricsListen the one of Prometheus; empty: no metrics are served.
 	Listen, MetricsListen string
+	// WebListen is the address of the status page; empty: there is none. WebTraceURL is where a trace is shown, with
+	// {trace_id} in it; empty: nowhere.
+	WebListen, WebTraceURL string
 	// Insecure allows Listen to be reachable from other hosts with neither TLS nor Auth.
 	Insecure bool
 	TLS      TLS
 	Auth     Auth
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
+	// LogFormat is json or text; empty: text on a terminal, else json.
+	LogFormat string
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec.
 	Databases        []Database
 	SchedulerEnabled bool
@@ -192,9 +197,11 @@ func (c *Config) contradictions() (found []error) {
 			found = append(found, fmt.Errorf("databases.%s.replica_url is set without databases.%s.url", d.Name, d.Name))
 		}
 	}
-	if !c.Insecure && c.TLS.CertFile == "" && c.Auth == (Auth{}) && !Loopback(c.Listen) {
-		found = append(found, fmt.Errorf("listen: %q can be reached from other hosts: configure tls (tls.cert_file, "+
-			"tls.key_file) or auth (auth.token_file), or say insecure: true, or listen on 127.0.0.1", c.Listen))
+	for _, l := range []struct{ key, address string }{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
+		if l.address != "" && !c.Insecure && c.TLS.CertFile == "" && c.Auth == (Auth{}) && !Loopback(l.address) {
+			found = append(found, fmt.Errorf("%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
+				"tls.key_file) or auth (auth.token_file), or say insecure: true, or listen on 127.0.0.1", l.key, l.address))
+		}
 	}
 	return found
 }

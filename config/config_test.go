@@ -50,7 +50,9 @@ insecure: true
 tls: {cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem}
 auth:
   token_file: t
-log: {level: debug}
+web_listen: 0.0.0.0:8080
+web: {trace_url: "https://jaeger/trace/{trace_id}"}
+log: {level: debug, format: text}
 scheduler:
   enabled: false
 jobs: {enabled: false}
@@ -89,7 +91,8 @@ workers:
     max_queued: 16
 `), nil)
 	want := &Config{
-		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug", HistoryKeep: 48 * time.Hour,
+		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug", LogFormat: "text",
+		WebListen: "0.0.0.0:8080", WebTraceURL: "https://jaeger/trace/{trace_id}", HistoryKeep: 48 * time.Hour,
 		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
 		Databases: []Database{
 			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
@@ -150,26 +153,29 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"listen:":                       `c.yml:1: listen: has no value`,
 		"listen: {a: b}":                `c.yml:1: listen: must be text`,
 		"log: {level: loud}":            `log.level: "loud" is none of debug, info, warn, error`,
-		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":                                   `c.yml:2: listen: given twice`,
-		"a: b\n---\nc: d":                                                            `c.yml: more than one YAML document`,
-		"load: {max_wal_rate: fast}":                                                 `load.max_wal_rate: "fast" is not a size such as 64MB or 4GB`,
-		"load: {max_wal_rate: -1}":                                                   `load.max_wal_rate: -1 is negative: 0 is off`,
-		"load: {max_wal_rate: 9000000TB}":                                            `load.max_wal_rate: 9000000TB is too large`,
-		"load: {max_lock_wait: -1s}":                                                 `load.max_lock_wait: -1s is too short`,
-		"load: {patience: 0s}":                                                       `load.patience: 0s is too short`,
-		"workers: {inactive_token_deletion: {max_queued: -1}}":                       `max_queued: -1 is too small`,
-		"workers: {loose_foreign_keys_cleanup: {max_deletes: 0}}":                    `max_deletes: 0 is too small: at least 1`,
+		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":                `c.yml:2: listen: given twice`,
+		"a: b\n---\nc: d":                                         `c.yml: more than one YAML document`,
+		"load: {max_wal_rate: fast}":                              `load.max_wal_rate: "fast" is not a size such as 64MB or 4GB`,
+		"load: {max_wal_rate: -1}":                                `load.max_wal_rate: -1 is negative: 0 is off`,
+		"load: {max_wal_rate: 9000000TB}":                         `load.max_wal_rate: 9000000TB is too large`,
+		"load: {max_lock_wait: -1s}":                              `load.max_lock_wait: -1s is too short`,
+		"load: {patience: 0s}":                                    `load.patience: 0s is too short`,
+		"workers: {inactive_token_deletion: {max_queued: -1}}":    `max_queued: -1 is too small`,
+		"log: {format: xml}":                                      `log.format: "xml" is none of json, text`,
+		"web: {trace_url: jaeger}":                                `web.trace_url: "jaeger" is not an address such as https://jaeger.example/trace/{trace_id}`,
+		"web_listen: 0.0.0.0:1":                                   `web_listen: "0.0.0.0:1" can be reached from other hosts`,
+		"workers: {loose_foreign_keys_cleanup: {max_deletes: 0}}": `max_deletes: 0 is too small: at least 1`,
 		"workers: {loose_foreign_keys_cleanup: {max_deletes: 99999999999999999999}}": `max_deletes: "99999999999999999999" is not a whole number`,
 		"workers: {loose_foreign_keys_cleanup: {max_updates: 1.5}}":                  `max_updates: "1.5" is not a whole number`,
 		"workers: {loose_foreign_keys_cleanup: {max_runtime: 30}}":                   `max_runtime: "30" is not a duration such as 30s or 2m`,
 		"workers: {loose_foreign_keys_cleanup: {max_runtime: -3s}}":                  `max_runtime: -3s is too short: more than 0`,
 		"workers:\n  loose_foreign_keys_cleanup:\n    schedule: * * * * *":           `(a schedule that begins with * has to be quoted: schedule: "* * * * *")`,
-		"listen: 0.0.0.0:1":                                                          `listen: "0.0.0.0:1" can be reached from other hosts`,
-		"listen: :1":                                                                 `can be reached from other hosts`,
-		"tls: {cert_file: c}":                                                        `tls.cert_file and tls.key_file belong together`,
-		"tls: {client_ca_file: c}":                                                   `tls.client_ca_file needs tls.cert_file`,
-		"auth: {token: a, token_file: b}":                                            `auth.token and auth.token_file: set one of them`,
-		"databases: {ci: {replica_url: postgres:}}":                                  `databases.ci.replica_url is set without databases.ci.url`,
+		"listen: 0.0.0.0:1":                         `listen: "0.0.0.0:1" can be reached from other hosts`,
+		"listen: :1":                                `can be reached from other hosts`,
+		"tls: {cert_file: c}":                       `tls.cert_file and tls.key_file belong together`,
+		"tls: {client_ca_file: c}":                  `tls.client_ca_file needs tls.cert_file`,
+		"auth: {token: a, token_file: b}":           `auth.token and auth.token_file: set one of them`,
+		"databases: {ci: {replica_url: postgres:}}": `databases.ci.replica_url is set without databases.ci.url`,
 	} {
 		if _, err := load(write(t, content), []string{mainURL}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want it to contain %q", content, err, want)

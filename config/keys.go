@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,8 @@ func (c *Config) keys() []key {
 	keys := []key{
 		{"listen", text, "127.0.0.1:50051", address(&c.Listen)},
 		{"metrics_listen", text, "127.0.0.1:9464", optionalAddress(&c.MetricsListen)},
+		{"web_listen", text, "", optionalAddress(&c.WebListen)},
+		{"web.trace_url", text, "", traceURL(&c.WebTraceURL)},
 		{"insecure", boolean, "false", truth(&c.Insecure)},
 		{"tls.cert_file", text, "", verbatim(&c.TLS.CertFile)},
 		{"tls.key_file", text, "", verbatim(&c.TLS.KeyFile)},
@@ -52,6 +55,7 @@ func (c *Config) keys() []key {
 		{"auth.token", text, "", verbatim(&c.Auth.Token)},
 		{"auth.token_file", text, "", verbatim(&c.Auth.TokenFile)},
 		{"log.level", text, "info", oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
+		{"log.format", text, "", oneOf(&c.LogFormat, "json", "text")},
 		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
 		{"jobs.enabled", boolean, "true", truth(&c.JobsEnabled)},
 		{"history.keep", duration, "720h", durationFrom(&c.HistoryKeep, minHistory)},
@@ -215,6 +219,18 @@ func optionalAddress(to *string) func(string) error {
 			return nil
 		}
 		return required(s)
+	}
+}
+
+// traceURL takes the address of a trace, with a place for its id.
+func traceURL(to *string) func(string) error {
+	return func(s string) error {
+		u, err := url.Parse(s)
+		if s != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(s, "{trace_id}")) {
+			return fmt.Errorf("%q is not an address such as https://jaeger.example/trace/{trace_id}", s)
+		}
+		*to = s
+		return nil
 	}
 }
 

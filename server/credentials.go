@@ -15,18 +15,35 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// credentials of the server's side of connections. The files are tried at once, so that a mistake shows at the start.
-func (c Config) credentials() (credentials.TransportCredentials, error) {
+// TLS is how to speak TLS to those who ask for these protocols (ALPN); nil: not at all. The files are tried at once, so that
+// a mistake shows at the start, and read again for every new connection.
+func (c Config) TLS(protocols ...string) (*tls.Config, error) {
 	if c.CertFile == "" {
-		return insecure.NewCredentials(), nil
+		return nil, nil //nolint:nilnil // no TLS is no mistake
 	}
-	if _, err := c.tls(); err != nil {
+	read := func() (*tls.Config, error) {
+		config, err := c.tls()
+		if err == nil {
+			config.NextProtos = protocols
+		}
+		return config, err
+	}
+	if _, err := read(); err != nil {
 		return nil, err
 	}
-	return credentials.NewTLS(&tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.tls() },
-	}), nil
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: protocols,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return read() },
+	}, nil
+}
+
+// credentials of the server's side of connections.
+func (c Config) credentials() (credentials.TransportCredentials, error) {
+	config, err := c.TLS("h2")
+	if config == nil || err != nil {
+		return insecure.NewCredentials(), err
+	}
+	return credentials.NewTLS(config), nil
 }
 
 func (c Config) tls() (*tls.Config, error) {
@@ -34,7 +51,7 @@ func (c Config) tls() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
 	if c.ClientCAFile == "" {
 		return config, nil
 	}

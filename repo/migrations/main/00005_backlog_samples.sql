@@ -1,0 +1,11 @@
+-- +goose Up
+CREATE TABLE maintenance.backlog_samples (
+  minute timestamptz NOT NULL,
+  worker text NOT NULL,
+  pending bigint NOT NULL,
+  due bigint NOT NULL,
+  deferred bigint NOT NULL,
+  dead bigint NOT NULL,
+  PRIMARY KEY (minute, worker)
+);
+COMMENT ON TABLE maintenance.backlog_samples IS 'Backlogs of the last day, one row a minute and worker, for the curves of the status page.';

@@ -1,0 +1,43 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// JobCount is how many jobs of a kind are in a state.
+type JobCount = repo.JobCount
+
+const (
+	// jobsCounted is up to where the jobs of a state are counted.
+	jobsCounted = 10_000
+	// jobsSearched is among how many newest jobs those of a run are looked for.
+	jobsSearched = 20_000
+)
+
+// JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000.
+func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
+	return s.main.CountJobs(ctx, jobsCounted)
+}
+
+// JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.
+func (s *Service) JobsOfRun(ctx context.Context, run string, limit int) ([]Job, error) {
+	if err := validRunID(run); err != nil {
+		return nil, err
+	}
+	return s.main.JobsOfRun(ctx, run, limit, jobsSearched)
+}
+
+// Job is a job by its id, or [ErrUnknownJob].
+func (s *Service) Job(ctx context.Context, id int64) (Job, error) {
+	jobs, err := s.main.ListJobs(ctx, "", "", id+1, 1)
+	if err != nil {
+		return Job{}, err
+	}
+	if id < 1 || len(jobs) == 0 || jobs[0].ID != id {
+		return Job{}, fmt.Errorf("%w %d", ErrUnknownJob, id)
+	}
+	return jobs[0], nil
+}

@@ -1,0 +1,84 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+const (
+	// overviewHours and workerHours are how far back curves go. Where there is less, they begin an hour ago.
+	overviewHours, workerHours = 6 * time.Hour, 24 * time.Hour
+	shortest                   = time.Hour
+	// hole is how long nothing may have been kept without a gap in the curve.
+	hole = 10 * time.Minute
+	// The drawing's own units.
+	curveWidth, curveHeight = 600, 100
+)
+
+// curve is a backlog over time, as an SVG path in a box of curveWidth x curveHeight.
+type curve struct {
+	// Line is the curve, Area what is below it.
+	Line, Area string
+	// Dead is the curve of what was given up, "" if there was none.
+	Dead string
+	// Peak is the highest value, Least the lowest, Last the present one.
+	Peak, Least, Last int64
+	Span              time.Duration
+	From, To          time.Time
+}
+
+// Words are for those who do not see it.
+func (c *curve) Words() string {
+	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.", span(c.Span), c.Least, c.Peak, c.Last)
+}
+
+// newCurve is nil if there are no samples within the span. The present value ends it.
+func newCurve(samples []service.BacklogSample, now int64, at time.Time, most time.Duration) *curve {
+	c := &curve{To: at, Span: most, Last: now, Peak: now, Least: now}
+	for len(samples) > 0 && at.Sub(samples[0].At) > most {
+		samples = samples[1:]
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	if at.Sub(samples[0].At) < shortest {
+		c.Span = shortest
+	}
+	c.From = at.Add(-c.Span)
+	var dead int64
+	for _, s := range samples {
+		c.Peak, c.Least, dead = max(c.Peak, s.Pending), min(c.Least, s.Pending), max(dead, s.Dead)
+	}
+	points := append(samples[:len(samples):len(samples)], service.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead})
+	c.Line, c.Area = c.path(points, c.Peak, func(s service.BacklogSample) int64 { return s.Pending })
+	if dead > 0 {
+		c.Dead, _ = c.path(points, max(c.Peak, dead), func(s service.BacklogSample) int64 { return s.Dead })
+	}
+	return c
+}
+
+// path draws a value, with gaps where nothing was kept.
+func (c *curve) path(points []service.BacklogSample, peak int64, value func(service.BacklogSample) int64) (line, area string) {
+	var lines, areas strings.Builder
+	first := 0.0
+	for i, s := range points {
+		x := curveWidth * (1 - float64(c.To.Sub(s.At))/float64(c.Span))
+		x = min(max(x, 0), curveWidth)
+		y := curveHeight * (1 - float64(value(s))/float64(max(peak, 1)))
+		if i == 0 || s.At.Sub(points[i-1].At) > hole {
+			first = x
+			fmt.Fprintf(&lines, "M%.1f %.1f", x, y)
+			fmt.Fprintf(&areas, "M%.1f %dL%.1f %.1f", x, curveHeight, x, y)
+		} else {
+			fmt.Fprintf(&lines, "L%.1f %.1f", x, y)
+			fmt.Fprintf(&areas, "L%.1f %.1f", x, y)
+		}
+		if i == len(points)-1 || points[i+1].At.Sub(s.At) > hole {
+			fmt.Fprintf(&areas, "L%.1f %dL%.1f %dZ", x, curveHeight, first, curveHeight)
+		}
+	}
+	return lines.String(), areas.String()
+}

@@ -1,0 +1,202 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+const (
+	// runsShown, jobsShown and firesShown are lengths of lists.
+	runsShown, jobsShown, firesShown = 20, 8, 8
+	// historyEvery is how often the curves are read: they get a new point a minute.
+	historyEvery = 30 * time.Second
+	// workerRuns is how many runs and fires the page of a worker has.
+	workerRuns = 40
+)
+
+// board is what the overview shows.
+type board struct {
+	Workers part[[]service.WorkerStatus]
+	Runs    part[[]service.Run]
+	Counts  part[[]service.JobCount]
+	// Failing jobs will be tried again; Dead ones will not.
+	Working, Failing, Dead part[[]service.Job]
+	Missed                 part[[]service.Fire]
+	History                part[map[string][]service.BacklogSample]
+	Verdict                verdict
+}
+
+// Current are the runs at work.
+func (b *board) Current() (runs []service.Run) {
+	for _, w := range b.Workers.Value {
+		if w.CurrentRun != nil {
+			runs = append(runs, *w.CurrentRun)
+		}
+	}
+	for _, r := range b.Runs.Value {
+		known := slices.ContainsFunc(runs, func(other service.Run) bool { return other.ID == r.ID })
+		if r.State == running && !known && !b.Runs.Stale() {
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+// running is the state of a run that has not ended.
+const running = "running"
+
+// Ended are the runs that are not at work any more.
+func (b *board) Ended() []service.Run {
+	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r service.Run) bool { return r.State == running })
+}
+
+// Leases of all workers, those held first.
+func (b *board) Leases() (leases []service.Lease) {
+	for _, w := range b.Workers.Value {
+		leases = append(leases, w.Leases...)
+	}
+	slices.SortStableFunc(leases, func(a, b service.Lease) int {
+		switch {
+		case a.Expired == b.Expired:
+			return strings.Compare(a.Name, b.Name)
+		case b.Expired:
+			return -1
+		}
+		return 1
+	})
+	return leases
+}
+
+// Curve of a worker's backlog over the last hours, ending with the present one.
+func (b *board) Curve(w service.WorkerStatus) *curve {
+	return newCurve(b.History.Value[w.Worker], w.Backlog.Pending, b.Workers.At, overviewHours)
+}
+
+// Down says that main does not answer.
+func (b *board) Down() bool { return b.Runs.Err != nil }
+
+func (p *pages) statuses(ctx context.Context) part[[]service.WorkerStatus] {
+	return read(ctx, p.recent, "status", readEvery, func(ctx context.Context) ([]service.WorkerStatus, error) {
+		return p.config.Service.Status(ctx, "")
+	})
+}
+
+func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSample] {
+	return read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
+}
+
+func (p *pages) jobs(ctx context.Context, state string) part[[]service.Job] {
+	return read(ctx, p.recent, "jobs "+state, readEvery, func(ctx context.Context) ([]service.Job, error) {
+		return p.config.Service.Jobs(ctx, service.JobFilter{State: state, Limit: jobsShown})
+	})
+}
+
+func (p *pages) runs(ctx context.Context, worker string, limit int) part[[]service.Run] {
+	return read(ctx, p.recent, "runs "+worker, readEvery, func(ctx context.Context) ([]service.Run, error) {
+		return p.config.Service.Runs(ctx, service.RunFilter{Worker: worker, Limit: limit})
+	})
+}
+
+func (p *pages) fires(ctx context.Context, worker, outcome string, limit int) part[[]service.Fire] {
+	return read(ctx, p.recent, "fires "+worker+" "+outcome, readEvery, func(ctx context.Context) ([]service.Fire, error) {
+		return p.config.Service.Fires(ctx, service.FireFilter{Worker: worker, Outcome: outcome, Limit: limit})
+	})
+}
+
+// board reads everything side by side.
+func (p *pages) board(ctx context.Context) *board {
+	b := &board{}
+	var wait sync.WaitGroup
+	wait.Go(func() { b.Workers = p.statuses(ctx) })
+	wait.Go(func() { b.Runs = p.runs(ctx, "", runsShown) })
+	wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
+	wait.Go(func() { b.Working = p.jobs(ctx, running) })
+	wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
+	wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
+	wait.Go(func() { b.Missed = p.fires(ctx, "", "missed", firesShown) })
+	wait.Go(func() { b.History = p.history(ctx) })
+	wait.Wait()
+	b.Verdict = judge(b.Workers.Value, b.Down())
+	return b
+}
+
+func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
+	b := p.board(r.Context())
+	p.show(w, r, http.StatusOK, "overview", b.Verdict.Short+" · caretaker", b)
+}
+
+// workerPage is what the page of a worker shows.
+type workerPage struct {
+	Status  service.WorkerStatus
+	Runs    part[[]service.Run]
+	Fires   part[[]service.Fire]
+	Curve   *curve
+	Verdict verdict
+}
+
+func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	all := p.statuses(r.Context())
+	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
+	if i < 0 {
+		p.fail(w, r, fmt.Errorf("%w %q", service.ErrUnknownWorker, name))
+		return
+	}
+	page := &workerPage{Status: all.Value[i]}
+	var history part[map[string][]service.BacklogSample]
+	var wait sync.WaitGroup
+	wait.Go(func() { page.Runs = p.runs(r.Context(), name, workerRuns) })
+	wait.Go(func() { page.Fires = p.fires(r.Context(), name, "", workerRuns) })
+	wait.Go(func() { history = p.history(r.Context()) })
+	wait.Wait()
+	page.Curve = newCurve(history.Value[name], page.Status.Backlog.Pending, all.At, workerHours)
+	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil)
+	p.show(w, r, http.StatusOK, "worker", words(page.Status.Condition)+" · "+name, page)
+}
+
+// runPage is what the page of a run shows.
+type runPage struct {
+	Run  service.Run
+	Jobs part[[]service.Job]
+}
+
+// runJobs is how many jobs the page of a run has.
+const runJobs = 50
+
+func (p *pages) run(w http.ResponseWriter, r *http.Request) {
+	id := strings.ToLower(r.PathValue("id"))
+	found, err := lookup(r.Context(), p, "run "+id, func(ctx context.Context) (service.Run, error) {
+		return p.config.Service.Run(ctx, id)
+	})
+	if err != nil {
+		p.fail(w, r, err)
+		return
+	}
+	page := &runPage{Run: found}
+	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery, func(ctx context.Context) ([]service.Job, error) {
+		return p.config.Service.JobsOfRun(ctx, id, runJobs)
+	})
+	p.show(w, r, http.StatusOK, "run", found.State+" · "+found.Worker, page)
+}
+
+func (p *pages) job(w http.ResponseWriter, r *http.Request) {
+	id, err := jobOf(r)
+	var found service.Job
+	if err == nil {
+		found, err = lookup(r.Context(), p, fmt.Sprint("job ", id), func(ctx context.Context) (service.Job, error) {
+			return p.config.Service.Job(ctx, id)
+		})
+	}
+	if err != nil {
+		p.fail(w, r, err)
+		return
+	}
+	p.show(w, r, http.StatusOK, "job", fmt.Sprintf("%s · job %d", found.State, id), found)
+}

@@ -1,0 +1,160 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// pages are the templates and where their data comes from.
+type pages struct {
+	config    Config
+	templates map[string]*template.Template
+	// assets are the files that pages load, by their paths; a path changes with the content.
+	assets map[string]asset
+	recent *recent
+}
+
+type asset struct {
+	content []byte
+	kind    string
+}
+
+func newPages(c Config) (*pages, error) {
+	p := &pages{
+		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
+		recent: &recent{known: map[string]*reading{}},
+	}
+	names, err := p.loadAssets()
+	if err != nil {
+		return nil, err
+	}
+	functions := p.functions()
+	functions["asset"] = func(name string) string { return names[name] }
+	for _, name := range []string{"overview", "worker", "run", "job", "sorry"} {
+		t, err := template.New("").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html", "templates/"+name+".html")
+		if err != nil {
+			return nil, fmt.Errorf("page %s: %w", name, err)
+		}
+		p.templates[name] = t
+	}
+	return p, nil
+}
+
+// loadAssets returns the paths of the assets by the names of their files.
+func (p *pages) loadAssets() (map[string]string, error) {
+	kinds := map[string]string{
+		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	}
+	names := map[string]string{}
+	entries, err := fs.ReadDir(files, "static")
+	for _, e := range entries {
+		content, readErr := files.ReadFile("static/" + e.Name())
+		err = errors.Join(err, readErr)
+		hash := fnv.New64a()
+		_, _ = hash.Write(content)
+		extension := path.Ext(e.Name())
+		where := fmt.Sprintf("/static/%s-%x%s", strings.TrimSuffix(e.Name(), extension), hash.Sum64(), extension)
+		names[e.Name()], p.assets[where] = where, asset{content, kinds[extension]}
+	}
+	return names, err
+}
+
+func (p *pages) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", p.overview)
+	mux.HandleFunc("GET /workers/{name}", p.worker)
+	mux.HandleFunc("GET /runs/{id}", p.run)
+	mux.HandleFunc("GET /jobs/{id}", p.job)
+	mux.HandleFunc("GET /static/{file}", p.asset)
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
+	})
+	return mux
+}
+
+func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
+	a, known := p.assets[r.URL.Path]
+	if !known {
+		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
+		return
+	}
+	w.Header().Set("Content-Type", a.kind)
+	w.Header().Set("Cache-Control", "max-age=31536000, immutable")
+	_, _ = w.Write(a.content)
+}
+
+// frame is what every page has around its content.
+type frame struct {
+	Title, Version string
+	Now            time.Time
+	// Refresh is in seconds, 0 for a page that stays as it is.
+	Refresh int
+	// Here is the path of the page.
+	Here string
+	Body any
+}
+
+// refreshSeconds is how often a browser asks again.
+const refreshSeconds = 5
+
+// show writes a page.
+func (p *pages) show(w http.ResponseWriter, r *http.Request, code int, name, title string, body any) {
+	f := frame{Title: title, Version: p.config.Version, Now: time.Now().UTC(), Refresh: refreshSeconds, Here: r.URL.Path, Body: body}
+	if r.URL.Query().Get("refresh") == "off" {
+		f.Refresh = 0
+	}
+	var out bytes.Buffer
+	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
+		p.config.Logger.ErrorContext(r.Context(), "page not made", "page", name, "error", err.Error())
+		http.Error(w, "this page could not be made; the log says why", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = out.WriteTo(w)
+}
+
+func (p *pages) sorry(w http.ResponseWriter, r *http.Request, code int, text string) {
+	p.show(w, r, code, "sorry", "caretaker", text)
+}
+
+// fail says that what was asked for is not there, or cannot be read now.
+func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob), errors.Is(err, service.ErrUnknownWorker):
+		p.sorry(w, r, http.StatusNotFound, "There is nothing of this name or number, or it is so old that it was deleted.")
+	default:
+		p.sorry(w, r, http.StatusServiceUnavailable, "The database main does not answer: this cannot be read now.")
+	}
+}
+
+// jobOf reads the number in a path.
+func jobOf(r *http.Request) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w %q", service.ErrUnknownJob, r.PathValue("id"))
+	}
+	return id, nil
+}
+
+// lookup is read for one thing that may not be there: then it is an error that it is not, not that it could not be read.
+func lookup[T any](ctx context.Context, p *pages, name string, load func(context.Context) (T, error)) (T, error) {
+	found := read(ctx, p.recent, name, readEvery, load)
+	return found.Value, found.Err
+}

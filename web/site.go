@@ -1,0 +1,113 @@
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// Config is what a Site needs. Service is required.
+type Config struct {
+	Service *service.Service
+	Logger  *slog.Logger
+	// Version is shown.
+	Version string
+	// Token, if set, is needed for everything.
+	Token string
+	// TLS, if set, is spoken.
+	TLS *tls.Config
+	// TraceURL is where a trace is shown, with {trace_id} in it; empty: trace ids are shown without a link.
+	TraceURL string
+}
+
+// Limits of a connection.
+const (
+	headerTime = 5 * time.Second
+	answerTime = 20 * time.Second
+	idleTime   = 2 * time.Minute
+	maxHeader  = 16 << 10
+)
+
+// sampleEvery is how often backlogs are kept for the curves.
+const sampleEvery = time.Minute
+
+// Site serves the page on one listener.
+type Site struct {
+	config Config
+	pages  *pages
+	server *http.Server
+	// sampling ends with the server.
+	sampling context.Context //nolint:containedctx // ends with the server, not with a call
+	stop     context.CancelFunc
+	samples  sync.WaitGroup
+}
+
+// New prepares the page.
+func New(config Config) (*Site, error) {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	made, err := newPages(config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{config: config, pages: made}
+	s.sampling, s.stop = context.WithCancel(context.Background())
+	s.server = &http.Server{
+		TLSConfig: config.TLS, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime,
+		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Serve answers until Stop. It closes the listener.
+func (s *Site) Serve(listener net.Listener) error {
+	s.server.Handler = s.handler(listener.Addr())
+	s.samples.Go(s.sample)
+	defer s.samples.Wait()
+	defer s.stop()
+	var err error
+	if s.config.TLS != nil {
+		err = s.server.ServeTLS(listener, "", "")
+	} else {
+		err = s.server.Serve(listener)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the page on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// Stop lets the requests at work end until ctx ends.
+func (s *Site) Stop(ctx context.Context) {
+	s.stop()
+	if s.server.Shutdown(ctx) != nil {
+		_ = s.server.Close()
+	}
+	s.samples.Wait()
+}
+
+// sample keeps the backlogs once a minute. A page that was started a moment ago has the first one already.
+func (s *Site) sample() {
+	failed := false
+	for {
+		err := s.config.Service.SampleBacklogs(s.sampling)
+		if err != nil && !failed && s.sampling.Err() == nil {
+			s.config.Logger.WarnContext(s.sampling, "backlogs not kept for the curves of the page, will be tried again", "error", err.Error())
+		}
+		failed = err != nil
+		select {
+		case <-s.sampling.Done():
+			return
+		case <-time.After(sampleEvery):
+		}
+	}
+}

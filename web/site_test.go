@@ -1,0 +1,129 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	f.fresh()
+	statuses, err := f.service.Status(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := f.page("/", "inactive_token_deletion", "<h2 id=\"runs\">Recent runs</h2>", "scheduled jobs")
+	for _, s := range statuses {
+		_, row, found := strings.Cut(body, `<tr id="worker-`+s.Worker+`">`)
+		row, _, _ = strings.Cut(row, "</tr>")
+		for _, part := range []string{s.Schedule, words(s.Condition), `data-label="Due" class="num">` + number(s.Backlog.Due) + "<"} {
+			if !found || !strings.Contains(row, part) {
+				t.Errorf("%s: %q is not in %s", s.Worker, part, row)
+			}
+		}
+	}
+}
+
+func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
+	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
+	r := f.run(tokens, false)
+	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
+		`href="https://jaeger.example/trace/`+r.TraceID+`?x=1"`)
+	f.page("/workers/"+tokens, r.ID, "scheduled jobs", "Backlog")
+}
+
+func TestDryRun_IsMarkedEverywhere(t *testing.T) {
+	f := start(t)
+	r := f.run(tokens, true)
+	for _, path := range []string{"/", "/workers/" + tokens, "/runs/" + r.ID} {
+		f.page(path, "dry run")
+	}
+}
+
+func TestJob_TellsWhatBecameOfIt(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
+		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
+	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 1})
+	if err != nil || len(jobs) != 1 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+	f.page("/", "Jobs given up", "a table is locked")
+	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID)
+}
+
+func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
+	f := start(t)
+	const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
+	if _, err := f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/", "/workers/" + tokens} {
+		body := f.page(path, "paused", "&lt;script&gt;alert(1)")
+		if strings.Contains(body, "<script>alert") || strings.Contains(body, "<img") {
+			t.Errorf("%s: what somebody wrote is not escaped", path)
+		}
+	}
+	f.page("/", "<title>1 paused · caretaker</title>")
+	f.page("/workers/"+tokens, "until")
+}
+
+func TestMainDown_IsSaidAndWhatWasKnownIsShown(t *testing.T) {
+	f := start(t)
+	r := f.run(tokens, false)
+	f.page("/", r.ID)
+	f.main.Close()
+	time.Sleep(readEvery)
+	f.page("/", "<title>main is down · caretaker</title>", "does not answer", "failing", r.ID, "Not read just now")
+	answer, body := f.request(http.MethodGet, "/runs/"+strings.Replace(r.ID, r.ID[:4], "ffff", 1))
+	if answer.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("got %s: %s", answer.Status, body)
+	}
+}
+
+func TestMissedFires_AreShown(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome) VALUES ($1, now() - interval '5 minutes', '', 'missed')`, keys)
+	f.page("/", "Fires missed", "missed", "5 min ago")
+}
+
+func TestCurve_IsDrawnFromWhatWasKept(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
+	f.page("/", `role="img" aria-label="Backlog over the last 6 h: between`, `class="dead"`)
+	f.page("/workers/"+tokens, "highest 1\u202f300")
+}
+
+func TestNothing_IsNotFound(t *testing.T) {
+	f := start(t)
+	for _, path := range []string{
+		"/nothing", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
+		"/static/style.css", "/static/../templates/run.html",
+	} {
+		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+}
+
+func TestAssets_AreKeptForEverByTheirContent(t *testing.T) {
+	f := start(t)
+	body := f.page("/")
+	for _, marker := range []string{`href="/static/style-`, `src="/static/refresh-`, `href="/static/icon-`} {
+		_, rest, found := strings.Cut(body, marker)
+		rest, _, _ = strings.Cut(rest, `"`)
+		path := strings.SplitN(marker, `"`, 2)[1] + rest
+		answer, content := f.request(http.MethodGet, path)
+		if !found || answer.StatusCode != http.StatusOK || content == "" || !strings.Contains(answer.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %s, %v", path, answer.Status, answer.Header)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package web
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.uber.org/goleak"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+var databases devdb.Tests
+
+func TestMain(m *testing.M) {
+	otel.SetTracerProvider(trace.NewTracerProvider())
+	os.Exit(databases.Run(m))
+}
+
+const (
+	tokens = "inactive_token_deletion"
+	keys   = "loose_foreign_keys_cleanup"
+)
+
+// demo is the reference schema in one database, with the demo data and the schema maintenance.
+func demo() devdb.Template {
+	return devdb.Template{Name: "web", Schema: "all", Prepare: func(ctx context.Context, url string) error {
+		if err := devdb.LoadDemo(ctx, map[string]string{"main": url}); err != nil {
+			return err
+		}
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if _, err = d.Migrate(ctx); err == nil {
+			_, err = scheduler.MigrateQueue(ctx, d)
+		}
+		return err
+	}}
+}
+
+// fixture is a page on a database of its own.
+type fixture struct {
+	t       *testing.T
+	main    *repo.Database
+	sql     *pgx.Conn
+	service *service.Service
+	site    *Site
+	url     string
+	client  *http.Client
+}
+
+func start(t *testing.T, change ...func(*Config)) *fixture {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+	ctx := context.Background()
+	address := databases.Clone(t, demo())
+	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
+	t.Cleanup(f.client.CloseIdleConnections)
+	var err error
+	if f.sql, err = pgx.Connect(ctx, address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.sql.Close(ctx) })
+	if f.main, err = repo.Open(ctx, "main", address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.main.Close)
+	queue, err := scheduler.NewQueue(f.main, scheduler.QueueConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.service, err = service.New(service.Config{
+		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })
+	f.serve(change)
+	return f
+}
+
+func (f *fixture) serve(change []func(*Config)) {
+	f.t.Helper()
+	config := Config{Service: f.service, Version: "v1"}
+	for _, c := range change {
+		c(&config)
+	}
+	var err error
+	if f.site, err = New(config); err != nil {
+		f.t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.url = "http://" + listener.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- f.site.Serve(listener) }()
+	f.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		f.site.Stop(ctx)
+		if err := <-served; err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+func (f *fixture) run(worker string, dry bool) service.Run {
+	f.t.Helper()
+	r, err := f.service.RunBatch(f.t.Context(), service.RunRequest{Worker: worker, DryRun: dry, RequestedBy: "a test"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.sql.Exec(f.t.Context(), sql, args...); err != nil {
+		f.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// request asks for a path and returns the answer with its whole body.
+func (f *fixture) request(method, path string, change ...func(*http.Request)) (*http.Response, string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, c := range change {
+		c(r)
+	}
+	answer, err := f.client.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+// page asks for a page and fails the test unless it has all parts.
+func (f *fixture) page(path string, parts ...string) string {
+	f.t.Helper()
+	answer, body := f.request(http.MethodGet, path)
+	if answer.StatusCode != http.StatusOK {
+		f.t.Errorf("%s: %s", path, answer.Status)
+	}
+	for _, p := range parts {
+		if !strings.Contains(body, p) {
+			f.t.Errorf("%s: %q is not in\n%s", path, p, body)
+		}
+	}
+	return body
+}
+
+// fresh lets the next request read everything anew.
+func (f *fixture) fresh() {
+	f.site.pages.recent.mu.Lock()
+	defer f.site.pages.recent.mu.Unlock()
+	clear(f.site.pages.recent.known)
+}

@@ -1,0 +1,244 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// functions are what the templates know.
+func (p *pages) functions() template.FuncMap {
+	return template.FuncMap{
+		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number, "brief": brief, "words": words, "tone": tone,
+		"took": took, "counts": counts, "runTone": runTone, "jobTone": jobTone, "subject": subject, "plain": plain,
+		"trace": p.traceLink, "why": why, "fireTone": fireTone, "late": late, "args": args, "short": short, "busiest": busiest, "by": by,
+		"row": func(run service.Run, named bool) runRow { return runRow{run, named} },
+	}
+}
+
+// runRow is a run in a list; Named when the list is of several workers.
+type runRow struct {
+	service.Run
+	Named bool
+}
+
+// ago is a time as seen from now.
+func ago(t time.Time) string {
+	d := time.Since(t)
+	switch {
+	case d < -time.Second:
+		return "in " + span(-d)
+	case d < 2*time.Second:
+		return "now"
+	}
+	return span(d) + " ago"
+}
+
+// span is a duration in one unit, or two where one is too coarse.
+func span(d time.Duration) string {
+	d = d.Round(time.Second)
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d.Round(time.Hour)/time.Hour)
+	}
+	return fmt.Sprintf("%d d", d/(24*time.Hour))
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
+
+func rfc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// number has its thousands apart.
+func number(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	var out strings.Builder
+	for i, d := range digits {
+		if i > 0 && digits[i-1] != '-' && (len(digits)-i)%3 == 0 {
+			out.WriteRune('\u202f') // a thin space that does not break
+		}
+		out.WriteRune(d)
+	}
+	return out.String()
+}
+
+// brief is a number for narrow places: 12345 is 12.3k.
+func brief(n int64) string {
+	switch {
+	case n >= 1_000_000:
+		return fmt.Sprintf("%.1fM", float64(n)/1_000_000)
+	case n >= 10_000:
+		return fmt.Sprintf("%.1fk", float64(n)/1_000)
+	}
+	return number(n)
+}
+
+// took is how long a run worked, or has worked.
+func took(r service.Run) string {
+	end := r.FinishedAt
+	if end.IsZero() {
+		end = time.Now()
+	}
+	d := max(end.Sub(r.StartedAt), 0)
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	if d < 10*time.Second {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return span(d)
+}
+
+// count is one figure of a run.
+type count struct {
+	Name  string
+	Value int64
+}
+
+// counts are those that are not zero.
+func counts(all map[string]int64) (out []count) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name] != 0 {
+			out = append(out, count{plain(name), all[name]})
+		}
+	}
+	return out
+}
+
+// plain is a name as people say it: deleted_rows is deleted rows.
+func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+func runTone(state string) string {
+	switch state {
+	case "failed":
+		return "bad"
+	case running:
+		return "busy"
+	case "cancelled", "skipped":
+		return "off"
+	}
+	return "good"
+}
+
+func jobTone(state string) string {
+	switch state {
+	case "discarded":
+		return "bad"
+	case "retryable", "cancelled":
+		return "warn"
+	case running:
+		return "busy"
+	case "completed":
+		return "good"
+	}
+	return "off"
+}
+
+func fireTone(outcome string) string {
+	switch outcome {
+	case "missed":
+		return "warn"
+	case "ran":
+		return "good"
+	}
+	return "off"
+}
+
+// late is how long after its time a fire's run started.
+func late(f service.Fire) string {
+	d := f.Late()
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return span(d)
+}
+
+// why a job is as it is: what became of its last attempt.
+func why(j service.Job) string {
+	var parts []string
+	if j.Outcome != "" {
+		parts = append(parts, j.Outcome)
+	}
+	if j.Reason != "" {
+		parts = append(parts, j.Reason)
+	}
+	if n := len(j.Errors); n > 0 && j.State != "completed" {
+		parts = append(parts, j.Errors[n-1].Error)
+	}
+	return strings.Join(parts, " · ")
+}
+
+// subject is what a run works on.
+func subject(r service.Run) string {
+	if r.Database != "" {
+		return r.Worker + " on " + r.Database
+	}
+	return r.Worker
+}
+
+// args of a job, each as name and value.
+func args(raw json.RawMessage) []string {
+	fields := map[string]any{}
+	decoder := json.NewDecoder(strings.NewReader(string(raw)))
+	decoder.UseNumber()
+	if decoder.Decode(&fields) != nil {
+		return nil
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if fields[name] != nil && fields[name] != false {
+			out = append(out, fmt.Sprintf("%s %v", plain(name), fields[name]))
+		}
+	}
+	return out
+}
+
+// short is the part of an id that tells it from its neighbours: its end.
+func short(id string) string {
+	if len(id) > 12 {
+		return id[len(id)-12:]
+	}
+	return id
+}
+
+// busiest are the tables in which most has changed, up to six.
+func busiest(r service.Run) []count {
+	all := make([]count, 0, len(r.Tables))
+	for _, t := range r.Tables {
+		all = append(all, count{t.Table, t.Deleted + t.Updated})
+	}
+	slices.SortStableFunc(all, func(a, b count) int { return int(b.Value - a.Value) })
+	return all[:min(len(all), 6)]
+}
+
+// by is who asked for a run.
+func by(r service.Run) string {
+	if r.RequestedBy == "" {
+		return r.Trigger
+	}
+	return "request by " + r.RequestedBy
+}
+
+// link of a trace: URL is empty where none is configured.
+type link struct{ ID, URL string }
+
+func (p *pages) traceLink(id string) link {
+	l := link{ID: id}
+	if p.config.TraceURL != "" && regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(id) {
+		l.URL = strings.ReplaceAll(p.config.TraceURL, "{trace_id}", id)
+	}
+	return l
+}
