@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,9 +10,9 @@ import (
 )
 
 const (
-	// overviewHours and workerHours are how far back curves go. Where there is less, they begin an hour ago.
-	overviewHours, workerHours = 6 * time.Hour, 24 * time.Hour
-	shortest                   = time.Hour
+	// overviewSpan and workerSpan are how far back curves go. Where there is less, they begin an hour ago.
+	overviewSpan, workerSpan = 6 * time.Hour, 24 * time.Hour
+	shortest                 = time.Hour
 	// hole is how long nothing may have been kept without a gap in the curve.
 	hole = 10 * time.Minute
 	// The drawing's own units.
@@ -52,7 +53,8 @@ func newCurve(samples []service.BacklogSample, now int64, at time.Time, most tim
 	for _, s := range samples {
 		c.Peak, c.Least, dead = max(c.Peak, s.Pending), min(c.Least, s.Pending), max(dead, s.Dead)
 	}
-	points := append(samples[:len(samples):len(samples)], service.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead})
+	present := service.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead}
+	points := slices.Concat(samples, []service.BacklogSample{present})
 	c.Line, c.Area = c.path(points, c.Peak, func(s service.BacklogSample) int64 { return s.Pending })
 	if dead > 0 {
 		c.Dead, _ = c.path(points, max(c.Peak, dead), func(s service.BacklogSample) int64 { return s.Dead })

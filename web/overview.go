@@ -76,7 +76,7 @@ func (b *board) Leases() (leases []service.Lease) {
 
 // Curve of a worker's backlog over the last hours, ending with the present one.
 func (b *board) Curve(w service.WorkerStatus) *curve {
-	return newCurve(b.History.Value[w.Worker], w.Backlog.Pending, b.Workers.At, overviewHours)
+	return newCurve(b.History.Value[w.Worker], w.Backlog.Pending, b.Workers.At, overviewSpan)
 }
 
 // Down says that main does not answer.
@@ -142,8 +142,8 @@ type workerPage struct {
 }
 
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	all := p.statuses(r.Context())
+	ctx, name := r.Context(), r.PathValue("name")
+	all := p.statuses(ctx)
 	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
 	if i < 0 {
 		p.fail(w, r, fmt.Errorf("%w %q", service.ErrUnknownWorker, name))
@@ -152,11 +152,11 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	page := &workerPage{Status: all.Value[i]}
 	var history part[map[string][]service.BacklogSample]
 	var wait sync.WaitGroup
-	wait.Go(func() { page.Runs = p.runs(r.Context(), name, workerRuns) })
-	wait.Go(func() { page.Fires = p.fires(r.Context(), name, "", workerRuns) })
-	wait.Go(func() { history = p.history(r.Context()) })
+	wait.Go(func() { page.Runs = p.runs(ctx, name, workerRuns) })
+	wait.Go(func() { page.Fires = p.fires(ctx, name, "", workerRuns) })
+	wait.Go(func() { history = p.history(ctx) })
 	wait.Wait()
-	page.Curve = newCurve(history.Value[name], page.Status.Backlog.Pending, all.At, workerHours)
+	page.Curve = newCurve(history.Value[name], page.Status.Backlog.Pending, all.At, workerSpan)
 	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil)
 	p.show(w, r, http.StatusOK, "worker", words(page.Status.Condition)+" · "+name, page)
 }

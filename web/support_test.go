@@ -137,8 +137,15 @@ func (f *fixture) exec(sql string, args ...any) {
 	}
 }
 
-// request asks for a path and returns the answer with its whole body.
-func (f *fixture) request(method, path string, change ...func(*http.Request)) (*http.Response, string) {
+// reply is an answer without its body.
+type reply struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
+// request asks for a path and returns the answer and its whole body.
+func (f *fixture) request(method, path string, change ...func(*http.Request)) (reply, string) {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, nil)
 	if err != nil {
@@ -156,7 +163,7 @@ func (f *fixture) request(method, path string, change ...func(*http.Request)) (*
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return answer, string(body)
+	return reply{answer.Status, answer.StatusCode, answer.Header}, string(body)
 }
 
 // page asks for a page and fails the test unless it has all parts.

@@ -30,7 +30,9 @@ func tone(c service.Condition) string {
 }
 
 // words of a condition: LEASE_HELD_ELSEWHERE is lease held elsewhere.
-func words(c service.Condition) string { return strings.ToLower(strings.ReplaceAll(string(c), "_", " ")) }
+func words(c service.Condition) string {
+	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
+}
 
 // judge finds the worst: what is down or failing first, then what does not work by somebody's will, then work.
 func judge(workers []service.WorkerStatus, down bool) verdict {
