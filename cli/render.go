@@ -30,7 +30,7 @@ func bar(sequence int64) string {
 // progressText is a run at work in one line.
 func progressText(run *maintenancev1.Run, now time.Time) string {
 	text := subject(run) + " " + max(now.Sub(run.GetStartedAt().AsTime()), 0).Round(time.Second).String()
-	return text + "  " + counts(run)
+	return strings.TrimSpace(text + "  " + counts(run) + "  " + run.GetReason())
 }
 
 // subject is what a run works on.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (a *app) watch() *cobra.Command {
 
 // progress shows a run while it works: on a terminal one line that changes, else a line when it starts.
 func (a *app) progress() func(*maintenancev1.RunEvent) error {
-	terminal := isTerminal(a.Err)
+	terminal, reason := isTerminal(a.Err), ""
 	return func(event *maintenancev1.RunEvent) error {
 		run := event.GetRun()
 		working := run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING
@@ -146,6 +147,10 @@ func (a *app) progress() func(*maintenancev1.RunEvent) error {
 			_, _ = fmt.Fprint(a.Err, "\r\033[K")
 		case working && event.GetSequence() == 1:
 			a.note("run %s of %s started", run.GetId(), subject(run))
+		}
+		if !terminal && working && run.GetReason() != reason {
+			reason = run.GetReason()
+			a.note("%s", cmp.Or(reason, "it goes on"))
 		}
 		return nil
 	}

@@ -201,9 +201,15 @@ type LeaseHeldError struct {
 	Lease Lease
 	// Remaining is how long it holds at most, by the clock of its database.
 	Remaining time.Duration
+	// RunID is the run of ours that holds it, "" if that is not known.
+	RunID string
 }
 
-// Error names the holder.
+// Error names the holder, and what to do about it.
 func (e *LeaseHeldError) Error() string {
-	return fmt.Sprintf("lease %s is held by %s for at most %s", e.Lease.Name, e.Lease.Holder, e.Remaining.Round(time.Second))
+	text := fmt.Sprintf("lease %s is held by %s for at most %s", e.Lease.Name, e.Lease.Holder, e.Remaining.Round(time.Second))
+	if e.RunID != "" {
+		text += fmt.Sprintf(": run %s is at work, WatchRun (caretaker watch %s) follows it", e.RunID, e.RunID)
+	}
+	return text
 }

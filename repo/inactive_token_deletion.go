@@ -18,6 +18,9 @@ const (
 	tokenSettingColumn = "application_settings.resource_access_tokens_settings"
 )
 
+// TokenSettingOff says what switches the deletion on again.
+const TokenSettingOff = tokenSettingKey + " in " + tokenSettingColumn + " is null: set it to a number of days to switch the deletion on"
+
 // defaultTokenDays is N where the application does not say, maxTokenDays the most that it may say.
 const (
 	defaultTokenDays = 30

@@ -35,7 +35,7 @@ SET state = CASE WHEN dead.last THEN 'discarded' ELSE 'available' END::maintenan
     finalized_at = CASE WHEN dead.last THEN now() END,
     scheduled_at = CASE WHEN dead.last THEN j.scheduled_at ELSE now() END,
     metadata = j.metadata || jsonb_build_object('outcome', CASE WHEN dead.last THEN 'discarded' ELSE 'failed' END),
-    errors = array_append(j.errors, jsonb_build_object('at', now(), 'attempt', j.attempt, 'trace', '',
+    errors = array_append(j.errors, jsonb_build_object('at', j.attempted_at, 'attempt', j.attempt, 'trace', '',
       'error', 'the process that worked it has died or lost the database'))
 FROM dead WHERE j.id = dead.id
 RETURNING j.id, j.kind, j.attempt, j.max_attempts, coalesce(j.metadata ->> 'run_id', ''), dead.last`

@@ -34,6 +34,9 @@ type Run struct {
 	Definitions []DefinitionCount
 	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
 	RequestID, Replica string
+	// SilentSince is the last sign of life of a run at work that has given none for ten seconds, DeadAt when it will be
+	// taken for dead; zero otherwise.
+	SilentSince, DeadAt time.Time
 	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but with the fire.
 	Fire time.Time
 }
@@ -57,7 +60,8 @@ type DefinitionCount struct {
 
 // runColumns in the order of (*Run).into.
 const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
-  turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica`
+  turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
+  CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - interval '10 seconds' THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
 
 func scanRun(row pgx.CollectableRow) (r Run, err error) {
 	err = r.scan(row)
@@ -65,12 +69,16 @@ func scanRun(row pgx.CollectableRow) (r Run, err error) {
 }
 
 func (r *Run) scan(row pgx.Row) error {
-	var finished *time.Time
+	var finished, silent *time.Time
+	var dead time.Time
 	err := row.Scan(&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
 		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &finished, &r.Counts, &r.Tables,
-		&r.Definitions, &r.RequestID, &r.Replica)
+		&r.Definitions, &r.RequestID, &r.Replica, &silent, &dead)
 	if finished != nil {
 		r.FinishedAt = *finished
+	}
+	if silent != nil {
+		r.SilentSince, r.DeadAt = *silent, dead
 	}
 	return err
 }
@@ -155,11 +163,11 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
 const abandonedSQL = `'the process that ran it gave no sign of life'`
 
 const closeAbandonedRunsSQL = `
-UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = clock_timestamp(),
+UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
   error = ` + abandonedSQL + `
 WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl`
 
-// CloseAbandonedRuns records the runs of processes that died as failed.
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) error {
 	_, err := d.exec(ctx, "close abandoned runs", closeAbandonedRunsSQL)
 	return err
@@ -187,10 +195,24 @@ func (d *Database) ListRuns(ctx context.Context, worker, state, after string, li
 	return collect(ctx, d, "list runs", scanRun, listRunsSQL, worker, state, after, limit)
 }
 
+const runAtWorkSQL = `
+SELECT id::text FROM maintenance.runs
+WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
+ORDER BY id DESC LIMIT 1`
+
+// RunAtWork is the id of the run at work on the same as this one in the process that holds the lease, or [ErrNotFound].
+func (d *Database) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
+	err = d.queryRow(ctx, "find the run at work", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
+	return id, err
+}
+
+// runSummarySQL: what could not start has its place among the fires; a run that its setting kept from working has run.
 const runSummarySQL = `
 (SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'running' ORDER BY id DESC LIMIT 1)
 UNION ALL
-(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state <> 'running' ORDER BY id DESC LIMIT 1)
+(SELECT ` + runColumns + ` FROM maintenance.runs
+ WHERE worker = $1 AND state <> 'running' AND NOT dry_run AND (state <> 'skipped' OR reason LIKE 'SETTING%')
+ ORDER BY id DESC LIMIT 1)
 UNION ALL
 (SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'succeeded' AND NOT dry_run
  ORDER BY id DESC LIMIT 1)`
@@ -198,7 +220,8 @@ UNION ALL
 // RunSummary is where a worker stands: nil where there is no such run.
 type RunSummary struct{ Current, Last, LastSuccess *Run }
 
-// RunSummary reads the newest run at work, the newest that ended, and the newest that succeeded.
+// RunSummary reads the newest run at work, the newest that has worked and ended, and the newest that succeeded. Only the
+// first may be a dry run.
 func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
 	runs, err := collect(ctx, d, "read the newest runs", scanRun, runSummarySQL, worker)
 	for i := range runs {

@@ -56,6 +56,7 @@ func find(ctx context.Context, err error) failure {
 		paused    *service.WorkerPausedError
 		missing   *service.NotConfiguredError
 		duplicate *service.DuplicateJobError
+		reused    *service.RequestReusedError
 	)
 	switch {
 	case errors.As(err, &invalid):
@@ -64,6 +65,8 @@ func find(ctx context.Context, err error) failure {
 		return leaseHeld(held)
 	case errors.As(err, &paused):
 		return workerPaused(paused)
+	case errors.As(err, &reused):
+		return requestReused(reused)
 	case errors.As(err, &missing):
 		return failure{
 			code: codes.FailedPrecondition, reason: "WORKER_NOT_CONFIGURED", message: missing.Error(),
@@ -131,14 +134,27 @@ func invalidArgument(err *service.InvalidArgumentError) failure {
 	}
 }
 
-func leaseHeld(err *service.LeaseHeldError) failure {
+func requestReused(err *service.RequestReusedError) failure {
 	return failure{
+		code: codes.AlreadyExists, reason: "REQUEST_ID_REUSED", message: err.Error(),
+		metadata: map[string]string{
+			"run_id": err.First.ID, "worker": err.First.Worker, "database": err.First.Database, "dry_run": strconv.FormatBool(err.First.DryRun),
+		},
+	}
+}
+
+func leaseHeld(err *service.LeaseHeldError) failure {
+	f := failure{
 		code: codes.Aborted, reason: "LEASE_HELD", message: err.Error(),
 		metadata: map[string]string{
 			"lease": err.Lease.Name, "holder": err.Lease.Holder, "expires_at": err.Lease.ExpiresAt.UTC().Format(time.RFC3339Nano),
 		},
 		details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(err.Remaining)}},
 	}
+	if err.RunID != "" {
+		f.metadata["run_id"] = err.RunID
+	}
+	return f
 }
 
 func workerPaused(err *service.WorkerPausedError) failure {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
@@ -140,6 +141,10 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 		}
 		wantCounts(t, r, "")
 		wantSays(t, errors.New(r.Error), "deletion_adjourned_period", value)
+		st, err := g.service.Status(context.Background(), groupWorker)
+		if err != nil || strings.Count(st[0].ConditionDetail, r.Error) != 1 || !strings.HasPrefix(st[0].ConditionDetail, "last run failed: SETTING_INVALID ") {
+			t.Errorf("detail %q, %v, want the error once", st[0].ConditionDetail, err)
+		}
 	}
 	g.wantJobs()
 	g.wantMarked("10 11")

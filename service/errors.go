@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Errors of the methods of [Service], besides [InvalidArgumentError], [WorkerPausedError], [NotConfiguredError] and
-// [LeaseHeldError].
+// Errors of the methods of [Service], besides [InvalidArgumentError], [WorkerPausedError], [NotConfiguredError],
+// [LeaseHeldError] and [RequestReusedError].
 var (
 	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun and ErrUnknownJob: there is nothing of that name or id.
 	ErrUnknownWorker   = errors.New("unknown worker")
@@ -39,6 +39,22 @@ type InvalidArgumentError struct{ Field, Description string }
 
 // Error names the field first.
 func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
+
+// RequestReusedError says that a request id has started a run of something else: of another worker, on another database,
+// or as a dry run.
+type RequestReusedError struct{ First Run }
+
+// Error names the run.
+func (e *RequestReusedError) Error() string {
+	what := e.First.Worker
+	if e.First.Database != "" {
+		what += " on " + e.First.Database
+	}
+	if e.First.DryRun {
+		what += " (dry run)"
+	}
+	return fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", e.First.ID, what)
+}
 
 // WorkerPausedError says that a worker takes no new runs until it, or [AllWorkers], whichever the pause is of, is resumed.
 type WorkerPausedError struct {

@@ -118,7 +118,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 		return err
 	}
 	if w.pass.ID == "" {
-		return &skippedError{reasonTargetGone}
+		return &skippedError{reason: reasonTargetGone}
 	}
 	return w.run(ctx)
 }
@@ -138,7 +138,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &skippedError{reasonSettingOff}
+	return &skippedError{reasonSettingOff, repo.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {

@@ -80,8 +80,8 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 		}
 		wantState(t, r, repo.RunSkipped)
 		wantCounts(t, r, "")
-		if r.Reason != "SETTING_OFF" || r.OverLimit {
-			t.Errorf("%+v, want SETTING_OFF", r)
+		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, tokenSettingKey+" in application_settings.") {
+			t.Errorf("%+v, want SETTING_OFF, and where", r)
 		}
 		if dry {
 			e.want("main", passes, "5/0/0")
@@ -89,6 +89,10 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	}
 	e.want("main", passes, "")
 	e.want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+	st, err := s.Status(context.Background(), tokenWorker)
+	if err != nil || !strings.Contains(st[0].ConditionDetail, "the last run was skipped: SETTING_OFF "+tokenSettingKey) {
+		t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
+	}
 }
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {

@@ -37,7 +37,16 @@ func endedEarly(reason string) bool {
 }
 
 func runningDetail(r *Run, throttled string) string {
-	detail := strings.TrimSpace(fmt.Sprintf("run %s is at work on %s", r.ID, r.Database))
+	detail := fmt.Sprintf("run %s is at work", r.ID)
+	if r.Database != "" {
+		detail += " on " + r.Database
+	}
+	if r.DryRun {
+		detail += " (dry run)"
+	}
+	if !r.SilentSince.IsZero() {
+		detail += ": " + r.Reason
+	}
 	if throttled != "" {
 		detail += "; slowed down: " + throttled
 	}

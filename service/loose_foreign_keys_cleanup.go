@@ -129,7 +129,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
 		return err
 	}
 	if !queue.Exists {
-		return &skippedError{fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
+		return &skippedError{reason: fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
 	}
 	if !queue.Partitioned {
 		return &failedError{fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}

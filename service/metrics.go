@@ -54,7 +54,11 @@ func newMetrics() (*metrics, error) {
 // mainDatabase is the label of workers that have no turn by database.
 const mainDatabase = "main"
 
+// addRun counts the end of a run. What a dry run would do is nothing to count, or to alert on.
 func (m *metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
+	if run.DryRun {
+		return
+	}
 	worker := attribute.String("worker", run.Worker)
 	database := run.Database
 	if database == "" {
@@ -67,9 +71,6 @@ func (m *metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	}
 	if run.Reason == reasonLeaseLost {
 		m.leasesLost.Add(ctx, 1, at)
-	}
-	if run.DryRun {
-		return
 	}
 	if run.OverLimit {
 		m.overLimit.Add(ctx, 1, at)

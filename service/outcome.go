@@ -10,7 +10,10 @@ import (
 )
 
 // skippedError ends a run as SKIPPED: there is nothing it could do.
-type skippedError struct{ reason string }
+type skippedError struct {
+	// reason is typed, text says what to do, if there is something.
+	reason, text string
+}
 
 func (e *skippedError) Error() string { return e.reason }
 
@@ -28,7 +31,7 @@ func conclude(run *Run, workErr error) {
 		run.State, run.Reason = repo.RunFailed, reasonLeaseLost
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
-		run.State, run.Reason = repo.RunSkipped, skipped.reason
+		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.reason, skipped.text
 	case errors.As(workErr, &stopped) && stopped.early:
 		run.State, run.OverLimit = repo.RunSucceeded, true
 		if run.Reason == reasonContinuation {

@@ -247,3 +247,48 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 		}
 	}
 }
+
+func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	first, err := request(s, "once", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]service.RunRequest{
+		"worker":   {Worker: ghostWorker},
+		"database": {Worker: cleanupWorker, Database: "ci"},
+		"dry run":  {Worker: cleanupWorker, Database: "main", DryRun: true},
+	} {
+		r.RequestID = "once"
+		_, err := s.RunBatch(context.Background(), r)
+		reused, is := errors.AsType[*service.RequestReusedError](err)
+		if !is || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+cleanupWorker+" on main") {
+			t.Errorf("%s: %v, want that the id is used for %s", name, err, first.ID)
+		}
+	}
+	again, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, RequestID: "once", Async: true})
+	if err != nil || again.ID != first.ID {
+		t.Errorf("%+v, %v, want the first run for a request that leaves the database open", again, err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+}
+
+func TestRunBatch_NamesTheRunThatHoldsTheLease(t *testing.T) {
+	t.Parallel()
+	e, s, r, _ := newHalfway(t)
+	for _, replica := range []*service.Service{s, e.service(oneChild)} {
+		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+		held, is := errors.AsType[*service.LeaseHeldError](err)
+		if !is || held.RunID != r.ID || !strings.Contains(err.Error(), "caretaker watch "+r.ID) {
+			t.Errorf("%v, want that run %s is named", err, r.ID)
+		}
+	}
+	skipped, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	if err != nil || !ours || skipped.Reason != "LEASE_HELD" || !strings.Contains(skipped.Error, r.ID) {
+		t.Errorf("%+v, %t, %v", skipped, ours, err)
+	}
+	e.lift("main", caretakerApp)
+}

@@ -21,7 +21,7 @@ import (
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
-// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError]. A run that failed is no error.
+// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
 func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
 	w, err := s.worker(r.Worker)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, er
 	if r.RequestID != "" {
 		first, err := s.main.RunByRequest(ctx, r.RequestID)
 		if err == nil {
-			return s.join(ctx, first, r.Async)
+			return s.joinFirst(ctx, first, r)
 		}
 		if !errors.Is(err, repo.ErrNotFound) {
 			return Run{}, err
@@ -65,12 +65,20 @@ func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, er
 		Trigger: repo.TriggerRequest, DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy,
 	}, database)
 	if known, is := errors.AsType[*knownRequestError](err); is {
-		return s.join(ctx, known.run, r.Async)
+		return s.joinFirst(ctx, known.run, r)
 	}
 	if err != nil {
 		return Run{}, err
 	}
 	return x.join(ctx, r.Async)
+}
+
+// joinFirst is the first run of a request id, if this request asks for the same.
+func (s *Service) joinFirst(ctx context.Context, first Run, r RunRequest) (Run, error) {
+	if first.Worker != r.Worker || first.DryRun != r.DryRun || r.Database != "" && r.Database != first.Database {
+		return Run{}, &RequestReusedError{first}
+	}
+	return s.join(ctx, first, r.Async)
 }
 
 // maxRequestID is the length of a request id in characters.
@@ -166,6 +174,10 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 		return nil
 	}
 	if err := s.takeLease(ctx, x, ttl); err != nil {
+		if held, is := errors.AsType[*LeaseHeldError](err); is {
+			// Without it the error says enough.
+			held.RunID, _ = s.main.RunAtWork(ctx, run, held.Lease.Holder)
+		}
 		return errors.Join(err, s.forgetRun(ctx, run))
 	}
 	return nil

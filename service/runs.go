@@ -135,7 +135,16 @@ func (s *Service) Run(ctx context.Context, id string) (Run, error) {
 			run, err = s.main.Run(ctx, id)
 		}
 	}
-	return run, unknownRun(id, err)
+	return told(run), unknownRun(id, err)
+}
+
+// told is a run as it is shown: one at work that gives no sign of life says so.
+func told(run Run) Run {
+	if !run.SilentSince.IsZero() {
+		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died or stands still; without one it ends as failed at %s",
+			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
+	}
+	return run
 }
 
 func validRunID(id string) error {
@@ -175,13 +184,18 @@ func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	if err := s.main.CloseAbandonedRuns(ctx); err != nil {
 		return nil, err
 	}
-	return s.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
+	runs, err := s.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
+	for i := range runs {
+		runs[i] = told(runs[i])
+	}
+	return runs, err
 }
 
 // watchInterval is how often a run is looked at for those who watch it.
 const watchInterval = 500 * time.Millisecond
 
-// WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end.
+// WatchRun calls send with the run as it is, then whenever it has changed - also when it gives no sign of life - the last
+// time at its end.
 func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error) error {
 	var last Run
 	for {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -138,6 +139,24 @@ func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
 				t.Errorf("sent twice: %+v", runs[i])
 			}
 		}
+	}
+}
+
+func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild)
+	const id = "0197c000-0000-7000-8000-000000000001"
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, id, cleanupWorker)
+	var reasons []string
+	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
+		reasons = append(reasons, r.State+" "+r.Reason)
+		e.exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
+		return nil
+	})
+	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no sign of life since ") || reasons[2] != "failed LEASE_LOST" {
+		t.Errorf("%q, %v", reasons, err)
 	}
 }
 

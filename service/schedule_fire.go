@@ -56,6 +56,9 @@ func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id s
 		return nil, Run{}, err
 	case reason != "":
 		run.State, run.Reason = repo.RunSkipped, reason
+		if reason == reasonLeaseHeld {
+			run.Error = err.Error()
+		}
 	default:
 		run.State, run.Error = repo.RunFailed, publicText(err)
 	}

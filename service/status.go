@@ -77,7 +77,11 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
-	st.ConditionDetail = strings.Join(append([]string{st.ConditionDetail}, remarks...), "; ")
+	for _, remark := range remarks {
+		if !strings.Contains(st.ConditionDetail, remark) {
+			st.ConditionDetail += "; " + remark
+		}
+	}
 	return st
 }
 
@@ -130,6 +134,9 @@ func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) ([]
 		return nil, err
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
+	if st.CurrentRun != nil {
+		*st.CurrentRun = told(*st.CurrentRun)
+	}
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
@@ -171,7 +178,11 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case w.config.Disabled:
 		return ConditionSchedulerOff, fmt.Sprintf("workers.%s.enabled is false: only requests start runs", w.name)
 	}
-	return ConditionIdle, "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
+	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
+	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {
+		detail += "; the last run was skipped: " + strings.TrimSpace(st.LastRun.Reason+" "+st.LastRun.Error)
+	}
+	return ConditionIdle, detail
 }
 
 // Leases lists the leases of a worker, or of all (""), by name. A database that does not answer is an error.

@@ -113,8 +113,8 @@ func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, cleanupWorker)
 	st := wantCondition(t, s, service.ConditionFailing, "last run on main failed")
-	if st.LastRun == nil || st.LastRun.State != repo.RunSkipped {
-		t.Errorf("last run %+v, want the skipped one", st.LastRun)
+	if st.LastRun == nil || st.LastRun.State != repo.RunCancelled {
+		t.Errorf("last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	}
 	e.exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	wantState(t, run(t, s, "main"), repo.RunSucceeded)
@@ -127,11 +127,31 @@ func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
 	s := e.service(oneChild)
 	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
 		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, cleanupWorker)
-	wantCondition(t, s, service.ConditionRunning)
+	lastSign := e.value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
+	if st := wantCondition(t, s, service.ConditionRunning, "no sign of life since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
+		t.Errorf("reason %q", st.CurrentRun.Reason)
+	}
 	e.exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
 	st := wantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
 	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
 		t.Errorf("%+v", st)
+	}
+	e.want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
+}
+
+func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	dryRun(t, s)
+	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun != nil || !st.LastSuccessAt.IsZero() {
+		t.Errorf("last run %+v", st.LastRun)
+	}
+	r := run(t, s, "main")
+	dryRun(t, s)
+	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun == nil || st.LastRun.ID != r.ID {
+		t.Errorf("last run %+v, want %s", st.LastRun, r.ID)
 	}
 }
 

@@ -214,7 +214,7 @@ const (
 	Condition_CONDITION_UNSPECIFIED Condition = 0
 	// Waiting for its next fire.
 	Condition_CONDITION_IDLE Condition = 1
-	// A run is at work on this server.
+	// A run is at work, on any server.
 	Condition_CONDITION_RUNNING Condition = 2
 	// Paused by PauseWorker.
 	Condition_CONDITION_PAUSED Condition = 3
@@ -605,13 +605,14 @@ type Run struct {
 	Trigger Trigger `protobuf:"varint,4,opt,name=trigger,proto3,enum=maintenance.v1.Trigger" json:"trigger,omitempty"`
 	// Its state.
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
-	// Typed or worded reason of the state, for instance LEASE_LOST.
+	// Typed or worded reason of the state, for instance LEASE_LOST. While the run is at work: since when it has given no
+	// sign of life, if that is more than ten seconds ago.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Nothing was written.
 	DryRun bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Start, by the clock of main.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// End; absent while it runs.
+	// End; absent while it runs. Of a run whose process died: its last sign of life.
 	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
 	// What was done, by name; the names belong to the worker. While the run is at work: so far.
 	Counts map[string]int64 `protobuf:"bytes,10,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
@@ -621,7 +622,7 @@ type Run struct {
 	OverLimit bool `protobuf:"varint,12,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// What went wrong. Never driver text, values or SQL.
+	// What went wrong, or of a skipped run what to do about it. Never driver text, values or SQL.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -1200,9 +1201,9 @@ type WorkerStatus struct {
 	Leases []*Lease `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
 	// The newest run at work, on any server.
 	CurrentRun *Run `protobuf:"bytes,6,opt,name=current_run,json=currentRun,proto3" json:"current_run,omitempty"`
-	// The newest run that has ended.
+	// The newest run that has ended, without dry runs and those that could not start: ListRuns and ListFires have them.
 	LastRun *Run `protobuf:"bytes,7,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
-	// End of the newest run that succeeded.
+	// End of the newest run that succeeded, without dry runs.
 	LastSuccessAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_success_at,json=lastSuccessAt,proto3" json:"last_success_at,omitempty"`
 	// What is left to do.
 	Backlog *Backlog `protobuf:"bytes,9,opt,name=backlog,proto3" json:"backlog,omitempty"`
@@ -1625,7 +1626,8 @@ type RunBatchRequest struct {
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Answer as soon as the run has started.
 	Async bool `protobuf:"varint,4,opt,name=async,proto3" json:"async,omitempty"`
-	// Chosen by the client, at most 128 characters: the same id again returns the first run and starts no second one.
+	// Chosen by the client, at most 128 characters: the same id again returns the first run and starts no second one. The
+	// request must be for the same worker, database (if it names one) and dry_run, else it is REQUEST_ID_REUSED.
 	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -50,7 +50,7 @@ type MaintenanceServiceClient interface {
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
 	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
-	// UNAVAILABLE when the run's database cannot be reached or the server is stopping.
+	// ALREADY_EXISTS REQUEST_ID_REUSED when the request_id has started a run of something else, UNAVAILABLE when the run's database cannot be reached or the server is stopping.
 	RunBatch(ctx context.Context, in *RunBatchRequest, opts ...grpc.CallOption) (*RunBatchResponse, error)
 	// GetStatus says for one worker, or for all, what it is doing, when it is next due, what is left to do, and why it is
 	// not running now.
@@ -262,7 +262,7 @@ type MaintenanceServiceServer interface {
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
 	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
-	// UNAVAILABLE when the run's database cannot be reached or the server is stopping.
+	// ALREADY_EXISTS REQUEST_ID_REUSED when the request_id has started a run of something else, UNAVAILABLE when the run's database cannot be reached or the server is stopping.
 	RunBatch(context.Context, *RunBatchRequest) (*RunBatchResponse, error)
 	// GetStatus says for one worker, or for all, what it is doing, when it is next due, what is left to do, and why it is
 	// not running now.
