@@ -10,7 +10,8 @@ import (
 // "DELETE issues". It has no values, and none of the CTEs that are only there to bound the work.
 
 // summarize says what a statement does: its writes, at most three of them; else the first table that it reads. Writes
-// and reads of our own schema count only where there are no others. A statement without a table is its first word.
+// and reads of our own schema count only where there are no others. A statement without a table is its first word, with
+// the function if there is one.
 func summarize(sql string) string {
 	words := lex(sql)
 	ctes := ctesOf(words)
@@ -42,8 +43,13 @@ func summarize(sql string) string {
 			return strings.Join(found[:min(most, len(found))], " ")
 		}
 	}
-	if len(words) == 0 {
+	switch {
+	case len(words) == 0:
 		return ""
+	case wordIs(words, 0, "WITH"):
+		return "SELECT"
+	case wordIs(words, 0, "SELECT") && wordIs(words, 2, "("):
+		return "SELECT " + unquoted(words[1])
 	}
 	return strings.ToUpper(words[0])
 }
@@ -70,7 +76,9 @@ func lex(sql string) (words []string) {
 		case first == '\'':
 			n = endOf(sql, 1, "'")
 		case first == '"':
-			n = endOf(sql, 1, `"`)
+			for n = endOf(sql, 1, `"`); strings.HasPrefix(sql[n:], `"`); {
+				n = endOf(sql, n+1, `"`)
+			}
 			words = append(words, sql[:n])
 		case inName(first):
 			if n = strings.IndexFunc(sql, func(r rune) bool { return !inName(r) }); n < 0 {
@@ -169,7 +177,12 @@ func named(word string) bool {
 	return first == '"' || first != '$' && inName(first) && !unicode.IsDigit(first)
 }
 
-func unquoted(word string) string { return strings.Trim(word, `"`) }
+func unquoted(word string) string {
+	if inner, quoted := strings.CutPrefix(word, `"`); quoted {
+		return strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
+	}
+	return word
+}
 
 // ctesOf are the names of a statement's common table expressions: a name, perhaps columns, AS, perhaps MATERIALIZED, (.
 func ctesOf(words []string) (names []string) {

@@ -121,7 +121,7 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if err != nil {
 		return nil, err
 	}
-	ctx, span := s.startRun(ctx, w, run)
+	ctx, span := s.startRun(ctx, w, run, database)
 	x := &execution{
 		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
 		loads: s.loads, throttle: throttle{halted: make(chan struct{})},

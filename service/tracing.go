@@ -21,10 +21,10 @@ import (
 // that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
 
 // startRun begins the span of a run. The run outlives its caller, and keeps the caller's trace.
-func (s *Service) startRun(ctx context.Context, w *worker, run Run) (context.Context, trace.Span) {
+func (s *Service) startRun(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, trace.Span) {
 	attributes := []attribute.KeyValue{
 		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.run_id", run.ID),
-		attribute.String("maintenance.database", run.Database), attribute.String("maintenance.trigger", run.Trigger),
+		attribute.String("maintenance.database", database.Name), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun),
 	}
 	if !run.Fire.IsZero() {
@@ -245,7 +245,7 @@ func noteError(span trace.Span, err error) {
 	span.SetStatus(codes.Error, text)
 }
 
-// errorType is the class of an error: the SQLSTATE where the database has refused a statement.
+// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
 func errorType(err error) string {
 	refused, is := errors.AsType[*repo.Error](err)
 	switch {
@@ -267,6 +267,9 @@ func errorType(err error) string {
 	if stopped, is := errors.AsType[stopError](err); is {
 		kind, _, _ := strings.Cut(stopped.reason, ":")
 		return kind
+	}
+	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+		return reason
 	}
 	return "_OTHER"
 }

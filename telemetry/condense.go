@@ -165,7 +165,10 @@ func (n *node) end(span sdktrace.ReadOnlySpan) {
 	account := &accounted{ReadOnlySpan: span}
 	for kind, c := range n.kinds {
 		for _, child := range c.slowest {
-			n.spans = append(n.spans, child.marked("slowest")...)
+			if c.omitted > 0 {
+				child.mark("slowest")
+			}
+			n.spans = append(n.spans, child.spans...)
 			n.omittedStatements += child.omittedStatements
 		}
 		if kind == statement {
@@ -206,10 +209,10 @@ func (n *node) settle(span sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 	case n.first:
 	case n.failed && notable:
 		c.notable++
-		n.marked("failed")
+		n.mark("failed")
 	case len(span.Links()) > 0 && notable:
 		c.notable++
-		n.marked("linked")
+		n.mark("linked")
 	default:
 		p.compete(c, n)
 		return nil
@@ -247,12 +250,11 @@ func (n *node) take() []sdktrace.ReadOnlySpan {
 
 func (n *node) drop() { n.fate, n.spans = dropped, nil }
 
-// marked notes why the span is in the trace, and returns all that goes with it.
-func (n *node) marked(why string) []sdktrace.ReadOnlySpan {
+// mark notes why the span is in the trace, though it was none of the first.
+func (n *node) mark(why string) {
 	if own, is := n.spans[len(n.spans)-1].(*accounted); is {
 		own.extra = append(own.extra, attribute.String("maintenance.shown_as", why))
 	}
-	return n.spans
 }
 
 // accounted is a span with what was found out after its end.

@@ -1,0 +1,287 @@
+//go:build jaeger
+
+package cli_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// TestJaeger runs all workers and their jobs in a real server, and looks at their traces as a real Jaeger returns them.
+func TestJaeger(t *testing.T) {
+	e := newTracedEstate(t)
+	placeholders, placeholderTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "placeholder_user_cleanup"})
+	_, tokenTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "inactive_token_deletion", Async: true})
+	_, groupTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "adjourned_group_deletion"})
+	e.settled()
+	execute(t, e.sql, `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute' WHERE consume_after > now()`)
+	_, rehearsal := e.call(&maintenancev1.RunBatchRequest{Worker: "ghost_user_migration", DryRun: true})
+	ghosts, ghostTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "ghost_user_migration"})
+	const application = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	execute(t, e.sql, `SELECT set_config('caretaker.traceparent', '`+application+`', false)`)
+	execute(t, e.sql, `DELETE FROM drainers; DELETE FROM faulters; RESET caretaker.traceparent`)
+	cleanup, cleanupTrace := e.call(&maintenancev1.RunBatchRequest{Worker: "loose_foreign_keys_cleanup", Database: "main"})
+	for _, database := range []string{"ci", "sec"} {
+		_, trace := e.call(&maintenancev1.RunBatchRequest{Worker: "loose_foreign_keys_cleanup", Database: database})
+		t.Run("tree of "+database, func(t *testing.T) { wantTree(t, trace) })
+	}
+	for range 3 {
+		if _, err := e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var tick jaegerTrace
+	eventually(t, "a run of the schedule", e.log, func() bool {
+		for _, tick = range e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}) {
+			return true
+		}
+		return false
+	})
+	e.settled()
+	e.stop()
+
+	for name, trace := range map[string]jaegerTrace{
+		"placeholder_user_cleanup": placeholderTrace, "inactive_token_deletion": tokenTrace, "adjourned_group_deletion": groupTrace,
+		"ghost_user_migration": ghostTrace, "loose_foreign_keys_cleanup": cleanupTrace, "dry run": rehearsal,
+	} {
+		t.Run("tree of "+name, func(t *testing.T) { wantTree(t, trace) })
+	}
+	jobs := e.search("maintenance.job", nil)
+	t.Run("a run tells what it queued", func(t *testing.T) { wantQueued(t, placeholders, placeholderTrace, tokenTrace, groupTrace) })
+	t.Run("jobs are linked to what queued them", func(t *testing.T) {
+		wantJobs(t, jobs, map[string]jaegerTrace{
+			"delete_placeholder_user": placeholderTrace, "delete_user": tokenTrace, "destroy_group": groupTrace,
+		})
+	})
+	t.Run("the ghost migration is linked to the jobs before it", func(t *testing.T) { wantGhosts(t, ghosts, ghostTrace, jobs) })
+	t.Run("a huge drain is a readable trace", func(t *testing.T) { wantDrain(t, cleanup, cleanupTrace, application, ghostTrace) })
+	t.Run("a tick is a root", func(t *testing.T) { wantTick(t, tick) })
+	t.Run("nothing else is a root, and nothing is said that should not be", func(t *testing.T) { wantNothingElse(t, e.search("", nil)) })
+	if file := os.Getenv("JAEGER_TREES"); file != "" {
+		var out strings.Builder
+		for _, trace := range []jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick, jobs[0], jobs[len(jobs)-1]} {
+			fmt.Fprintf(&out, "%d spans, trace %s\n%s\n", len(trace.Spans), trace.TraceID, trace)
+		}
+		if err := os.WriteFile(file, []byte(out.String()), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// mostSpans is how many spans a trace has at most that somebody is to read.
+const mostSpans = 100
+
+// wantTree fails the test unless the trace is the caller's call, below it one run, below that lease and batches, below
+// them statements; and unless every span has its parent.
+func wantTree(t *testing.T, trace jaegerTrace) {
+	t.Helper()
+	known := map[string]jaegerSpan{}
+	for _, s := range trace.Spans {
+		known[s.SpanID] = s
+	}
+	call, run := trace.only(t, runBatch), trace.only(t, "maintenance.run")
+	if call.parent() != callerSpan || run.parent() != call.SpanID || call.tag("span.kind") != "server" || call.tag("rpc.system.name") != "grpc" {
+		t.Errorf("the run is not below the call, or that not below the caller's span:\n%s", trace)
+	}
+	for _, key := range []string{"worker", "run_id", "database", "trigger", "outcome", "stopped_because"} {
+		if run.tag("maintenance."+key) == "" {
+			t.Errorf("the run has no %s", key)
+		}
+	}
+	if dry := run.tag("maintenance.dry_run") == "true"; !dry && (run.tag("maintenance.lease_epoch") == "0" || len(trace.named("maintenance.lease.acquire")) != 1) {
+		t.Errorf("no lease in\n%s", trace)
+	}
+	if len(trace.named("maintenance.batch")) == 0 {
+		t.Errorf("no batch in\n%s", trace)
+	}
+	for _, s := range trace.Spans {
+		parent, there := known[s.parent()]
+		if !there && s.SpanID != call.SpanID {
+			t.Errorf("%s is an orphan", s.Name)
+		}
+		if strings.HasPrefix(s.Name, "maintenance.") && s.Name != runBatch && s.Name != "maintenance.run" && parent.Name != "maintenance.run" {
+			t.Errorf("%s is below %s", s.Name, parent.Name)
+		}
+		if s.tag("span.kind") == "client" {
+			wantStatement(t, s)
+		}
+	}
+	if n := len(trace.Spans); n > mostSpans {
+		t.Errorf("%d spans, at most %d can be read", n, mostSpans)
+	}
+}
+
+// wantStatement fails the test unless a statement's span is what the semantic conventions ask for.
+func wantStatement(t *testing.T, s jaegerSpan) {
+	t.Helper()
+	for key, want := range map[string]string{"db.system.name": "postgresql", "db.namespace": "", "server.address": "", "maintenance.database": ""} {
+		if got := s.tag(key); got == "" || want != "" && got != want {
+			t.Errorf("%s: %s is %q", s.Name, key, got)
+		}
+	}
+	if summary := s.tag("db.query.summary"); summary != "" && summary != s.Name {
+		t.Errorf("%s is called %s", summary, s.Name)
+	}
+	if s.tag("error") == "true" && (s.tag("error.type") == "" || strings.ContainsAny(s.tag("error.type"), " :")) {
+		t.Errorf("%s failed without a class: %v", s.Name, s.Tags)
+	}
+}
+
+// wantQueued fails the test unless what the runs queued stands in their spans and the spans of the messages.
+func wantQueued(t *testing.T, placeholders *maintenancev1.Run, placeholderTrace, tokenTrace, groupTrace jaegerTrace) {
+	t.Helper()
+	want := fmt.Sprintf(`["delete_placeholder_user: %d"]`, placeholders.GetCounts()["scheduled_jobs"])
+	if got := placeholderTrace.only(t, "maintenance.run").tag("maintenance.queued"); got != want {
+		t.Errorf("queued %s, want %s", got, want)
+	}
+	for kind, trace := range map[string]jaegerTrace{"delete_placeholder_user": placeholderTrace, "delete_user": tokenTrace, "destroy_group": groupTrace} {
+		sent := trace.named("send " + kind)
+		if len(sent) == 0 || !strings.Contains(trace.only(t, "maintenance.run").tag("maintenance.queued"), kind) {
+			t.Errorf("nothing about %s in\n%s", kind, trace)
+			continue
+		}
+		for key, want := range map[string]string{
+			"messaging.system": "river", "messaging.operation.type": "send", "messaging.destination.name": kind, "span.kind": "producer",
+		} {
+			if got := sent[0].tag(key); got != want {
+				t.Errorf("%s: %s is %q, want %q", sent[0].Name, key, got, want)
+			}
+		}
+	}
+}
+
+// wantJobs fails the test unless there is a job of each kind that is linked to its run, and every job is linked to a run
+// or to another job.
+func wantJobs(t *testing.T, jobs []jaegerTrace, runs map[string]jaegerTrace) {
+	t.Helper()
+	known := map[string]bool{}
+	for _, trace := range jobs {
+		known[trace.only(t, "maintenance.job").id()] = true
+	}
+	for _, trace := range runs {
+		known[trace.only(t, "maintenance.run").id()] = true
+	}
+	linked := map[string]bool{}
+	for _, trace := range jobs {
+		job := trace.only(t, "maintenance.job")
+		kind := job.tag("maintenance.job.kind")
+		if links := job.links(); len(links) != 1 {
+			t.Errorf("%s has links %v", kind, links)
+		} else if strings.HasPrefix(kind, "delete_placeholder") && !known[links[0]] {
+			t.Errorf("%s is linked to %v, which is not there", kind, links)
+		} else if of, is := runs[kind]; is && links[0] == of.only(t, "maintenance.run").id() {
+			linked[kind] = true
+		}
+		if job.parent() != "" || job.tag("span.kind") != "consumer" || job.tag("messaging.operation.type") != "process" ||
+			job.tag("messaging.system") != "river" || job.tag("messaging.message.id") == "" || job.tag("maintenance.outcome") == "" {
+			t.Errorf("%s: %v", kind, job.Tags)
+		}
+		if len(trace.Spans) > mostSpans {
+			t.Errorf("%s has %d spans", kind, len(trace.Spans))
+		}
+	}
+	for kind := range runs {
+		if !linked[kind] {
+			t.Errorf("no job %s is linked to its run", kind)
+		}
+	}
+}
+
+// wantGhosts fails the test unless the migration leads to jobs delete_user.
+func wantGhosts(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, jobs []jaegerTrace) {
+	t.Helper()
+	span := trace.only(t, "maintenance.run")
+	if got, want := span.tag("maintenance.count.migrated_users"), fmt.Sprint(run.GetCounts()["migrated_users"]); got != want {
+		t.Errorf("%s users migrated, want %s", got, want)
+	}
+	deletions := map[string]bool{}
+	for _, job := range jobs {
+		if s := job.only(t, "maintenance.job"); s.tag("maintenance.job.kind") == "delete_user" {
+			deletions[s.id()] = true
+		}
+	}
+	if len(span.links()) == 0 {
+		t.Errorf("no links in\n%s", trace)
+	}
+	for _, l := range span.links() {
+		if !deletions[l] {
+			t.Errorf("linked to %s, which is no job delete_user", l)
+		}
+	}
+}
+
+// wantDrain fails the test unless the trace of a run of hundreds of batches tells how many there were, shows a failure
+// with its class, and leads to who has deleted the parents: the application, and the ghost migration.
+func wantDrain(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, application string, ghosts jaegerTrace) {
+	t.Helper()
+	span := trace.only(t, "maintenance.run")
+	if batches := len(trace.named("maintenance.batch")); batches > 10 || span.tag("maintenance.batches_omitted") == "0" {
+		t.Errorf("%d batches shown, %s left out", batches, span.tag("maintenance.batches_omitted"))
+	}
+	for key, want := range map[string]string{
+		"maintenance.outcome": "failed", "error": "true", "otel.status_description": run.GetError(),
+		"maintenance.count.deleted_rows": fmt.Sprint(run.GetCounts()["deleted_rows"]),
+	} {
+		if got := span.tag(key); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	refused := slices.DeleteFunc(slices.Clone(trace.Spans), func(s jaegerSpan) bool { return s.tag("error.type") != "P0001" || s.Name == "maintenance.run" })
+	if len(refused) == 0 || refused[0].tag("db.response.status_code") != "P0001" {
+		t.Errorf("no statement refused with P0001 in\n%s", trace)
+	}
+	parts := strings.Split(application, "-")
+	for what, link := range map[string]string{"the application": parts[1] + "/" + parts[2], "the ghost migration": ghosts.only(t, "maintenance.run").id()} {
+		if !slices.Contains(span.links(), link) {
+			t.Errorf("no link to %s among %v", what, span.links())
+		}
+	}
+}
+
+func wantTick(t *testing.T, trace jaegerTrace) {
+	t.Helper()
+	run := trace.only(t, "maintenance.run")
+	if run.parent() != "" || run.tag("maintenance.fire_time") == "" || run.tag("maintenance.lateness_seconds") == "" {
+		t.Errorf("got\n%s", trace)
+	}
+}
+
+// wantNothingElse fails the test if there are other traces than of calls, runs and jobs, an orphan in any, or words that
+// only texts of statements, rows or the server's messages have.
+func wantNothingElse(t *testing.T, traces []jaegerTrace) {
+	t.Helper()
+	if len(traces) < 20 {
+		t.Errorf("only %d traces", len(traces))
+	}
+	roots := map[string]int{}
+	for _, trace := range traces {
+		known := map[string]bool{callerSpan: true}
+		for _, s := range trace.Spans {
+			known[s.SpanID] = true
+		}
+		for _, s := range trace.Spans {
+			if s.parent() == "" || s.parent() == callerSpan {
+				roots[s.Name]++
+			} else if !known[s.parent()] {
+				t.Errorf("%s is an orphan in %s", s.Name, trace.TraceID)
+			}
+		}
+		for _, word := range []string{"secret", "WITH fence", "$1", "set_config", "SELECT *", "db.query.text", "@example", "@demo", "traceparent"} {
+			if strings.Contains(trace.raw, word) {
+				t.Errorf("%q is in trace %s", word, trace.TraceID)
+			}
+		}
+	}
+	for _, name := range []string{runBatch, "maintenance.run", "maintenance.job"} {
+		delete(roots, name)
+	}
+	if len(roots) > 0 {
+		t.Errorf("other roots: %v", slices.Sorted(maps.Keys(roots)))
+	}
+}
