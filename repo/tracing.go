@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/exaring/otelpgx"
@@ -27,6 +28,27 @@ type tracer struct {
 	attributes []attribute.KeyValue
 	late       trace.Tracer
 	times      *statementTimes
+	summaries  *summaries
+}
+
+// summaries of statements that were sent before: to read one takes longer than some take to run.
+type summaries struct {
+	mu    sync.Mutex
+	known map[string]string
+}
+
+func (s *summaries) of(sql string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	summary, known := s.known[sql]
+	if !known {
+		if len(s.known) >= maxPrepared {
+			clear(s.known)
+		}
+		summary = summarize(sql)
+		s.known[sql] = summary
+	}
+	return summary
 }
 
 // slowPlumbing is from when on what should take no time is worth a span.
@@ -47,6 +69,7 @@ func newTracer(ctx context.Context, name string, config *pgx.ConnConfig) (*trace
 			otelpgx.WithTracerAttributes(attributes...), otelpgx.WithSpanNameCtxFunc(spanName)),
 		attributes: append(attributes, semconv.DBSystemNamePostgreSQL),
 		late:       otel.Tracer("github.com/caretaker-go/caretaker/repo"),
+		summaries:  &summaries{known: map[string]string{}},
 		times:      times,
 	}, nil
 }
@@ -127,7 +150,7 @@ func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 	if !recording(ctx) {
 		return t.Tracer.TraceQueryStart(ctx, conn, data)
 	}
-	summary := summarize(data.SQL)
+	summary := t.summaries.of(data.SQL)
 	if plumbed(data.SQL) {
 		return t.Tracer.TraceQueryStart(quietly(ctx, summary), conn, data)
 	}
@@ -154,7 +177,7 @@ func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 		summary := ""
 		for _, q := range data.Batch.QueuedQueries {
 			if !plumbed(q.SQL) && len(summary) < 100 {
-				summary += " " + summarize(q.SQL)
+				summary += " " + t.summaries.of(q.SQL)
 			}
 		}
 		ctx = t.Tracer.TraceBatchStart(ctx, conn, data)
@@ -189,7 +212,7 @@ func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.Tra
 func (t *tracer) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
 	name := ""
 	if recording(ctx) {
-		name = "PREPARE " + summarize(data.SQL)
+		name = "PREPARE " + t.summaries.of(data.SQL)
 	}
 	return t.Tracer.TracePrepareStart(quietly(ctx, name), conn, data)
 }
