@@ -151,6 +151,18 @@ func (e *tracedEstate) settled() {
 	})
 }
 
+// tick waits for the trace of a run of the schedule, which comes every minute.
+func (e *tracedEstate) tick() jaegerTrace {
+	e.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if found := e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}); len(found) > 0 {
+			return found[0]
+		}
+	}
+	e.t.Fatalf("no run of the schedule\n%s", e.log)
+	return jaegerTrace{}
+}
+
 // stop ends the server, with all that it has not sent yet.
 func (e *tracedEstate) stop() {
 	e.t.Helper()

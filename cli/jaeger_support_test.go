@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,9 @@ type jaegerSpan struct {
 // tag is the value of an attribute as text, "" if there is none.
 func (s jaegerSpan) tag(key string) string {
 	for _, tag := range s.Tags {
+		if number, is := tag.Value.(float64); is && tag.Key == key {
+			return strconv.FormatFloat(number, 'f', -1, 64)
+		}
 		if tag.Key == key {
 			return fmt.Sprint(tag.Value)
 		}

@@ -36,13 +36,7 @@ func TestJaeger(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var tick jaegerTrace
-	eventually(t, "a run of the schedule", e.log, func() bool {
-		for _, tick = range e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}) {
-			return true
-		}
-		return false
-	})
+	tick := e.tick()
 	e.settled()
 	e.stop()
 
