@@ -15,7 +15,8 @@ import (
 func BenchmarkCapture(b *testing.B) {
 	for _, c := range []struct{ name, prepare string }{
 		{"before traces", strings.NewReplacer("%s, ", "TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME, ", "%s", `"id"`).Replace(oldBody)},
-		{"no span", ""}, {"span", ""},
+		{"no span", ""},
+		{"span", ""},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			ctx := context.Background()

@@ -1,4 +1,4 @@
-package service_test
+package cli_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/telemetry"
@@ -42,17 +43,20 @@ func BenchmarkTrace_Drain(b *testing.B) {
 func drain(b *testing.B) {
 	b.Helper()
 	ctx := context.Background()
-	url := databases.Clone(b, migrated(""))
+	url := databases.Clone(b, devdb.Template{Name: "cli"})
 	main, err := repo.Open(ctx, "main", url)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(main.Close)
+	if _, err := main.Migrate(ctx); err != nil {
+		b.Fatal(err)
+	}
 	if _, err := main.InstallQueue(ctx); err != nil {
 		b.Fatal(err)
 	}
 	file := filepath.Join(b.TempDir(), "definitions.yml")
-	if err := os.WriteFile(file, []byte(oneChild), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(oneKey), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	definitions, err := service.LoadDefinitions(file)
@@ -75,7 +79,7 @@ func drain(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		run, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main"})
+		run, err := s.RunBatch(ctx, service.RunRequest{Worker: worker, Database: "main"})
 		if err != nil || run.Counts["deleted_rows"] != 100_000 {
 			b.Fatal(run, err)
 		}
