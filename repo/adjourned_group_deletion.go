@@ -187,10 +187,7 @@ var errRehearsed = errors.New("rehearsed")
 
 // groupTx runs a transaction for a group.
 func (d *Database) groupTx(ctx context.Context, operation string, w GroupWrite, do func(context.Context, pgx.Tx) error) error {
-	err := d.limitedTx(ctx, operation, w.Limits, w.Patience, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, w.Guard); err != nil {
-			return err
-		}
+	err := d.guardedTx(ctx, operation, w.Guard, w.Limits, w.Patience, func(ctx context.Context, tx pgx.Tx) error {
 		if err := do(ctx, tx); err != nil || !w.Rehearse {
 			return err
 		}

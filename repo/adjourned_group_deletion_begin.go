@@ -49,27 +49,12 @@ func (e *GroupCycleError) Error() string {
 
 // BeginGroupRemoval checks everything again under the lock of the group's row and begins its removal, or restores it, in
 // one transaction of at most patience. Once begun, only whether the group is there is checked.
-func (d *Database) BeginGroupRemoval(ctx context.Context, s GroupStores, a Adjournment, args DestroyGroup, l Limits, patience time.Duration) (b GroupBeginning, err error) {
-	err = d.limitedTx(ctx, "begin to remove group", l, patience, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, AdvisoryLock(args.GroupID)); err != nil {
-			return err
-		}
+func (d *Database) BeginGroupRemoval(ctx context.Context, g Guard, s GroupStores, a Adjournment, args DestroyGroup, l Limits, patience time.Duration) (b GroupBeginning, err error) {
+	err = d.guardedTx(ctx, "begin to remove group", g, l, patience, func(ctx context.Context, tx pgx.Tx) error {
 		b, err = beginGroup(ctx, tx, s, a, args)
 		return err
 	})
 	return b, err
-}
-
-// holdGuard makes sure that a guard holds until the transaction ends; it must come first in it.
-func holdGuard(ctx context.Context, tx pgx.Tx, g Guard) error {
-	var p parameters
-	var held bool
-	sql := "WITH " + g.sql(&p) + " SELECT EXISTS (SELECT FROM guard)"
-	err := tx.QueryRow(ctx, sql, p...).Scan(&held)
-	if err == nil && !held {
-		return g.refused()
-	}
-	return err
 }
 
 func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
@@ -184,11 +169,8 @@ WHERE namespace_id = $1 AND jsonb_typeof(state_metadata) = 'object'`
 
 // FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks
 // stay, and that its removal has begun.
-func (d *Database) FailGroupRemoval(ctx context.Context, s GroupStores, id int64, why string, l Limits) error {
-	return d.limitedTx(ctx, "note that the group's removal failed", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, AdvisoryLock(id)); err != nil {
-			return err
-		}
+func (d *Database) FailGroupRemoval(ctx context.Context, g Guard, s GroupStores, id int64, why string, l Limits) error {
+	return d.guardedTx(ctx, "note that the group's removal failed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if s.state {
 			if _, err := tx.Exec(ctx, unprogressSQL, id); err != nil {
 				return err

@@ -74,10 +74,7 @@ const (
 // RemoveProject deletes a project's row, its route and its namespace, and records what has been removed, in one
 // transaction.
 func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove, removed Removed, l Limits) error {
-	return d.limitedTx(ctx, "remove project", l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, g); err != nil {
-			return err
-		}
+	return d.guardedTx(ctx, "remove project", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
 		rows := []statement{{deleteProjectSQL, []any{p.ID}}, {deleteProjectNamespaceSQL, []any{p.NamespaceID}}}
 		if p.Routed {
 			rows = append([]statement{{deleteProjectRouteSQL, []any{p.ID}}}, rows...)
@@ -98,10 +95,7 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 // RemoveGroup deletes a group's row with its marks, details and route, and records what has been removed, in one
 // transaction. With the row of the group whose removal it is goes the record; the sums are returned.
 func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id int64, removed Removed, l Limits) (total Removed, err error) {
-	err = d.limitedTx(ctx, "remove group", l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, g); err != nil {
-			return err
-		}
+	err = d.guardedTx(ctx, "remove group", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
 		var rows []statement
 		if s.schedules {
 			rows = append(rows, statement{unscheduleSQL, []any{id}})
@@ -196,9 +190,10 @@ func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) error {
 }
 
 // SaveRemoved records what an attempt has removed since the last row of a project or group.
-func (d *Database) SaveRemoved(ctx context.Context, r Removed) error {
-	_, err := d.exec(ctx, "record what has been removed", saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots)
-	return err
+func (d *Database) SaveRemoved(ctx context.Context, g Guard, r Removed, l Limits) error {
+	return d.guardedTx(ctx, "record what has been removed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		return saveRemoved(ctx, tx, r)
+	})
 }
 
 const endRemovalSQL = `

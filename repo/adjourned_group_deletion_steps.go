@@ -109,10 +109,7 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 	if which.SourceType == "" {
 		condition = namespaceMembersSQL
 	}
-	err = d.limitedTx(ctx, "remove members", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdGuard(ctx, tx, g); err != nil {
-			return err
-		}
+	err = d.guardedTx(ctx, "remove members", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		var picked int64
 		var bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)

@@ -155,10 +155,12 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 	}
 	return map[string]func(context.Context) error{
 		"begin": func(ctx context.Context) error {
-			_, err := b.BeginGroupRemoval(ctx, b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
+			_, err := b.BeginGroupRemoval(ctx, repo.AdvisoryLock(15000), b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
 			return err
 		},
-		"fail": func(ctx context.Context) error { return b.FailGroupRemoval(ctx, b.stores, 15000, "why", generous) },
+		"fail": func(ctx context.Context) error {
+			return b.FailGroupRemoval(ctx, repo.AdvisoryLock(15000), b.stores, 15000, "why", generous)
+		},
 		"tree": func(ctx context.Context) error {
 			tree, err := b.GroupTree(ctx, 15000, generous)
 			if len(tree) != 30 || tree[29] != 15000 {

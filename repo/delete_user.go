@@ -42,9 +42,9 @@ type deleting struct {
 // DeleteUser blocks a user, deletes the memberships and queues the user for the ghost migration, in one transaction; or
 // says why not. Personal projects have to go before the memberships: with some left only the user is blocked. Every
 // step finds its work done if it is repeated.
-func (d *Database) DeleteUser(ctx context.Context, f UserFeatures, args DeleteUser, l Limits) (UserDeletion, error) {
+func (d *Database) DeleteUser(ctx context.Context, g Guard, f UserFeatures, args DeleteUser, l Limits) (UserDeletion, error) {
 	var u deleting
-	err := d.limitedTx(ctx, "delete user", l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
+	err := d.guardedTx(ctx, "delete user", g, l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
 		u = deleting{tx: tx, features: f, args: args}
 		for _, step := range []func(context.Context) error{
 			u.lock, u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership, u.block, u.lookForProjects, u.leave, u.queue,

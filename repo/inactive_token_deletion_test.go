@@ -307,7 +307,7 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 	t.Helper()
 	const bot = 59_994
 	heard.statements = nil
-	u, err := d.DeleteUser(context.Background(), f, repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, generous)
+	u, err := d.DeleteUser(context.Background(), repo.Guard{}, f, repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, generous)
 	if err != nil || !u.Queued {
 		t.Fatalf("%+v, %v", u, err)
 	}

@@ -114,7 +114,8 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 	return err
 }
 
-// AttemptOf names an attempt of a job: its row, and when it began, which no two attempts share.
+// AttemptOf names an attempt of a job: its row, and when it began, which no two attempts share. (Their numbers may be the
+// same: an attempt that snoozes gives its number back.)
 type AttemptOf struct {
 	ID          int64
 	AttemptedAt time.Time

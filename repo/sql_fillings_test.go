@@ -8,7 +8,7 @@ var fragments = []string{
 	// Runs.
 	"abandonedSQL",
 	// Leases and guards.
-	"fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
+	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
 	// Fires.
 	"abandonedClaimSQL",
 	// Loose foreign keys.

@@ -57,7 +57,7 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 			return err
 		})
 	if err == nil && !held {
-		return result, b.Guard.refused()
+		return result, b.Guard.refused(ctx, r.Database.pool)
 	}
 	if ordered && result.Last != nil {
 		result.Picked = b.Rows

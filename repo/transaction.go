@@ -31,18 +31,40 @@ func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Li
 // limitedTx runs a transaction of several statements, each under the limits, all of them within patience. See [again]
 // for what do must put up with.
 func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
+	return d.guardedTx(ctx, operation, Guard{}, l, patience, do)
+}
+
+// guardedTx is limitedTx that begins with a guard, which holds until its end. That costs no round trip.
+func (d *Database) guardedTx(ctx context.Context, operation string, g Guard, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
 	err := again(ctx, func() error {
 		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime), traceParentOf(ctx))
-			if err != nil {
+			if err := beginUnder(ctx, tx, l, g); err != nil {
 				return err
 			}
 			return do(ctx, tx)
 		})
 	})
 	return d.wrap(ctx, operation, err)
+}
+
+// beginUnder sends the settings of a transaction and its guard together.
+func beginUnder(ctx context.Context, tx pgx.Tx, l Limits, g Guard) error {
+	batch := &pgx.Batch{}
+	batch.Queue(txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime), traceParentOf(ctx))
+	held := true
+	if g != (Guard{}) {
+		check := g.check()
+		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	if !held {
+		return g.refused(ctx, tx)
+	}
+	return nil
 }
 
 // holdFence makes sure that a fence holds until the transaction ends; it must come first in it.

@@ -21,8 +21,8 @@ import (
 //     marks, details and route.
 //  3. After 45 s the attempt snoozes. What is gone is the progress.
 //
-// Invariants: every step is a transaction of its own that holds the advisory lock of the group, so that two attempts
-// never overlap; marks and the record of the beginning go with the row of the group, last; with the members go the jobs
+// Invariants: every step is a transaction of its own that holds the advisory lock of the group and the row of its own
+// attempt, so that two attempts never overlap and one that was taken for dead writes nothing more; marks and the record of the beginning go with the row of the group, last; with the members go the jobs
 // for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
 // deletion_error, for the next attempt, and after the last one for the next run.
 func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (JobResult, error) {
@@ -49,6 +49,9 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	case errors.Is(err, repo.ErrBusy):
 		result.Snooze = busySnooze
 		return result, nil
+	case errors.Is(err, repo.ErrJobLost):
+		// What becomes of the group is for the attempt that has the job now.
+		return result, err
 	case errors.Is(ctx.Err(), context.Canceled):
 		// The process ends: the attempt is none.
 		return result, err
@@ -76,6 +79,9 @@ type groupRemoval struct {
 	stores repo.GroupStores
 }
 
+// guard is that of every transaction: no other attempt is at work on the group, and this one has its job.
+func (d *groupRemoval) guard() repo.Guard { return d.j.guard().WithLock(d.args.GroupID) }
+
 func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 	now, err := d.service.main.Now(ctx)
 	if err != nil {
@@ -88,7 +94,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
-	begun, err := d.service.main.BeginGroupRemoval(ctx, d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
+	begun, err := d.service.main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
 	switch {
 	case err != nil:
 		return JobResult{}, err
@@ -139,7 +145,7 @@ func (d *groupRemoval) remove(ctx context.Context, actor *int64) (JobResult, err
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
 	defer cancel()
-	return d.service.main.SaveRemoved(ctx, removed)
+	return d.service.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
 }
 
 func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
@@ -213,7 +219,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()
 	for {
-		err := d.service.main.FailGroupRemoval(clean, d.stores, d.args.GroupID, publicText(why), groupLimits())
+		err := d.service.main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, publicText(why), groupLimits())
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

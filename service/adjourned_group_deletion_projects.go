@@ -64,13 +64,13 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 		return nil, err
 	}
 	origin := j.origin(ctx)
-	r := &remover{main: s.main, queue: s.queue, guard: repo.AdvisoryLock(lock), bot: func(id int64) repo.Job {
+	r := &remover{main: s.main, queue: s.queue, guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
 		job := origin
 		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: s.sparing(j, lockWriter(lock)),
+		catalog: catalog, sizes: s.sizes, write: s.sparing(j, guardWriter(j.guard().WithLock(lock))),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -157,16 +157,20 @@ func (s stopper) WithAttrs(attrs []slog.Attr) slog.Handler {
 // workJob does an attempt of the removal of group 10 that ends when the log says at ("": at once).
 func (g *groupEstate) workJob(at string) (service.JobResult, error) {
 	g.t.Helper()
+	return g.job(at)()
+}
+
+// job is such an attempt, to be done by whatever goroutine.
+func (g *groupEstate) job(at string) func() (service.JobResult, error) {
+	g.t.Helper()
 	stop := stopper{slog.NewTextHandler(&g.log, nil), at, &sync.Once{}, make(chan struct{})}
 	if at == "" {
 		close(stop.stopped)
 	}
 	s := g.estate.service("", g.withQueue, func(c *service.Config) { c.Logger = slog.New(stop) })
-	args, err := json.Marshal(map[string]int{"group_id": 10, "user_id": 1})
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return s.WorkJob(context.Background(), service.JobRequest{ID: 1, Kind: "destroy_group", Args: args, Attempt: 1, MaxAttempts: 25, Stopping: stop.stopped})
+	r := g.running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
+	r.Stopping = stop.stopped
+	return func() (service.JobResult, error) { return s.WorkJob(context.Background(), r) }
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
@@ -209,7 +213,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.gate("main", "group_deletion_schedules", "true")
 	g.shut("main", caretakerApp)
-	request := service.JobRequest{ID: 1, Kind: "destroy_group", Args: []byte(`{"group_id": 10, "user_id": 1}`), Attempt: 1, MaxAttempts: 25}
+	request := g.running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if _, err := g.service.WorkJob(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
@@ -248,8 +252,9 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	g.gate("main", "project_repositories")
 	g.shut("main", caretakerApp)
 	done := make(chan service.JobResult, 1)
+	first := g.job("never")
 	go func() {
-		r, _ := g.workJob("never")
+		r, _ := first()
 		done <- r
 	}()
 	g.atGate("main", caretakerApp)

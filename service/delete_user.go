@@ -35,7 +35,7 @@ func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, er
 		return JobResult{}, err
 	}
 	for {
-		deletion, err := u.service.main.DeleteUser(ctx, features, args, deleteUserLimits())
+		deletion, err := u.service.main.DeleteUser(ctx, j.guard(), features, args, deleteUserLimits())
 		if err != nil {
 			return JobResult{}, err
 		}

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -94,13 +93,11 @@ func TestDeleteUser_NothingPersonalGoesIfItIsRefused(t *testing.T) {
 }
 
 // attemptOf does an attempt of a job delete_user without the queue.
-func attemptOf(t *testing.T, s *service.Service, args repo.DeleteUser, stopping chan struct{}) (service.JobResult, error) {
-	t.Helper()
-	encoded, err := json.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.WorkJob(context.Background(), service.JobRequest{ID: 1, Kind: args.Kind(), Args: encoded, Attempt: 1, MaxAttempts: 25, Stopping: stopping})
+func (e *estate) attemptOf(s *service.Service, args repo.DeleteUser, stopping chan struct{}) (service.JobResult, error) {
+	e.t.Helper()
+	r := e.running(args)
+	r.Stopping = stopping
+	return s.WorkJob(context.Background(), r)
 }
 
 func TestDeleteUser_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
@@ -111,14 +108,14 @@ func TestDeleteUser_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) 
 	s := e.service("", e.withQueue)
 	over := make(chan struct{})
 	close(over)
-	r, err := attemptOf(t, s, authorized(7), over)
+	r, err := e.attemptOf(s, authorized(7), over)
 	if err != nil || r.Snooze <= 0 {
 		t.Errorf("%+v, %v, want a snooze", r, err)
 	}
 	if got := e.userRows(7); !strings.HasPrefix(got, "blocked ") || strings.HasSuffix(got, ",0") {
 		t.Error(got)
 	}
-	if r, err = attemptOf(t, s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
+	if r, err = e.attemptOf(s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
 		t.Errorf("%+v, %v", r, err)
 	}
 	e.want("main", remains, "0")
@@ -134,12 +131,12 @@ func TestDeleteUser_TwoAttemptsDoNotRemoveProjectsAtOnce(t *testing.T) {
 	e.personalProjects(7, 701)
 	release := e.other(`SELECT pg_advisory_xact_lock(-7)`)
 	s := e.service("", e.withQueue)
-	r, err := attemptOf(t, s, authorized(7), nil)
+	r, err := e.attemptOf(s, authorized(7), nil)
 	if err != nil || r.Snooze.Seconds() != 30 {
 		t.Errorf("%+v, %v, want a snooze of 30 s", r, err)
 	}
 	release()
-	if r, err = attemptOf(t, s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
+	if r, err = e.attemptOf(s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

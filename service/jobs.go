@@ -39,6 +39,8 @@ type JobRequest struct {
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
+	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: the attempt's name.
+	AttemptedAt time.Time
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
 	// System is the queue's name for traces, QueuedAt when the job was queued.
@@ -88,6 +90,12 @@ func (j *jobExecution) Left() time.Duration {
 		return 0
 	}
 	return jobSlice - time.Since(j.started)
+}
+
+// guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
+// begins with it. A process that was paused for longer than its attempts last writes nothing when it wakes.
+func (j *jobExecution) guard() repo.Guard {
+	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}.Guard()
 }
 
 // origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
@@ -168,11 +176,13 @@ func (s *Service) RescueJobs(ctx context.Context, lasts time.Duration) error {
 
 // reportJob is the job's one log line, its metric and its span's end.
 func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
-	interrupted := err != nil && errors.Is(ctx.Err(), context.Canceled)
+	interrupted, lost := err != nil && errors.Is(ctx.Err(), context.Canceled), errors.Is(err, repo.ErrJobLost)
 	level, outcome := slog.LevelInfo, r.Outcome
 	switch {
 	case interrupted:
 		level = slog.LevelDebug
+	case lost:
+		level = slog.LevelWarn
 	case err != nil && j.Attempt >= j.MaxAttempts:
 		level, outcome = slog.LevelError, JobDiscarded
 	case err != nil:
@@ -193,6 +203,8 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	switch {
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)
+	case lost:
+		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
 	case r.Snooze > 0:
 		if j.hold != nil {
 			s.metrics.addHold(ctx, j.Kind, j.hold)

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -26,13 +25,16 @@ func heldJobs() map[string]repo.JobArgs {
 // holds says whether a job is held, by working it. The attempt of one that is not held ends as skipped.
 func (e *estate) holds(s *service.Service, args repo.JobArgs) bool {
 	e.t.Helper()
-	raw, err := json.Marshal(args)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	r, err := s.WorkJob(context.Background(), service.JobRequest{ID: 1, Kind: args.Kind(), Args: raw, Attempt: 1, MaxAttempts: 25})
+	request := e.running(args)
+	defer e.exec("main", `DELETE FROM maintenance.river_job WHERE id = $1`, request.ID)
+	return holds(e.t, s, request)
+}
+
+func holds(t *testing.T, s *service.Service, request service.JobRequest) bool {
+	t.Helper()
+	r, err := s.WorkJob(context.Background(), request)
 	if err != nil || (r.Snooze > 0) == (r.Outcome == "skipped") {
-		e.t.Fatalf("%s: %+v, %v", args.Kind(), r, err)
+		t.Fatalf("%s: %+v, %v", request.Kind, r, err)
 	}
 	return r.Snooze > 0
 }
@@ -120,12 +122,12 @@ func TestWorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	t.Parallel()
 	e := loadedEstate(t, "main", 1)
 	s := e.service("", e.withQueue, loadLimits(service.LoadConfig{MaxWALRate: 1}))
-	job := repo.DestroyGroup{GroupID: 4711}
+	job := e.running(repo.DestroyGroup{GroupID: 4711})
 	waitFor(t, "the job to be held", func() bool {
 		e.exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
-		return e.holds(s, job)
+		return holds(t, s, job)
 	})
-	waitFor(t, "the load to be over", func() bool { return !e.holds(s, job) })
+	waitFor(t, "the load to be over", func() bool { return !holds(t, s, job) })
 }
 
 func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {

@@ -117,6 +117,7 @@ type process struct {
 	t       *testing.T
 	command *exec.Cmd
 	output  io.ReadCloser
+	log     *lockedBuffer
 }
 
 // start begins a run on main under an application_name.
@@ -133,10 +134,11 @@ func (e *estate) start(app, definitions string, change ...func(*processOrder)) *
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	p := &process{t: e.t, command: exec.Command(os.Args[0])}
+	p := &process{t: e.t, command: exec.Command(os.Args[0]), log: &lockedBuffer{}}
 	p.command.Env = append(os.Environ(), processVariable+"="+string(order))
+	p.command.Stderr = p.log
 	if testing.Verbose() {
-		p.command.Stderr = os.Stderr
+		p.command.Stderr = io.MultiWriter(p.log, os.Stderr)
 	}
 	if p.output, err = p.command.StdoutPipe(); err != nil {
 		e.t.Fatal(err)

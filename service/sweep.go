@@ -10,7 +10,7 @@ import (
 )
 
 // writer calls do with what a write transaction on a table of a database must check and may take: the fence of a run
-// ([execution.guarded]), the advisory lock of a job ([lockWriter]).
+// ([execution.guarded]), the attempt of a job with its lock ([guardWriter]).
 type writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
 
 // guarded is the writer of a run.
@@ -18,10 +18,10 @@ func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table,
 	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
 }
 
-// lockWriter is the writer of a job of which no two transactions may overlap, whatever process they are of.
-func lockWriter(key int64) writer {
+// guardWriter is the writer of a job, all of whose transactions have the same guard.
+func guardWriter(g repo.Guard) writer {
 	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-		return do(repo.AdvisoryLock(key), l)
+		return do(g, l)
 	}
 }
 
