@@ -47,7 +47,7 @@ type instance struct {
 // newInstance opens everything and listens, unless it is given listeners, so that a mistake shows at once; run serves. A
 // database that cannot be reached is no mistake: it may come later.
 func (a *app) newInstance(ctx context.Context, c *config.Config, given *listeners) (*instance, error) {
-	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel), listening: given, failed: make(chan error, 3)}
+	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat), listening: given, failed: make(chan error, 3)}
 	if given != nil {
 		i.closers = append(i.closers, given.close)
 	}

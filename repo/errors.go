@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strings"
 	"time"
 
@@ -37,7 +38,14 @@ type Error struct {
 	cause    error
 	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
 	connecting, poolFull bool
+	callers              []uintptr
 }
+
+// Callers are the program counters of where the statement was sent: the log's stack of whatever this becomes the cause of.
+func (e *Error) Callers() []uintptr { return e.callers }
+
+// maxCallers is how deep a stack is kept: as far as the worker that sent the statement, and beyond.
+const maxCallers = 24
 
 // Error includes the driver's text: it is for logs, never for a client.
 func (e *Error) Error() string {
@@ -168,7 +176,10 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	if err == nil {
 		return nil
 	}
-	e := &Error{Database: d.Name, Operation: operation, cause: err}
+	callers := make([]uintptr, maxCallers)
+	// Without this function, wrap and the runtime's own.
+	callers = callers[:runtime.Callers(3, callers)]
+	e := &Error{Database: d.Name, Operation: operation, cause: err, callers: callers}
 	pgErr, refused := errors.AsType[*pgconn.PgError](err)
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
 	switch {

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -112,7 +111,7 @@ func (s *Scheduler) look() {
 // survive logs a panic of what was woken.
 func (s *Scheduler) survive() {
 	if p := recover(); p != nil {
-		s.logger.ErrorContext(s.running, "scheduler panicked", "error", fmt.Sprintf("%v\n%s", p, debug.Stack()))
+		s.logger.ErrorContext(s.running, "scheduler panicked", "error", service.Panicked(p))
 	}
 }
 

@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
-	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
@@ -14,6 +14,8 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // unary calls go through: log, error table, token, recovery. Health checks are neither logged nor need a token.
@@ -59,15 +61,26 @@ func notHealth() selector.Matcher {
 	})
 }
 
-func recovered(panicked any) error {
-	return fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
-}
+func recovered(panicked any) error { return service.Panicked(panicked) }
 
 // logger writes the one line of a call. What handlers know besides, they add with logging.AddFields.
 func (s *Server) logger() logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		if ofReflection(fields) {
+			level = logging.LevelDebug
+		}
 		s.config.Logger.Log(ctx, slog.Level(level), message, fields...) //nolint:sloglint // the middleware has one message
 	})
+}
+
+// ofReflection says whether a call only asked what calls there are, as grpcurl does before each of its own.
+func ofReflection(fields logging.Fields) bool {
+	i := slices.Index(fields, any(logging.ServiceFieldKey))
+	if i < 0 || i+1 == len(fields) {
+		return false
+	}
+	name, _ := fields[i+1].(string)
+	return strings.HasPrefix(name, "grpc.reflection.")
 }
 
 func loggingOptions() []logging.Option {
@@ -82,6 +95,11 @@ func answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	logging.AddFields(ctx, logging.Fields{"error", strings.TrimSpace(err.Error())})
+	fields := logging.Fields{"error", strings.TrimSpace(err.Error())}
+	var origin interface{ Callers() []uintptr }
+	if errors.As(err, &origin) {
+		fields = append(fields, "stack", origin.Callers())
+	}
+	logging.AddFields(ctx, fields)
 	return clientError(ctx, err)
 }

@@ -153,7 +153,7 @@ func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *te
 	g.exec("main", forbidSnippetsSQL)
 	g.run(g.service(), "failed_users=3")
 	failed := `"msg":"user failed"`
-	g.wantLog(1, failed, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`, `"stack"`)
+	g.wantLog(1, failed, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`)
 	g.wantLog(1, failed, `"user_id":11`, `"reason":"PERSONAL_PROJECTS"`)
 	g.wantLog(1, failed, `"user_id":12`, `"reason":""`, `"table":"snippets","column":"author_id"`)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -173,7 +172,7 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	if reason == reasonInternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {
-		u.log.ErrorContext(ctx, "user failed", append(attrs, "stack", string(debug.Stack()))...)
+		u.log.ErrorContext(ctx, "user failed", attrs...)
 	}
 	return u.reschedule(ctx, u.x.Database.FailMigration)
 }

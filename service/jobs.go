@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -148,7 +147,7 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = JobResult{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			result, err = JobResult{}, Panicked(p)
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -128,15 +129,23 @@ func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
 	}
 }
 
-func TestWorkJob_PanicIsAFailureWithItsStackInTheLog(t *testing.T) {
+func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	t.Parallel()
 	w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) { panic("secret of row 5") })
 	_, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
 	if err == nil || strings.Contains(PublicJobError(err).Error(), "secret") {
 		t.Errorf("got %v", err)
 	}
-	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") || !strings.Contains(text, "jobs_work_test.go") {
+	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") {
 		t.Errorf("logged %s", text)
+	}
+	panicked, _ := errors.AsType[*panicError](err)
+	where := ""
+	for frames := runtime.CallersFrames(panicked.Callers()); !strings.Contains(where, "jobs_work_test.go"); {
+		frame, more := frames.Next()
+		if where += frame.File + "\n"; !more {
+			t.Fatalf("the stack does not show where it was: %s", where)
+		}
 	}
 	if got := w.counted(t); got != "test failed=1" {
 		t.Errorf("counted %q", got)

@@ -98,7 +98,7 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	}
 	if err != nil {
 		d.markDown(s, err)
-		d.failures.add(newFailure(s, err, false), len(keys), err)
+		d.failures.add(ctx, newFailure(s, err, false), len(keys), err)
 		return
 	}
 	entry.Rows += n

@@ -42,11 +42,11 @@ func (f *failure) text() string {
 }
 
 // add counts the records of a failure; its first is logged, with the driver's text.
-func (l *failures) add(f *failure, records int, err error) {
+func (l *failures) add(ctx context.Context, f *failure, records int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.records[f.text()] == 0 {
-		l.log.Error("definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
+		l.log.ErrorContext(ctx, "definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
 	}
 	l.records[f.text()] += records
 }
@@ -86,7 +86,7 @@ func newFailure(s *step, err error, isolated bool) *failure {
 
 // failKeys flags the keys and lets them go on to the other definitions. The first failure of a key counts; of two, one
 // that is its own.
-func (c *cleanup) failKeys(s *step, keys []*openKey, err error, isolated bool) {
+func (c *cleanup) failKeys(ctx context.Context, s *step, keys []*openKey, err error, isolated bool) {
 	f := newFailure(s, err, isolated)
 	records := 0
 	for _, k := range keys {
@@ -96,7 +96,7 @@ func (c *cleanup) failKeys(s *step, keys []*openKey, err error, isolated bool) {
 		}
 		k.next()
 	}
-	c.failures.add(f, records, err)
+	c.failures.add(ctx, f, records, err)
 }
 
 // classify says what to do about an error. What must end the run is returned as such by refuse.
@@ -117,7 +117,7 @@ func (a *attempt) shrink(ctx context.Context, keys []*openKey, rows int64, err e
 	a.timeouts++
 	a.sizes.halve(a.step, rows)
 	if a.spent() {
-		a.failKeys(a.step, keys, err, false)
+		a.failKeys(ctx, a.step, keys, err, false)
 		return false, nil
 	}
 	if rows > int64(len(keys)) || len(keys) == 1 {
@@ -134,7 +134,7 @@ func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error 
 	middle := len(keys) / 2
 	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
 		if a.spent() {
-			a.failKeys(a.step, half, err, false)
+			a.failKeys(ctx, a.step, half, err, false)
 		} else if err := a.try(ctx, half); err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 		// It answers: whatever it lacks, other definitions may do without.
 	case class == repo.ClassUnreachable && a.step.child.Database != a.x.Database:
 		a.markDown(a.step, err)
-		a.failKeys(a.step, keys, err, false)
+		a.failKeys(ctx, a.step, keys, err, false)
 		return nil
 	default:
 		return err
@@ -167,9 +167,9 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 	case len(keys) == 0:
 		return nil
 	case class == repo.ClassData && len(keys) == 1:
-		a.failKeys(a.step, keys, err, true)
+		a.failKeys(ctx, a.step, keys, err, true)
 	case class != repo.ClassData, a.spent():
-		a.failKeys(a.step, keys, err, false)
+		a.failKeys(ctx, a.step, keys, err, false)
 	default:
 		return a.halves(ctx, keys, err)
 	}

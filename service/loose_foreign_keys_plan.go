@@ -49,7 +49,7 @@ func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Qu
 		case len(silent) > 0:
 			byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, database: silent[0].name, down: silent[0].err})
 		default:
-			k.warnOnce(x, key)
+			k.warnOnce(ctx, x, key)
 		}
 	}
 	var plans []*plan
@@ -89,7 +89,7 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 }
 
 // warnOnce says once a process that a child exists nowhere, with all its definitions.
-func (k *looseForeignKeys) warnOnce(x *execution, key repo.LooseForeignKey) {
+func (k *looseForeignKeys) warnOnce(ctx context.Context, x *execution, key repo.LooseForeignKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.absent[key.Table] {
@@ -102,7 +102,7 @@ func (k *looseForeignKeys) warnOnce(x *execution, key repo.LooseForeignKey) {
 			names = append(names, other.String())
 		}
 	}
-	x.Log.Warn("child table exists in no database, its definitions are passed over", "child", key.Table,
+	x.Log.WarnContext(ctx, "child table exists in no database, its definitions are passed over", "child", key.Table,
 		"definitions", strings.Join(names, ", "))
 }
 

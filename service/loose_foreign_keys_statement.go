@@ -34,7 +34,7 @@ type attempt struct {
 // reached. Its error ends the run.
 func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey) error {
 	if err := c.down(s); err != nil {
-		c.failKeys(s, keys, err, false)
+		c.failKeys(ctx, s, keys, err, false)
 		return nil
 	}
 	a := b.attempts[s]
@@ -66,7 +66,7 @@ func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 		case err == nil || class == repo.ClassLock:
 			return a.contend(ctx, keys, r, err)
 		case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
-			a.failKeys(a.step, keys, err, true)
+			a.failKeys(ctx, a.step, keys, err, true)
 			return nil
 		case class == repo.ClassTimeout:
 			if again, err := a.shrink(ctx, keys, r.cap, err); !again {

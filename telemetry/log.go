@@ -2,55 +2,121 @@ package telemetry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path"
+	"runtime"
 	"slices"
+	"strings"
 
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traceID is the key of the contract's section 6.
-const traceID = "trace_id"
+// Keys that every line, or every error, has.
+const (
+	traceID  = "trace_id"
+	stackKey = "stack"
+)
 
-// NewLogger writes JSON, one object a line, from level (debug, info, warn, error; anything else is info) on. Lines of a
-// context that belongs to a trace bear its trace_id.
-func NewLogger(to io.Writer, level string) *slog.Logger {
+// maxStack is how deep the stack of an error is logged.
+const maxStack = 32
+
+// NewLogger writes one JSON object a line, or key=value pairs when the format is text or, with no format, when to is a
+// terminal; from level (debug, info, warn, error; anything else is info) on.
+//
+// Lines of a context that belongs to a trace bear its trace_id. Lines of level error bear a stack: of where the error
+// arose, if it knows (a method Callers), else of where it is logged.
+func NewLogger(to io.Writer, level, format string) *slog.Logger {
 	var from slog.Level
 	if err := from.UnmarshalText([]byte(level)); err != nil {
 		from = slog.LevelInfo
 	}
-	json := slog.NewJSONHandler(to, &slog.HandlerOptions{Level: from, ReplaceAttr: readable})
-	return slog.New(traced{Handler: json})
+	options := &slog.HandlerOptions{Level: from, ReplaceAttr: readable}
+	if format == "text" || format == "" && isTerminal(to) {
+		return slog.New(traced{Handler: slog.NewTextHandler(to, options)})
+	}
+	return slog.New(traced{Handler: slog.NewJSONHandler(to, options)})
 }
 
-// readable writes durations as 1.5s instead of nanoseconds.
+func isTerminal(to io.Writer) bool {
+	file, is := to.(*os.File)
+	if !is || file.Name() == os.DevNull {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// readable writes durations as 1.5s instead of nanoseconds, and stacks as text.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())
 	}
+	if callers, is := a.Value.Any().([]uintptr); is {
+		return slog.String(a.Key, stack(callers))
+	}
 	return a
 }
 
-// traced adds the trace_id of the context.
+// stack is a line for each function, without the folders of the machine that built it.
+func stack(callers []uintptr) string {
+	var lines []string
+	frames := runtime.CallersFrames(callers)
+	for {
+		f, more := frames.Next()
+		if f.Function != "" {
+			lines = append(lines, fmt.Sprintf("%s (%s:%d)", f.Function, path.Base(f.File), f.Line))
+		}
+		if !more {
+			return strings.Join(lines, "\n")
+		}
+	}
+}
+
+// traced adds the trace_id of the context, and stacks to errors.
 type traced struct {
 	slog.Handler
 	// has is true when the logger itself bears a trace_id.
 	has bool
 }
 
-// Handle adds trace_id, unless the line has one.
+// Handle adds what the line does not have.
 func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	span := trace.SpanContextFromContext(ctx)
-	has := h.has || !span.HasTraceID()
+	hasTrace, hasStack := h.has || !span.HasTraceID(), record.Level < slog.LevelError
+	var origin interface{ Callers() []uintptr }
 	record.Attrs(func(a slog.Attr) bool {
-		has = has || a.Key == traceID
-		return !has
+		hasTrace, hasStack = hasTrace || a.Key == traceID, hasStack || a.Key == stackKey
+		if err, is := a.Value.Any().(error); is && origin == nil {
+			_ = errors.As(err, &origin)
+		}
+		return true
 	})
-	if !has {
-		record = record.Clone()
+	if hasTrace && hasStack {
+		return h.Handler.Handle(ctx, record)
+	}
+	record = record.Clone()
+	if !hasTrace {
 		record.AddAttrs(slog.String(traceID, span.TraceID().String()))
 	}
+	if !hasStack {
+		record.AddAttrs(slog.Any(stackKey, callersOf(origin, record.PC)))
+	}
 	return h.Handler.Handle(ctx, record)
+}
+
+// callersOf are those of the error, or of the line that logs it, which is at pc.
+func callersOf(origin interface{ Callers() []uintptr }, pc uintptr) []uintptr {
+	if origin != nil {
+		return origin.Callers()
+	}
+	callers := make([]uintptr, maxStack)
+	callers = callers[:runtime.Callers(0, callers)]
+	// Without what is between the line and this one: that is slog's.
+	return callers[max(0, slices.Index(callers, pc)):]
 }
 
 // WithAttrs keeps the wrapper.

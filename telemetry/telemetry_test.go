@@ -137,7 +137,7 @@ func line(t *testing.T, log func(ctx context.Context, logger *slog.Logger)) map[
 	ctx, span := otel.Tracer("test").Start(t.Context(), "span")
 	defer span.End()
 	var out bytes.Buffer
-	log(ctx, NewLogger(&out, "info"))
+	log(ctx, NewLogger(&out, "info", ""))
 	if out.Len() == 0 {
 		return nil
 	}

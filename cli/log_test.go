@@ -1,0 +1,88 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+// personal makes everything personal in the demo data recognisable: the text stands in no other column.
+const personal = `
+UPDATE users SET name = 'Veryprivate Name ' || id, username = 'veryprivate_login_' || id, email = 'veryprivate.' || id || '@mail.example';
+UPDATE notes SET note = 'veryprivate words';
+UPDATE issues SET title = 'veryprivate title'`
+
+// everyLine has the keys that every line of a run or a job has, by its message.
+var everyLine = map[string][]string{
+	"run started":   {"worker", "run_id", "database", "trigger", "started_at", "trace_id"},
+	"run finished":  {"worker", "run_id", "database", "trigger", "outcome", "over_limit", "duration_seconds", "tables", "trace_id"},
+	"job finished":  {"kind", "job_id", "outcome", "reason", "attempt", "run_id", "duration_seconds", "trace_id"},
+	"user migrated": {"worker", "run_id", "user_id", "tables", "trace_id"},
+	"user refused":  {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
+	"range done":    {"worker", "run_id", "cursor", "examined", "scheduled", "trace_id"},
+	"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.": {"worker", "run_id", "placeholder_user_id", "trace_id"},
+	"Group held, somebody has to look at it": {"worker", "run_id", "group_id", "reason", "trace_id"},
+	"finished call":                          {"grpc.service", "grpc.method", "grpc.code", "trace_id"},
+}
+
+func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testing.T) {
+	ctx := context.Background()
+	url := databases.Clone(t, devdb.Template{Name: "cli_demo", Schema: "all", Prepare: func(ctx context.Context, url string) error {
+		return devdb.LoadDemo(ctx, map[string]string{"main": url})
+	}})
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	execute(t, conn, personal)
+	defined(t, devdb.Definitions())
+	migrate(t)
+	r := serving(t)
+	for _, w := range []string{"inactive_token_deletion", "placeholder_user_cleanup", "adjourned_group_deletion", "ghost_user_migration", worker} {
+		r.want(t, 0, "run "+w+" --dry-run")
+		r.want(t, 0, "run "+w)
+	}
+	r.want(t, 1, "jobs retry 999999")
+	eventually(t, "a job ends", &r.log, func() bool { return strings.Contains(r.log.String(), `"msg":"job finished"`) })
+	r.stop()
+	<-r.exit
+	seen := map[string]bool{}
+	for text := range strings.Lines(r.log.String()) {
+		checkLine(t, text, seen)
+	}
+	for message := range everyLine {
+		if !seen[message] {
+			t.Errorf("nothing was logged as %q", message)
+		}
+	}
+}
+
+// checkLine fails the test unless a line is an object with the keys of its message, and nothing personal.
+func checkLine(t *testing.T, text string, seen map[string]bool) {
+	t.Helper()
+	line := map[string]any{}
+	if err := json.Unmarshal([]byte(text), &line); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	message := fmt.Sprint(line["msg"])
+	seen[message] = true
+	for _, key := range append(everyLine[message], "time", "level", "msg") {
+		if _, has := line[key]; !has {
+			t.Errorf("%s is missing in %s", key, text)
+		}
+	}
+	if line["level"] == "ERROR" && fmt.Sprint(line["stack"]) == "" {
+		t.Errorf("no stack in %s", text)
+	}
+	if lower := strings.ToLower(text); strings.Contains(lower, "veryprivate") || strings.Contains(lower, "@mail") {
+		t.Errorf("something personal in %s", text)
+	}
+}

@@ -1,0 +1,81 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// originated is an error that knows where it arose.
+type originated struct{ callers []uintptr }
+
+func (*originated) Error() string { return "broken" }
+
+func (o *originated) Callers() []uintptr { return o.callers }
+
+func whereItArose() error {
+	callers := make([]uintptr, 10)
+	return &originated{callers[:runtime.Callers(1, callers)]}
+}
+
+func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
+	err := errors.Join(errors.New("first"), fmt.Errorf("on the way: %w", whereItArose()))
+	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", err) })
+	stack, _ := got["stack"].(string)
+	if !strings.HasPrefix(stack, "github.com/caretaker-go/caretaker/telemetry.whereItArose (log_test.go:") || strings.Contains(stack, "/log_test.go") {
+		t.Errorf("got %q", stack)
+	}
+}
+
+func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
+	for _, log := range []func(ctx context.Context, logger *slog.Logger){
+		func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
+		func(ctx context.Context, logger *slog.Logger) { logger.Log(ctx, slog.LevelError, "a") },
+	} {
+		stack, _ := line(t, log)["stack"].(string)
+		if !strings.HasPrefix(stack, "github.com/caretaker-go/caretaker/telemetry.TestErrors_WithoutAnOriginBearTheStackOfTheLine.func") {
+			t.Errorf("got %q", stack)
+		}
+	}
+}
+
+func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
+	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
+		t.Errorf("a warning has %v", got["stack"])
+	}
+	given := []uintptr{}
+	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "stack", given) })
+	if got["stack"] != "" {
+		t.Errorf("got %v", got["stack"])
+	}
+}
+
+func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
+		var out bytes.Buffer
+		NewLogger(&out, "info", format).Info("a")
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: got %s", format, out.String())
+		}
+	}
+	if isTerminal(null) || isTerminal(&bytes.Buffer{}) {
+		t.Error("what is no terminal is taken for one")
+	}
+	if terminal, err := os.Open("/dev/ptmx"); err == nil {
+		defer func() { _ = terminal.Close() }()
+		if !isTerminal(terminal) {
+			t.Error("a terminal is not seen")
+		}
+	}
+}
