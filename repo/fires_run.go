@@ -62,11 +62,19 @@ func (d *Database) fireLost(run Run, err error) error {
 	return err
 }
 
+// giveBackFireSQL leaves the fire no run id: a statement that would start its run, and is still on its way, then finds
+// the fire lost. The run may have been taken for dead meanwhile.
 const giveBackFireSQL = `
-UPDATE maintenance.fires SET claimed_by = ''
-WHERE worker = $1 AND fire_time = $2 AND run_id = $3::text::uuid AND outcome = 'claimed'`
+WITH run AS (
+  DELETE FROM maintenance.runs WHERE id = $3::text::uuid AND (state = 'running' OR (state = 'failed' AND error = ` + abandonedSQL + `))
+  RETURNING 1
+)
+UPDATE maintenance.fires SET outcome = 'claimed', claimed_by = '', run_id = NULL, started_at = NULL
+WHERE worker = $1 AND fire_time = $2 AND run_id = $3::text::uuid
+  AND (outcome = 'claimed' OR (outcome = 'ran' AND EXISTS (SELECT FROM run)))`
 
-// GiveBackFire lets others take over a fire whose run will not start here.
+// GiveBackFire lets others take over a fire whose run will not start here, and forgets the run: it must not have worked,
+// and never will.
 func (d *Database) GiveBackFire(ctx context.Context, worker string, fire time.Time, runID string) error {
 	_, err := d.exec(ctx, "give back the fire", giveBackFireSQL, worker, fire, runID)
 	return err

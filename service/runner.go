@@ -179,7 +179,22 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 		}
 		return errors.Join(err, s.forgetRun(ctx, run))
 	}
-	return nil
+	return s.markBegun(ctx, x, run)
+}
+
+// markBegun puts the epoch on the record of a fire's run before it works: a run without one has done nothing, so that
+// its fire can be given back (repo.CloseAbandonedRuns).
+func (s *Service) markBegun(ctx context.Context, x *execution, run Run) error {
+	if run.Fire.IsZero() {
+		return nil
+	}
+	err := s.beat(ctx, x)
+	if err == nil {
+		return nil
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+	defer cancel()
+	return errors.Join(err, x.leases.release(clean))
 }
 
 func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {

@@ -29,12 +29,14 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id str
 	case errors.Is(err, repo.ErrFireLost):
 		log.WarnContext(ctx, "fire taken over by another replica: its run did not start in time here")
 	default:
-		log.ErrorContext(ctx, "run of the fire did not start, it will be taken over if it may still run", "error", err)
+		log.ErrorContext(ctx, "run of the fire did not start, the fire is given back for others to take over", "error", err)
+		s.giveBackLater(ctx, w, fire, id)
 	}
 }
 
 // startFire starts the run of a fire that is ours: x, or if it cannot start, run is on record as SKIPPED with the reason,
-// or as FAILED if something is broken. An error means that neither is: the claim is then for others to take over.
+// or as FAILED if something is broken. An error means that neither is, or that nobody knows: nothing has worked, and the
+// fire is to be given back.
 func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id string) (x *execution, run Run, err error) {
 	database, err := s.database(w, "", fire)
 	if err != nil {
@@ -126,6 +128,27 @@ func (s *Service) forgetRun(ctx context.Context, run Run) error {
 func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id string) {
 	if err := s.main.GiveBackFire(ctx, w.name, fire, id); err != nil {
 		s.logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.name, "fire", fire, "error", err)
+	}
+}
+
+// giveBackLater tries as long as main does not answer; the last try is made when the process stops. If that fails too,
+// whoever takes the run for dead gives its fire back.
+func (s *Service) giveBackLater(ctx context.Context, w *worker, fire time.Time, id string) {
+	pace := Backoff{First: time.Second, Most: 5 * time.Second}
+	for {
+		err := s.main.GiveBackFire(ctx, w.name, fire, id)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, ErrUnreachable) || s.isStopping() {
+			s.logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.name, "fire", fire, "error", err)
+			return
+		}
+		wait, _ := pace.After(err)
+		select {
+		case <-s.stopping:
+		case <-time.After(wait):
+		}
 	}
 }
 
