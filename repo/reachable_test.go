@@ -49,6 +49,22 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	}
 }
 
+func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	ctx := context.Background()
+	b.exec(`ALTER DATABASE ` + pgx.Identifier{b.value(`current_database()`)}.Sanitize() + ` SET default_transaction_read_only = on`)
+	l := repo.Limits{Statement: time.Second, Lock: time.Second}
+	if _, err := b.CountNewDeletions(ctx, []int64{1}, "r", l); err != nil {
+		t.Errorf("a read is refused: %v", err)
+	}
+	_, err := b.DropTokenPass(ctx, repo.Fence{}, l)
+	wantSays(t, err, "25006")
+	if !errors.Is(err, repo.ErrUnreachable) || b.UnreachableSince().IsZero() {
+		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
+	}
+}
+
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "")

@@ -21,9 +21,11 @@ type Limits struct {
 }
 
 // settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the indexes: a list of
-// keys must not flip it to a sequential scan, nor the price of an avoided one to compilation.
+// keys must not flip it to a sequential scan, nor the price of an avoided one to compilation. A transaction that is
+// read-only anyway, as on a standby, stays so: to ask for more would fail with an error that says less than the write's.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
-  set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('transaction_read_only', $3, true),
+  set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+  set_config('transaction_read_only', CASE WHEN $3::boolean THEN 'on' ELSE current_setting('transaction_read_only') END, true),
   set_config('caretaker.traceparent', $4, true)`
 
 // netTime is what a statement may take beyond its statement_timeout before its connection is given up.
@@ -60,8 +62,7 @@ func (d *Database) pipelined(ctx context.Context, operation string, l Limits, st
 	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
 		conn := pooled.Conn()
 		batch := &pgx.Batch{}
-		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), strconv.FormatBool(l.ReadOnly),
-			traceParentOf(ctx))
+		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
 		for _, s := range statements {
 			if err := d.prepare(ctx, conn, l, s.sql); err != nil {
 				return err
