@@ -130,11 +130,13 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// endedEarlySQL looks at the last run that was none of the dry ones and was not skipped.
+// endedEarlySQL looks at the last run that was none of the dry ones and had its chance: one that was skipped because of
+// a pause or another's lease had none.
 const endedEarlySQL = `
 SELECT coalesce((
   SELECT r.state = 'succeeded' AND starts_with(r.reason, $2) FROM maintenance.runs r
-  WHERE r.worker = $1 AND NOT r.dry_run AND r.state <> 'skipped' ORDER BY r.id DESC LIMIT 1), false)`
+  WHERE r.worker = $1 AND NOT r.dry_run AND NOT (r.state = 'skipped' AND r.reason ~ '^(LEASE_HELD|WORKER_PAUSED)')
+  ORDER BY r.id DESC LIMIT 1), false)`
 
 // EndedEarly says whether the last run of a worker succeeded with a reason that begins like this.
 func (d *Database) EndedEarly(ctx context.Context, worker, reason string) (ended bool, err error) {

@@ -144,3 +144,27 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 		})
 	}
 }
+
+func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]string{"42": "2/2/2 finished", "null": ""} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			e := tokenEstate(t)
+			e.bots(1, 2)
+			e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, tokenSettings(setting))
+			e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
+				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)
+			s := e.service("", e.withQueue, func(cfg *service.Config) {
+				cfg.Load = service.LoadConfig{MaxLockWait: time.Minute}
+				cfg.InactiveTokenDeletion.Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
+			})
+			for range 3 {
+				resumeRuns(t, s)
+				e.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+			}
+			e.want("main", passes, want)
+			e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+		})
+	}
+}

@@ -39,7 +39,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 	if full, err := k.full(ctx); err != nil || full {
 		return JobResult{Snooze: continuationPatience, Reason: reasonQueueFull, Attributes: result.Attributes}, err
 	}
-	run, err := k.service.resume(ctx, k.worker)
+	run, err := k.service.resume(ctx, k.worker, reasonContinuation)
 	if mustWait(err) {
 		return wait, nil
 	}
@@ -52,11 +52,15 @@ func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.service.main.TokenPassAbandoned(ctx, k.worker.name)
 }
 
-// reasonContinuation is the reason of runs that go on with what another has left, besides the schedule.
-const reasonContinuation = "continuation"
+// The reasons of runs that go on with what another has left, besides the schedule. That of a run that the load has ended
+// does whatever the schedule's would: the other may not even have begun.
+const (
+	reasonContinuation = "continuation"
+	reasonAfterLoad    = "after the load"
+)
 
 // resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (s *Service) resume(ctx context.Context, w *worker) (Run, error) {
+func (s *Service) resume(ctx context.Context, w *worker, reason string) (Run, error) {
 	if err := s.ready(ctx, w); err != nil {
 		return Run{}, err
 	}
@@ -64,7 +68,7 @@ func (s *Service) resume(ctx context.Context, w *worker) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reasonContinuation, RequestedBy: s.replica}, s.main)
+	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: s.replica}, s.main)
 	if err != nil {
 		return Run{}, err
 	}
@@ -87,9 +91,9 @@ func (s *Service) ResumeRuns(ctx context.Context) error {
 		if w.config.Disabled {
 			continue
 		}
-		unfinished, err := s.unfinished(ctx, w)
-		if err == nil && unfinished {
-			_, err = s.resume(ctx, w)
+		reason, err := s.unfinished(ctx, w)
+		if err == nil && reason != "" {
+			_, err = s.resume(ctx, w, reason)
 		}
 		if !mustWait(err) {
 			errs = append(errs, err)

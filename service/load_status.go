@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -65,13 +64,20 @@ func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
 	return err == nil && ended && s.loads.worst(ctx, s.main, repo.Table{}) == nil, err
 }
 
-// unfinished says whether a worker has work that must not wait for its schedule: that of a run which died, or which the
-// load has ended.
-func (s *Service) unfinished(ctx context.Context, w *worker) (bool, error) {
-	spared, err := s.spared(ctx, w)
-	if spared || w.abandoned == nil {
-		return spared, err
+// unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
+// with the work of one which died, or which the load has ended.
+func (s *Service) unfinished(ctx context.Context, w *worker) (reason string, err error) {
+	if w.abandoned != nil {
+		abandoned, err := w.abandoned(ctx)
+		if err != nil {
+			return "", err
+		}
+		if abandoned {
+			return reasonContinuation, nil
+		}
 	}
-	abandoned, abandonedErr := w.abandoned(ctx)
-	return abandoned, errors.Join(err, abandonedErr)
+	if spared, err := s.spared(ctx, w); err != nil || !spared {
+		return "", err
+	}
+	return reasonAfterLoad, nil
 }

@@ -34,7 +34,7 @@ func conclude(run *Run, workErr error) {
 		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.reason, skipped.text
 	case errors.As(workErr, &stopped) && stopped.early:
 		run.State, run.OverLimit = repo.RunSucceeded, true
-		if run.Reason == reasonContinuation {
+		if run.Reason == reasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
 		run.Reason = strings.TrimSuffix(stopped.reason+"; "+run.Reason, "; ")
