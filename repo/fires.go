@@ -77,7 +77,7 @@ func (d *Database) ListFires(ctx context.Context, worker, outcome string, after 
 // fireHealthSQL looks at the newest thousand fires: a worker that has missed more has been said so anyway.
 const fireHealthSQL = `
 WITH newest AS (
-  SELECT fire_time, outcome FROM maintenance.fires WHERE worker = $1 ORDER BY fire_time DESC LIMIT 1000
+  SELECT fire_time, outcome FROM maintenance.fires WHERE worker = $1 AND fire_time <= clock_timestamp() ORDER BY fire_time DESC LIMIT 1000
 ), missed AS (
   SELECT count(*) AS fires, min(fire_time) AS since FROM newest
   WHERE fire_time > coalesce((SELECT max(fire_time) FROM newest WHERE outcome <> 'missed'), '-infinity')

@@ -16,9 +16,11 @@ type Ledger struct {
 	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never.
 	Cron           string
 	AccountedUntil time.Time
-	// Newest is the time of the newest fire, Outcome its outcome; zero: there is none.
+	// Newest is the time of the newest fire that is not in the future, Outcome its outcome; zero: there is none.
 	Newest  time.Time
 	Outcome string
+	// NewestDisabledBy is the replica that skipped it because the worker is disabled there, "" if none has.
+	NewestDisabledBy string
 	// NewestAbandoned: it is claimed, and its replica has not started its run for too long, or has given it back.
 	// Abandoned: some fire is.
 	NewestAbandoned, Abandoned bool
@@ -27,15 +29,20 @@ type Ledger struct {
 // abandonedClaimSQL is the condition for a claim (alias c) whose replica has died, or has given it back. $2 is the patience.
 const abandonedClaimSQL = `c.outcome = 'claimed' AND (c.claimed_by = '' OR c.claimed_at < clock_timestamp() - $2::interval)`
 
+// disabledSQL is the condition for a fire (alias c) that a replica has skipped because the worker is disabled there.
+const disabledSQL = `c.outcome = 'skipped' AND c.reason = 'DISABLED'`
+
+// readLedgersSQL: fires of the future have rows if the clock was ahead and has been set back.
 const readLedgersSQL = `
 SELECT clock_timestamp(), w.name, coalesce(s.cron, ''), s.accounted_until, newest.fire_time, coalesce(newest.outcome, ''),
-  coalesce(newest.abandoned, false),
+  coalesce(newest.disabled_by, ''), coalesce(newest.abandoned, false),
   EXISTS (SELECT FROM maintenance.fires c WHERE c.worker = w.name AND ` + abandonedClaimSQL + `)
 FROM unnest($1::text[]) AS w (name)
 LEFT JOIN maintenance.schedules s ON s.worker = w.name
 LEFT JOIN LATERAL (
-  SELECT c.fire_time, c.outcome, ` + abandonedClaimSQL + ` AS abandoned FROM maintenance.fires c
-  WHERE c.worker = w.name ORDER BY c.fire_time DESC LIMIT 1
+  SELECT c.fire_time, c.outcome, CASE WHEN ` + disabledSQL + ` THEN c.claimed_by END AS disabled_by, ` + abandonedClaimSQL + ` AS abandoned
+  FROM maintenance.fires c
+  WHERE c.worker = w.name AND c.fire_time <= clock_timestamp() ORDER BY c.fire_time DESC LIMIT 1
 ) newest ON true`
 
 // Ledgers reads where the fires of these workers stand, by their names, and the clock. A claim that has led to no run for longer than
@@ -43,7 +50,7 @@ LEFT JOIN LATERAL (
 func (d *Database) Ledgers(ctx context.Context, workers []string, patience time.Duration) (now time.Time, ledgers map[string]Ledger, err error) {
 	rows, err := collect(ctx, d, "read the ledger of fires", func(row pgx.CollectableRow) (l Ledger, err error) {
 		var until, newest *time.Time
-		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &newest, &l.Outcome, &l.NewestAbandoned, &l.Abandoned)
+		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &newest, &l.Outcome, &l.NewestDisabledBy, &l.NewestAbandoned, &l.Abandoned)
 		l.AccountedUntil, l.Newest = orZero(until), orZero(newest)
 		return l, err
 	}, readLedgersSQL, workers, patience)
@@ -78,7 +85,8 @@ type Accounting struct {
 	RunID, Replica string
 }
 
-// accountFiresSQL leaves fires alone that have a row: an older version of this program has claimed them.
+// accountFiresSQL leaves fires alone that have a row: they have run before the clock was set back, or an older version of
+// this program has claimed them. A missed one has no run: it was missed by the wrong clock.
 const accountFiresSQL = `
 WITH moved AS (
   UPDATE maintenance.schedules SET cron = $4, accounted_until = $5
@@ -93,7 +101,9 @@ WITH moved AS (
   INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, claimed_at)
   SELECT moved.worker, $10::timestamptz, 'claimed', $11::text::uuid, $12, clock_timestamp()
   FROM moved WHERE $10::timestamptz IS NOT NULL
-  ON CONFLICT DO NOTHING RETURNING 1
+  ON CONFLICT (worker, fire_time) DO UPDATE SET outcome = 'claimed', reason = '', run_id = EXCLUDED.run_id,
+    claimed_by = EXCLUDED.claimed_by, claimed_at = EXCLUDED.claimed_at, started_at = NULL
+  WHERE fires.outcome = 'missed' RETURNING 1
 )
 SELECT (SELECT count(*) FROM moved) = 1, (SELECT count(*) FROM passed), (SELECT count(*) FROM claimed) = 1`
 
@@ -125,9 +135,11 @@ WITH ledger AS MATERIALIZED (
 UPDATE maintenance.fires c
 SET outcome = 'claimed', reason = $5, run_id = $6::text::uuid, claimed_by = $7, claimed_at = clock_timestamp(), started_at = NULL
 FROM ledger
-WHERE c.worker = ledger.worker AND c.fire_time = $3 AND (c.outcome = 'missed' OR ` + abandonedClaimSQL + `)`
+WHERE c.worker = ledger.worker AND c.fire_time = $3 AND (c.outcome = 'missed' OR ` + disabledSQL + ` AND c.claimed_by <> $7
+  OR ` + abandonedClaimSQL + `)`
 
-// TakeOverFire claims the newest fire of a ledger, which was missed or abandoned: true for one replica alone, and only
+// TakeOverFire claims the newest fire of a ledger, which was missed or abandoned, or skipped by another replica
+// because the worker is disabled there: true for one replica alone, and only
 // if the ledger has not been moved since it was read.
 func (d *Database) TakeOverFire(ctx context.Context, l Ledger, patience time.Duration, reason, runID, replica string) (bool, error) {
 	n, err := d.exec(ctx, "take over the fire", takeOverFireSQL, l.Worker, patience, l.Newest, l.AccountedUntil, reason, runID, replica)

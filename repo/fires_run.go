@@ -79,3 +79,31 @@ func (d *Database) GiveBackFire(ctx context.Context, worker string, fire time.Ti
 	_, err := d.exec(ctx, "give back the fire", giveBackFireSQL, worker, fire, runID)
 	return err
 }
+
+// giveBackDeadFiresSQL looks at the newest fire of each worker, the one that may still be taken over. A run of a fire has
+// its epoch on record before it works: without one it has done nothing. A lease that it may have taken has expired.
+const giveBackDeadFiresSQL = `
+WITH newest AS MATERIALIZED (
+  SELECT f.worker, f.fire_time, f.run_id
+  FROM unnest($1::text[]) AS w (name) CROSS JOIN LATERAL (
+    SELECT c.worker, c.fire_time, c.run_id, c.outcome FROM maintenance.fires c
+    WHERE c.worker = w.name AND c.fire_time <= clock_timestamp() ORDER BY c.fire_time DESC LIMIT 1
+  ) f
+  WHERE f.outcome = 'ran'
+), dead AS (
+  DELETE FROM maintenance.runs r USING newest n
+  WHERE r.id = n.run_id AND r.trigger = 'schedule' AND r.lease_epoch = 0
+    AND (r.state = 'running' OR (r.state = 'failed' AND r.error = ` + abandonedSQL + `))
+    AND r.heartbeat_at < clock_timestamp() - r.heartbeat_ttl - interval '5 s'
+  RETURNING r.id
+)
+UPDATE maintenance.fires c SET outcome = 'claimed', claimed_by = '', run_id = NULL, started_at = NULL
+FROM newest n JOIN dead ON dead.id = n.run_id
+WHERE c.worker = n.worker AND c.fire_time = n.fire_time AND c.run_id = n.run_id AND c.outcome = 'ran'`
+
+// GiveBackDeadFires lets others take over the newest fires of workers whose processes died before their runs began to
+// work, and forgets those runs.
+func (d *Database) GiveBackDeadFires(ctx context.Context, workers []string) error {
+	_, err := d.exec(ctx, "give back fires", giveBackDeadFiresSQL, workers)
+	return err
+}

@@ -33,16 +33,20 @@ const fenceSQL = `fence AS MATERIALIZED (
   FOR SHARE
 )`
 
+// freeSQL is the condition for a lease (alias l) that nobody holds: it has expired, or it was released, at a time that has
+// not come yet if the clock was ahead then and has been set back.
+const freeSQL = `(l.expires_at <= clock_timestamp() OR l.expires_at <= l.renewed_at)`
+
 // acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held. One that is
 // plainly held is only looked at: locking it would wait for the holder's statement in flight, and make the next wait.
 const acquireLeaseSQL = `
 INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
 SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval
-WHERE NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
+WHERE NOT EXISTS (SELECT FROM maintenance.leases l WHERE l.name = $1 AND NOT ` + freeSQL + `)
 ON CONFLICT (name) DO UPDATE
 SET holder = EXCLUDED.holder, epoch = l.epoch + 1,
     acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at
-WHERE l.expires_at <= clock_timestamp()
+WHERE ` + freeSQL + `
 RETURNING name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()`
 
 // AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a holder
@@ -74,7 +78,7 @@ func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (
 }
 
 const releaseLeaseSQL = `
-UPDATE maintenance.leases SET expires_at = now()
+UPDATE maintenance.leases SET expires_at = now(), renewed_at = now()
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
 
 // ReleaseLease lets a held lease end now. A lease that somebody else has taken meanwhile stays as it is.
@@ -84,9 +88,9 @@ func (d *Database) ReleaseLease(ctx context.Context, f Fence) error {
 }
 
 const readLeaseSQL = `
-SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp(),
+SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, ` + freeSQL + `,
        greatest(expires_at - clock_timestamp(), interval '0')
-FROM maintenance.leases WHERE name = $1`
+FROM maintenance.leases l WHERE name = $1`
 
 func (d *Database) readLease(ctx context.Context, name string) (lease Lease, remaining time.Duration, err error) {
 	into := append(lease.columns(), &remaining)
@@ -96,8 +100,8 @@ func (d *Database) readLease(ctx context.Context, name string) (lease Lease, rem
 }
 
 const listLeasesSQL = `
-SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()
-FROM maintenance.leases WHERE name = ANY ($1) ORDER BY name`
+SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, ` + freeSQL + `
+FROM maintenance.leases l WHERE name = ANY ($1) ORDER BY name`
 
 // ListLeases reads the rows of these names, expired ones included.
 func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, error) {

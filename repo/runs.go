@@ -162,27 +162,12 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
 // abandonedSQL is the error of a run of which nobody knows how it ended.
 const abandonedSQL = `'the process that ran it gave no sign of life'`
 
-// closeAbandonedRunsSQL: a run of a fire has its epoch on record before it works. Without one it has done nothing, and its
-// fire is given back, as soon as a lease that it may have taken has expired.
 const closeAbandonedRunsSQL = `
-WITH dead AS MATERIALIZED (
-  SELECT id, worker, trigger = 'schedule' AND lease_epoch = 0 AS idle FROM maintenance.runs
-  WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
-    - CASE WHEN trigger = 'schedule' AND lease_epoch = 0 THEN interval '5 s' ELSE interval '0' END
-  FOR UPDATE
-), given_back AS (
-  UPDATE maintenance.fires c SET outcome = 'claimed', claimed_by = '', run_id = NULL, started_at = NULL
-  FROM dead WHERE dead.idle AND c.worker = dead.worker AND c.run_id = dead.id AND c.outcome = 'ran'
-  RETURNING dead.id
-), forgotten AS (
-  DELETE FROM maintenance.runs r USING given_back g WHERE r.id = g.id
-)
-UPDATE maintenance.runs r SET state = 'failed', reason = 'LEASE_LOST', finished_at = clock_timestamp(),
+UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
   error = ` + abandonedSQL + `
-FROM dead WHERE r.id = dead.id AND NOT EXISTS (SELECT FROM given_back g WHERE g.id = r.id)`
+WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl`
 
-// CloseAbandonedRuns records the runs of processes that died as failed. One of a fire that has not begun to work is
-// forgotten, and its fire given back.
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) error {
 	_, err := d.exec(ctx, "close abandoned runs", closeAbandonedRunsSQL)
 	return err

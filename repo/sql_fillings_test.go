@@ -8,9 +8,9 @@ var fragments = []string{
 	// Runs.
 	"abandonedSQL",
 	// Leases and guards.
-	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "openSQL", "tryLockSQL",
+	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "openSQL", "tryLockSQL",
 	// Fires.
-	"abandonedClaimSQL",
+	"abandonedClaimSQL", "disabledSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",

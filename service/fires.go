@@ -33,23 +33,28 @@ func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and some looks.
 const unaccounted = fireGrace + 3*lookAhead
 
-// fireRemark says what is wrong with a worker's fires, "" when nothing is.
-func (s *Service) fireRemark(ctx context.Context, w *worker) (string, error) {
+// fireHealth says what is wrong with a worker's fires, "" when nothing is, and what time it is: by main's clock, which
+// decides what is due, and by the host's only if main does not answer.
+func (s *Service) fireHealth(ctx context.Context, w *worker) (remark string, now time.Time) {
 	h, err := s.main.FireHealth(ctx, w.name)
 	if err != nil {
-		return "", err
+		return "", time.Now()
 	}
+	return fireRemark(h), h.Now
+}
+
+func fireRemark(h repo.FireHealth) string {
 	if schedule, err := ParseSchedule(h.Cron); err == nil && !h.AccountedUntil.IsZero() {
 		if next := schedule.Next(h.AccountedUntil.UTC()); !next.IsZero() && h.Now.Sub(next) > unaccounted {
 			return fmt.Sprintf("the fire of %s has found no scheduler: no server with scheduler.enabled is at work",
-				next.Format(time.RFC3339)), nil
+				next.Format(time.RFC3339))
 		}
 	}
 	switch {
 	case h.Missed == 1:
-		return fmt.Sprintf("the last fire, of %s, was missed", h.Since.UTC().Format(time.RFC3339)), nil
+		return fmt.Sprintf("the last fire, of %s, was missed", h.Since.UTC().Format(time.RFC3339))
 	case h.Missed > 1:
-		return fmt.Sprintf("the last %d fires were missed, since %s", h.Missed, h.Since.UTC().Format(time.RFC3339)), nil
+		return fmt.Sprintf("the last %d fires were missed, since %s", h.Missed, h.Since.UTC().Format(time.RFC3339))
 	}
-	return "", nil
+	return ""
 }

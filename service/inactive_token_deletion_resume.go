@@ -85,8 +85,8 @@ func mustWait(err error) bool {
 // ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early to spare the database, and
 // left work that must not wait for the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
-	// A fire whose run died before it worked is then for RunDue to take over, whether anybody asks for a status or not.
-	errs := []error{s.main.CloseAbandonedRuns(ctx)}
+	// What died before it worked is then for RunDue to take over.
+	errs := []error{s.main.GiveBackDeadFires(ctx, s.workerNames())}
 	for _, w := range s.workers {
 		if w.config.Disabled {
 			continue

@@ -183,7 +183,7 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 }
 
 // markBegun puts the epoch on the record of a fire's run before it works: a run without one has done nothing, so that
-// its fire can be given back (repo.CloseAbandonedRuns).
+// its fire can be given back (repo.GiveBackDeadFires).
 func (s *Service) markBegun(ctx context.Context, x *execution, run Run) error {
 	if run.Fire.IsZero() {
 		return nil

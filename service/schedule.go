@@ -22,7 +22,8 @@ import (
 //  4. A claim carries the id of its run. Run and outcome are written in one statement: a claim that is still one after
 //     claimPatience belongs to a replica that died, and is missed, or taken over like a missed one.
 //
-// A fire that was skipped was decided about: it is not caught up.
+// A fire that was skipped was decided about: it is not caught up. A replica on which the worker is disabled decides for
+// itself alone.
 
 const (
 	// fireGrace is how late a fire may be without being missed: less than the shortest time between two fires.
@@ -71,11 +72,7 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 	if s.isStopping() {
 		return 0, ErrStopping
 	}
-	names := make([]string, len(s.workers))
-	for i, w := range s.workers {
-		names[i] = w.name
-	}
-	now, ledgers, err := s.main.Ledgers(ctx, names, claimPatience)
+	now, ledgers, err := s.main.Ledgers(ctx, s.workerNames(), claimPatience)
 	if err != nil {
 		return 0, err
 	}
@@ -162,6 +159,7 @@ func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error
 	l.record(ctx, a, done.Passed)
 	if n := len(d.passed); n > 0 {
 		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.passed[n-1], a.Outcome, false
+		l.ledger.NewestDisabledBy = a.By
 	}
 	l.ledger.Cron, l.ledger.AccountedUntil = a.Cron, a.Until
 	if done.Claimed {
@@ -197,7 +195,7 @@ func (l *ledgerLook) catchUp(ctx context.Context) error {
 		}
 	case l.ledger.NewestAbandoned && late < fireGrace:
 		reason = reasonTakenOver
-	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
+	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed || l.disabledElsewhere()):
 		reason = reasonCaughtUp
 	}
 	if reason != "" {
@@ -221,4 +219,17 @@ func (l *ledgerLook) catchUp(ctx context.Context) error {
 		s.logger.WarnContext(ctx, "fires missed: the replica that had claimed them died", "worker", l.worker.name, "fires", n)
 	}
 	return err
+}
+
+// disabledElsewhere says that it was another replica that skipped the newest fire, because the worker is disabled there.
+func (l *ledgerLook) disabledElsewhere() bool {
+	return l.ledger.NewestDisabledBy != "" && l.ledger.NewestDisabledBy != l.service.replica
+}
+
+func (s *Service) workerNames() []string {
+	names := make([]string, len(s.workers))
+	for i, w := range s.workers {
+		names[i] = w.name
+	}
+	return names
 }

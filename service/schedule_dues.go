@@ -11,6 +11,10 @@ type dues struct {
 	until time.Time
 }
 
+// lookBack is how far back fires are accounted for at least, however short the history is: a night that nobody was at work
+// must not cost a daily worker its day.
+const lookBack = 48 * time.Hour
+
 func (p dues) idle() bool { return p.until.IsZero() }
 
 // dues are the fires from where the ledger ends to now, the first ledgerBatch of them.
@@ -48,7 +52,12 @@ func (l *ledgerLook) begin() (from time.Time, moved bool) {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both schedules are at work.
 		from, moved = later(from, l.now.Add(-fireGrace)), true
 	}
-	return later(from, l.now.Add(-l.service.historyKeep)), moved
+	oldest := l.now.Add(-max(l.service.historyKeep, lookBack))
+	if next := l.schedule.Next(oldest.UTC()); next.IsZero() || next.After(l.now) {
+		// The newest fire of a rare schedule is older, and may have to be caught up.
+		return from, moved
+	}
+	return later(from, oldest), moved
 }
 
 func later(a, b time.Time) time.Time {

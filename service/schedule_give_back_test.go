@@ -95,6 +95,7 @@ func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
 	if err := living.ResumeRuns(context.Background()); err != nil {
 		t.Error(err)
 	}
+	status(t, living)
 	c.due(living)
 	c.want("main", `SELECT concat_ws(' ', f.outcome, r.state, r.reason) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id
 		WHERE f.worker = '`+cleanupWorker+`'`, "ran failed LEASE_LOST")

@@ -135,8 +135,6 @@ func TestRunDue_GoesOnWhenTheClockOfMainIsSetBack(t *testing.T) {
 	c.at("11-21 12:00:30")
 	c.due(s)
 	c.exec("main", `DELETE FROM maintenance.fires WHERE outcome = 'missed'`)
-	// What was released at the wrong time is held until then.
-	c.exec("main", `DELETE FROM maintenance.leases`)
 	c.at("11-20 12:10:30")
 	c.due(s)
 	c.at("11-20 12:11:02")
@@ -150,6 +148,23 @@ func TestRunDue_GoesOnWhenTheClockOfMainIsSetBack(t *testing.T) {
 	c.at("11-20 12:11:03")
 	c.due(s)
 	c.wantFires("11-20 12:11 ran +2", "11-21 12:00 ran +30")
+}
+
+func TestRunDue_FiresThatAWrongClockHasMissedRunAtTheirTime(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("* * * * *", catchUp(true))
+	c.at("11-20 12:06:30")
+	c.due(s)
+	c.wantFires("11-20 12:01 missed", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 missed", "11-20 12:06 ran +30")
+	// The clock is set right. What it has missed is not made up for before its time.
+	for _, second := range []string{"01:30", "02:02", "03:02", "04:02", "05:02", "06:02", "07:02"} {
+		c.at("11-20 12:" + second)
+		c.due(s)
+		c.due(s)
+	}
+	c.wantFires("11-20 12:01 ran CAUGHT_UP +30", "11-20 12:02 ran +2", "11-20 12:03 ran +2", "11-20 12:04 ran +2", "11-20 12:05 ran +2", "11-20 12:06 ran +30", "11-20 12:07 ran +2")
+	c.wantRuns(7)
 }
 
 func TestRunDue_ALongPauseIsAccountedForAsFarAsHistoryIsKept(t *testing.T) {
@@ -212,6 +227,34 @@ func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 	}
 }
 
+func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
+	t.Parallel()
+	for cron, want := range map[string]string{"0 0 * * *": "11-21 00:00 ran CAUGHT_UP +28800", "0 0 21 * *": "11-21 00:00 ran CAUGHT_UP +28800"} {
+		c := newClocked(t)
+		s := c.service(oneChild, func(config *service.Config) {
+			config.HistoryKeep = time.Hour
+			config.LooseForeignKeysCleanup.Schedule = cron
+			catchUp(true)(&config.LooseForeignKeysCleanup.WorkerConfig)
+		})
+		c.due(s)
+		c.at("11-21 08:00:00")
+		c.due(s)
+		c.wantFires(want)
+	}
+	// However old the newest fire of a rare schedule is.
+	c := newClocked(t)
+	s := c.replica("0 0 21 * *", catchUp(true))
+	c.at("12-19 08:00:00")
+	s2 := c.service(oneChild, func(config *service.Config) {
+		config.HistoryKeep = time.Hour
+		config.LooseForeignKeysCleanup.Schedule = "0 0 21 * *"
+		catchUp(true)(&config.LooseForeignKeysCleanup.WorkerConfig)
+	})
+	c.due(s2)
+	c.due(s)
+	c.wantFires("11-21 00:00 ran CAUGHT_UP +2448000")
+}
+
 func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
@@ -219,9 +262,12 @@ func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 	c.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
 		SELECT w, clock_timestamp() - i * interval '1 hour', '' FROM generate_series(0, 2499) i, unnest(ARRAY['a', 'b']) w
 		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
+	// A claim is about to run, or is recorded as missed first.
+	c.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome)
+		SELECT 'claiming', clock_timestamp() - i * interval '30 days', 'dead', CASE WHEN i = 3 THEN 'claimed' ELSE 'ran' END FROM generate_series(2, 4) i`)
 	c.due(s)
 	c.eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
-		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
+		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'claiming', 'monthly') GROUP BY worker) f`, "a 25, b 25, claiming 2, monthly 1")
 	c.want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
 }
 

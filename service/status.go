@@ -60,14 +60,15 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 		found.add(failed(run))
 	}
 	s.noticed.date(w.name, found)
-	if remark, err := s.fireRemark(ctx, w); err == nil && remark != "" {
+	remark, now := s.fireHealth(ctx, w)
+	if remark != "" {
 		remarks = append(remarks, remark)
 	}
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
 	if !s.schedulerOff && !w.config.Disabled {
-		st.NextRunAt = w.next(time.Now())
+		st.NextRunAt = w.next(now)
 	}
 	throttled := ""
 	if len(found) == 0 {
