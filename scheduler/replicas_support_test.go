@@ -152,10 +152,7 @@ func (l *lab) step(replicas ...*stepped) {
 	before := make([]int64, len(replicas))
 	for i, r := range replicas {
 		before[i] = r.looked.Load()
-		// Both timers, of fires and of dead runs, have been set again.
-		if err := r.clock.BlockUntilContext(l.Context(), 2); err != nil {
-			l.Fatal(err)
-		}
+		l.ready(r)
 	}
 	for _, r := range replicas {
 		r.clock.Advance(r.pace)
@@ -163,6 +160,22 @@ func (l *lab) step(replicas ...*stepped) {
 	for i, r := range replicas {
 		l.reach(r, before[i]+1)
 	}
+}
+
+// ready waits until both timers, of fires and of dead runs, have been set again.
+func (l *lab) ready(r *stepped) {
+	l.Helper()
+	if err := r.clock.BlockUntilContext(l.Context(), 2); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// jump sets a replica's clock by so much. Not while a timer is being set: gocron computes it from two looks at the clock,
+// between which a real one, whose times are monotonic, cannot jump.
+func (l *lab) jump(r *stepped, by time.Duration) {
+	l.Helper()
+	l.ready(r)
+	r.jumped.Add(int64(by))
 }
 
 // replicaVariable makes this program, instead of testing, be a replica of the hour until it is killed: a URL.

@@ -40,7 +40,7 @@ func TestScheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce(t *testing.T
 			l.stopReplica(fast)
 			alive = []*stepped{slow, alive[2], l.replica("newest", definitions, 0, 5*time.Second)}
 		}
-		slow.jumped.Add(int64(second%7-3) * int64(time.Hour))
+		l.jump(slow, time.Duration(second%7-3)*time.Hour)
 		l.step(alive...)
 		l.quiet(second < dies)
 	}
