@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,7 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	f.service, err = service.New(service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
+		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions(t)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +94,21 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })
 	f.serve(change)
 	return f
+}
+
+// definitions are those of the demo data.
+func definitions(t *testing.T) *service.Definitions {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "definitions.yml")
+	err := os.WriteFile(file, []byte(devdb.Definitions()), 0o600)
+	var loaded *service.Definitions
+	if err == nil {
+		loaded, err = service.LoadDefinitions(file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded
 }
 
 func (f *fixture) serve(change []func(*Config)) {

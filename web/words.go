@@ -19,7 +19,7 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number, "brief": brief, "words": words, "tone": tone,
 		"took": took, "counts": counts, "runTone": runTone, "jobTone": jobTone, "subject": subject, "plain": plain,
-		"trace": p.traceLink, "why": why, "fireTone": fireTone, "late": late, "args": args, "short": short, "busiest": busiest, "by": by,
+		"trace": p.traceLink, "why": why, "detail": detail, "fireTone": fireTone, "late": late, "args": args, "short": short, "busiest": busiest, "by": by,
 		"row": func(run service.Run, named bool) runRow { return runRow{run, named} },
 	}
 }
@@ -164,6 +164,15 @@ func late(f service.Fire) string {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
 	return span(d)
+}
+
+// detail is why a worker's condition is what it is: for one that is idle nothing but remarks, the next run stands elsewhere.
+func detail(w service.WorkerStatus) string {
+	if w.Condition != service.ConditionIdle {
+		return w.ConditionDetail
+	}
+	_, remarks, _ := strings.Cut(w.ConditionDetail, "; ")
+	return remarks
 }
 
 // why a job is as it is: what became of its last attempt.

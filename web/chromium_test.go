@@ -1,0 +1,230 @@
+//go:build chromium
+
+package web
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// pictures, if set, is the folder into which the pictures of the documentation are written.
+var pictures = flag.String("pictures", "", "write the pictures of the documentation into this folder")
+
+// cells are the texts of the rows of a table, by the labels of its columns.
+const cells = `return [...document.querySelectorAll(%q)].map(row =>
+	Object.fromEntries([...row.children].map(c => [c.dataset.label, c.innerText.trim()])))`
+
+func (b *browser) rows(selector string) []map[string]string {
+	b.t.Helper()
+	return script[[]map[string]string](b, fmt.Sprintf(cells, selector))
+}
+
+func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	f.run("placeholder_user_cleanup", true)
+	f.run("adjourned_group_deletion", false)
+	f.fresh()
+	b := browse(t)
+	b.size(1280, 900)
+	b.open(f.url)
+	statuses, err := f.service.Status(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := b.rows(".workers tbody tr")
+	for i, s := range statuses {
+		want := map[string]string{
+			"Due": number(s.Backlog.Due), "Deferred": number(s.Backlog.Deferred), "Dead": number(s.Backlog.Dead),
+		}
+		for label, text := range want {
+			if rows[i][label] != text {
+				t.Errorf("%s: %s is %q, want %q", s.Worker, label, rows[i][label], text)
+			}
+		}
+		if !strings.HasPrefix(rows[i]["Worker"], s.Worker) || !strings.HasPrefix(rows[i]["Condition"], words(s.Condition)) {
+			t.Errorf("%s: got %v", s.Worker, rows[i])
+		}
+	}
+	runs, err := f.service.Runs(t.Context(), service.RunFilter{Limit: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows = b.rows(".runs tbody tr")
+	if len(rows) != len(runs) {
+		t.Fatalf("%d runs are shown of %d", len(rows), len(runs))
+	}
+	for i, r := range runs {
+		state := r.State
+		if r.DryRun {
+			state += " dry run"
+		}
+		if rows[i]["Worker"] != subject(r) || rows[i]["State"] != state || rows[i]["Trace"] != r.TraceID {
+			t.Errorf("got %v, want %+v", rows[i], r)
+		}
+		for name, n := range r.Counts {
+			if n != 0 && !strings.Contains(rows[i]["Result"], number(n)+" "+plain(name)) {
+				t.Errorf("%s %d is not in %v", name, n, rows[i])
+			}
+		}
+	}
+	if found := b.complaints(); len(found) > 0 {
+		t.Errorf("the browser complains: %v", found)
+	}
+}
+
+func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	b := browse(t)
+	b.size(800, 400)
+	b.open(f.url)
+	script[any](b, `window.mark = 1; window.scrollTo(0, 300); document.querySelector("a[href='/workers/`+tokens+`']").focus({preventScroll: true})`)
+	const evil = `<script>window.evil = 1</script>"'><img src=x onerror="window.evil = 1">`
+	if _, err := f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the title says so", func() bool { return script[string](b, `return document.title`) == "1 paused · caretaker" })
+	if !script[bool](b, `return window.mark === 1 && window.scrollY === 300 && !window.evil && document.activeElement.getAttribute("href") === "/workers/`+tokens+`"`) {
+		t.Error("the page was loaded anew, has lost its place, or ran a script that somebody wrote")
+	}
+	if got := script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`); !strings.Contains(got, evil) {
+		t.Errorf("the reason is not shown as it is: %s", got)
+	}
+	b.open(f.url + "/workers/" + tokens)
+	if script[bool](b, `return !!window.evil || document.images.length > 0`) {
+		t.Error("a script ran, or an image was made")
+	}
+	if found := b.complaints(); len(found) > 0 {
+		t.Errorf("the browser complains: %v", found)
+	}
+}
+
+func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
+	f := start(t)
+	b := browse(t, "--blink-settings=scriptEnabled=false")
+	b.open(f.url)
+	if !strings.Contains(b.html(), "<title>in order") && !strings.Contains(b.html(), "<title>1 not configured") {
+		t.Errorf("got %s", b.html())
+	}
+	if _, err := f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the new state is shown", func() bool { return strings.Contains(b.html(), "<title>1 paused") })
+}
+
+func TestChromium_SaysWhatIsDown(t *testing.T) {
+	f := start(t)
+	r := f.run(tokens, false)
+	b := browse(t)
+	b.open(f.url)
+	f.main.Close()
+	b.eventually("main is said to be down", func() bool { return script[string](b, `return document.title`) == "main is down · caretaker" })
+	if got := script[string](b, `return document.body.innerText`); !strings.Contains(got, "does not answer") || !strings.Contains(got, r.TraceID) {
+		t.Errorf("got %s", got)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	f.site.Stop(ctx)
+	b.eventually("the server is said to be gone", func() bool { return script[bool](b, `return document.getElementById("lost").checkVisibility()`) })
+}
+
+func TestChromium_FitsEveryScreen(t *testing.T) {
+	f := start(t)
+	f.busy()
+	f.run("ghost_user_migration", false)
+	r := f.run(tokens, false)
+	if _, err := f.service.PauseWorker(t.Context(), tokens, strings.Repeat("averylongword", 30), "by", 0); err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t)
+	for _, path := range []string{"/", "/workers/" + tokens, "/workers/ghost_user_migration", "/runs/" + r.ID, "/jobs/1", "/nothing"} {
+		b.open(f.url + path)
+		for _, width := range []int{320, 390, 768, 1024, 1280, 1920} {
+			b.size(width, 800)
+			if wide := script[int](b, `return document.documentElement.scrollWidth`); wide > width {
+				t.Errorf("%s is %d pixels wide on a screen of %d", path, wide, width)
+			}
+		}
+	}
+}
+
+// busy lets workers have run, jobs fail, and a curve of the last hours be there.
+func (f *fixture) busy() {
+	f.t.Helper()
+	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+		SELECT date_trunc('minute', now()) - make_interval(mins => i), w.name, w.base + (w.swing * (1 + sin(i / w.pace + w.base)) * exp(-i / 900.0))::bigint, 0, 0, w.dead
+		FROM generate_series(1, 1400) i, (VALUES ('loose_foreign_keys_cleanup', 1100, 4200, 37.0, 0), ('ghost_user_migration', 20, 60, 61.0, 1),
+			('adjourned_group_deletion', 8, 5, 200.0, 2), ('placeholder_user_cleanup', 35, 12, 140.0, 5), ('inactive_token_deletion', 0, 30, 300.0, 0)) w(name, base, swing, pace, dead)`)
+	for _, w := range []string{tokens, "adjourned_group_deletion", keys, "placeholder_user_cleanup", keys, keys} {
+		f.run(w, false)
+	}
+	f.run("placeholder_user_cleanup", true)
+	f.exec(`UPDATE maintenance.river_job SET state = 'retryable', attempt = 3, scheduled_at = now() + interval '80 seconds',
+		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 3, "error": "delete rows of notes on main: 55P03 lock_not_available"}'::jsonb]
+		WHERE id IN (SELECT min(id) FROM maintenance.river_job WHERE kind = 'destroy_group')`)
+	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', attempt = 25, finalized_at = now() - interval '3 hours',
+		metadata = metadata || '{"outcome": "discarded", "reason": "STILL_REFERENCED"}'
+		WHERE id IN (SELECT min(id) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user')`)
+	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome)
+		SELECT 'ghost_user_migration', date_trunc('hour', now()) - make_interval(mins => 2 * i), '', 'missed' FROM generate_series(1, 2) i`)
+}
+
+// aged lets runs have begun one after the other, not all at once.
+func (f *fixture) aged() {
+	f.t.Helper()
+	f.exec(`UPDATE maintenance.runs r SET started_at = started_at - older.by, finished_at = finished_at - older.by
+		FROM (SELECT id, make_interval(secs => 71 * (row_number() OVER (ORDER BY id DESC)) ^ 1.7) AS by FROM maintenance.runs) older
+		WHERE older.id = r.id AND r.state <> 'running'`)
+}
+
+func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
+	f := start(t)
+	f.busy()
+	if _, err := f.service.PauseWorker(t.Context(), "placeholder_user_cleanup", "import of ACME under way", "alice@ops", 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	f.exec(`CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
+		CREATE TRIGGER nap BEFORE UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION nap()`)
+	f.aged()
+	run, err := f.service.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration", Async: true, RequestedBy: "alice@ops"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second)
+	f.fresh()
+	b := browse(t)
+	for _, p := range []struct {
+		name, path, scheme string
+		width              int
+	}{
+		{"overview-light", "/", "light", 1280}, {"overview-dark", "/", "dark", 1280}, {"worker-light", "/workers/" + keys, "light", 1100},
+ {"overview-phone", "/", "light", 390},
+	} {
+		b.size(p.width, 700)
+		b.scheme(p.scheme)
+		b.open(f.url + p.path)
+		height := script[int](b, `return document.documentElement.scrollHeight`)
+		b.size(p.width, min(height, 1400))
+		content := small(t, b.picture())
+		if len(content) < 10_000 {
+			t.Errorf("%s has %d bytes", p.name, len(content))
+		}
+		if *pictures != "" {
+			if err := os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := f.service.CancelRun(t.Context(), run.ID); err != nil {
+		t.Error(err)
+	}
+}
