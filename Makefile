@@ -11,7 +11,7 @@ BENCH_ARGS =
 DEV_ARGS   =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
+.PHONY: help run build test test-web pictures test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,14 @@ test: ## run the tests under the race detector (PACKAGES=./repo TEST_ARGS="-run 
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	$(GO) test -timeout 40m $(RACE) $(TEST_ARGS) $(PACKAGES)
 
+test-web: ## look at the status page with a headless Chromium
+	@tools/require.sh postgres chromium $(if $(RACE),compiler)
+	$(GO) test $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
+
+pictures: ## take the documentation's pictures of the status page anew
+	@tools/require.sh postgres chromium
+	$(GO) test -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
+
 test-jaeger: bin/jaeger ## run all workers against a real Jaeger and look at their traces
 	@tools/require.sh postgres $(if $(RACE),compiler)
 	$(GO) test $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
@@ -38,7 +46,7 @@ jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, qu
 bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
-check: verify test test-jaeger ## all that CI checks
+check: verify test test-web test-jaeger ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 

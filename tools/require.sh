@@ -3,6 +3,7 @@
 #   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
 #   pgbouncer  PgBouncer, a pooler that tests put in front of PostgreSQL
 #   prometheus Prometheus and promtool, which tests of alerts and dashboards ask
+#   chromium   Chromium and chromedriver, which look at the status page
 #   compiler   a C compiler, which Go's race detector needs
 #   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
@@ -121,6 +122,7 @@ install() {
 		case $1 in
 		postgres) say "installing postgresql@17 with brew" && brew install --quiet postgresql@17 ;;
 		pgbouncer) say "installing pgbouncer with brew" && brew install --quiet pgbouncer ;;
+		chromium) say "installing chromium with brew" && brew install --quiet --cask chromium chromedriver ;;
 		prometheus) say "installing prometheus with brew" && brew install --quiet prometheus ;;
 		*) return 1 ;;
 		esac
@@ -132,6 +134,7 @@ install() {
 		postgres) apt_install_postgres ;;
 		pgbouncer) apt_install_pgbouncer ;;
 		prometheus) apt_install_prometheus ;;
+		chromium) apt_install chromium chromium-driver ;;
 		compiler) apt_install gcc libc6-dev ;;
 		make) apt_install make ;;
 		esac
@@ -139,6 +142,7 @@ install() {
 		case $1 in
 		postgres) say "installing postgresql-server with dnf" && as_root dnf -q -y install postgresql-server ;;
 		pgbouncer) say "installing pgbouncer with dnf" && as_root dnf -q -y install pgbouncer ;;
+		chromium) say "installing chromium with dnf" && as_root dnf -q -y install chromium chromedriver ;;
 		prometheus) say "installing prometheus with dnf" && as_root dnf -q -y install golang-github-prometheus ;;
 		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
 		make) say "installing make with dnf" && as_root dnf -q -y install make ;;
@@ -210,6 +214,20 @@ require_prometheus() {
 	say "Prometheus is in $found"
 }
 
+has_chromium() {
+	command -v chromedriver >/dev/null &&
+		{ command -v chromium || command -v chromium-browser || command -v google-chrome || [ -d /Applications/Chromium.app ] ||
+			[ -d "/Applications/Google Chrome.app" ]; } >/dev/null
+}
+
+require_chromium() {
+	if ! has_chromium && { ! install chromium || ! has_chromium; }; then
+		say "no Chromium with chromedriver, which look at the status page. Install them, for example:" >&2
+		say "sudo apt-get install chromium chromium-driver. All other tests: make test" >&2
+		return 1
+	fi
+}
+
 require_compiler() {
 	for name in "${CC:-gcc}" gcc clang; do
 		if command -v "$name" >/dev/null; then
@@ -233,7 +251,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | pgbouncer | prometheus | compiler | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, compiler or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | prometheus | chromium | compiler | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler or make" >&2 && exit 2 ;;
 	esac
 done

@@ -206,8 +206,10 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 		name, path, scheme string
 		width              int
 	}{
-		{"overview-light", "/", "light", 1280}, {"overview-dark", "/", "dark", 1280}, {"worker-light", "/workers/" + keys, "light", 1100},
- {"overview-phone", "/", "light", 390},
+		{"overview-light", "/", "light", 1280},
+		{"overview-dark", "/", "dark", 1280},
+		{"worker-light", "/workers/" + keys, "light", 1100},
+		{"overview-phone", "/", "light", 390},
 	} {
 		b.size(p.width, 700)
 		b.scheme(p.scheme)

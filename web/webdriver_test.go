@@ -42,13 +42,14 @@ func browse(t *testing.T, extra ...string) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
+	address := listener.Addr().String()
 	_ = listener.Close()
-	process := exec.Command(driver, fmt.Sprint("--port=", port))
+	_, port, _ := strings.Cut(address, ":")
+	process := exec.Command(driver, "--port="+port)
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{t: t, session: fmt.Sprintf("http://127.0.0.1:%d", port), client: &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}}
+	b := &browser{t: t, session: "http://" + address, client: &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}}
 	t.Cleanup(func() {
 		b.client.CloseIdleConnections()
 		_ = process.Process.Signal(os.Interrupt)
