@@ -61,7 +61,7 @@ type DefinitionCount struct {
 // runColumns in the order of (*Run).into.
 const runColumns = `id::text, worker, database, trigger, state, reason, error, trace_id, requested_by, dry_run, over_limit,
   turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
-  CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - interval '10 seconds' THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
+  CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - least(interval '10 seconds', heartbeat_ttl) THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
 
 func scanRun(row pgx.CollectableRow) (r Run, err error) {
 	err = r.scan(row)

@@ -79,11 +79,24 @@ func (s *Service) record(ctx context.Context, x *execution, run Run) Run {
 		return s.remember(x, stored)
 	}
 	run.FinishedAt = run.StartedAt.Add(x.Elapsed())
-	if !errors.Is(err, repo.ErrNotFound) {
+	switch {
+	case errors.Is(err, repo.ErrNotFound):
+	case hopeless(err):
+		x.Log.ErrorContext(ctx, notRecorded, "error", err)
+	default:
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "error", err)
 		s.background.Go(func() { s.recordLater(ctx, run) })
 	}
 	return s.remember(x, run)
+}
+
+// notRecorded is said of a run whose end main refuses to take.
+const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
+
+// hopeless says that a statement would fail in the same way if it were tried again.
+func hopeless(err error) bool {
+	refused, is := errors.AsType[*repo.Error](err)
+	return is && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
 }
 
 // recordLater tries as long as it takes: no runs start meanwhile, so that these are few. The last try is made when the
@@ -103,6 +116,9 @@ func (s *Service) recordLater(ctx context.Context, run Run) {
 			s.logger.InfoContext(ctx, "end of the run recorded", "worker", run.Worker, "run_id", run.ID)
 			return
 		case errors.Is(err, repo.ErrNotFound):
+			return
+		case hopeless(err):
+			s.logger.ErrorContext(ctx, notRecorded, "worker", run.Worker, "run_id", run.ID, "error", err)
 			return
 		}
 		wait, _ = pace.After(err)

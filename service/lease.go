@@ -240,22 +240,49 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 func (l *leaseSet) release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var errs []error
-	giveBack := func(d *repo.Database, h *heldLease) {
-		if err := d.ReleaseLease(ctx, h.Fence); err != nil {
-			l.leftovers.add(d, h.Fence)
-			errs = append(errs, err)
-		}
-	}
 	// The fences first: whoever takes the lease next needs them.
-	for d, h := range l.held {
+	var left []*repo.Database
+	for d := range l.held {
 		if d != l.home {
-			giveBack(d, h)
+			left = append(left, d)
 		}
 	}
-	if h := l.held[l.home]; h != nil {
-		giveBack(l.home, h)
+	if l.held[l.home] != nil {
+		left = append(left, l.home)
+	}
+	err := tryAgain(ctx, func() error {
+		var errs []error
+		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
+			err := d.ReleaseLease(ctx, l.held[d].Fence)
+			errs = append(errs, err)
+			return err == nil
+		})
+		return errors.Join(errs...)
+	})
+	for _, d := range left {
+		l.leftovers.add(d, l.held[d].Fence)
 	}
 	clear(l.held)
-	return errors.Join(errs...)
+	return err
+}
+
+// How often what ends a run is tried that a database does not answer to, and how long to wait in between.
+const (
+	endTries = 3
+	endWait  = 500 * time.Millisecond
+)
+
+// tryAgain does something up to three times while the database does not answer: a connection that was ended costs the
+// next run nothing.
+func tryAgain(ctx context.Context, do func() error) (err error) {
+	for try := 1; ; try++ {
+		if err = do(); !errors.Is(err, repo.ErrUnreachable) || try == endTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(endWait):
+		}
+	}
 }

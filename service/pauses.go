@@ -84,7 +84,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 		if err != nil {
 			return WorkerStatus{}, err
 		}
-		return s.status(ctx, w), nil
+		return s.status(ctx, w, func() overview { return s.overview(ctx) }), nil
 	}
 	all, err := s.main.Pauses(ctx)
 	if err != nil {

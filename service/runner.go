@@ -234,7 +234,7 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	}
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
-		if err := x.reader.Remember(clean); err != nil {
+		if err := tryAgain(clean, func() error { return x.reader.Remember(clean) }); err != nil {
 			x.Log.WarnContext(ctx, "last write not remembered, the next run waits for the replica", "error", err)
 		}
 		if err := x.leases.release(clean); err != nil {

@@ -129,8 +129,8 @@ func (s *Service) Run(ctx context.Context, id string) (Run, error) {
 		return x.snapshot(), nil
 	}
 	run, err := s.main.Run(ctx, id)
-	if err == nil && run.State == repo.RunRunning {
-		// Its process may have died.
+	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
+		// Its process may have died. One that gives signs of life has not: whoever watches it asks twice a second.
 		if err = s.main.CloseAbandonedRuns(ctx); err == nil {
 			run, err = s.main.Run(ctx, id)
 		}

@@ -22,15 +22,39 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 		workers = []*worker{w}
 	}
 	out := make([]WorkerStatus, len(workers))
+	shared := sync.OnceValue(func() overview { return s.overview(ctx) })
+	turns := make(chan struct{}, statusTurns)
 	var wait sync.WaitGroup
 	for i, w := range workers {
-		wait.Go(func() { out[i] = s.status(ctx, w) })
+		wait.Go(func() {
+			turns <- struct{}{}
+			out[i] = s.status(ctx, w, shared)
+			<-turns
+		})
 	}
 	wait.Wait()
 	return out, nil
 }
 
-func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
+// statusTurns is how many workers are looked at side by side: the connections of main are there for work, and a worker
+// takes up to three.
+const statusTurns = 3
+
+// overview is what main knows of all workers at once.
+type overview struct {
+	pauses []Pause
+	err    error
+}
+
+// overview is read once for each look at the workers.
+func (s *Service) overview(ctx context.Context) (o overview) {
+	if o.err = s.main.CloseAbandonedRuns(ctx); o.err == nil {
+		o.pauses, o.err = s.main.Pauses(ctx)
+	}
+	return o
+}
+
+func (s *Service) status(ctx context.Context, w *worker, shared func() overview) WorkerStatus {
 	st := WorkerStatus{Worker: w.name, Schedule: w.config.Schedule}
 	var places []place
 	var missing string
@@ -38,7 +62,7 @@ func (s *Service) status(ctx context.Context, w *worker) WorkerStatus {
 	var wait sync.WaitGroup
 	wait.Go(func() { places = s.look(ctx, w) })
 	wait.Go(func() { missing, missingErr = w.missing(ctx) })
-	failures, err := s.readMain(ctx, w, &st)
+	failures, err := s.readMain(ctx, w, shared(), &st)
 	wait.Wait()
 	var found troubles
 	found.add(s.failing(ctx, err))
@@ -124,8 +148,8 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 
 // readMain fills in what main knows, and returns where the worker's runs fail. While main does not answer, at least the
 // run at work in this process is known.
-func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) ([]repo.Failure, error) {
-	err := s.main.CloseAbandonedRuns(ctx)
+func (s *Service) readMain(ctx context.Context, w *worker, all overview, st *WorkerStatus) ([]repo.Failure, error) {
+	err := all.err
 	var summary repo.RunSummary
 	if err == nil {
 		summary, err = s.main.RunSummary(ctx, w.name)
@@ -141,11 +165,7 @@ func (s *Service) readMain(ctx context.Context, w *worker, st *WorkerStatus) ([]
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
-	pauses, err := s.main.Pauses(ctx)
-	if err != nil {
-		return nil, err
-	}
-	st.Paused = pauseFor(w.name, pauses)
+	st.Paused = pauseFor(w.name, all.pauses)
 	var databases []string
 	for _, d := range w.homes(s) {
 		databases = append(databases, databaseLabel(w, d))

@@ -1,0 +1,113 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestRunBatch_LeaseIsFreeAlthoughTheConnectionThatGivesItBackIsEnded(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint); CREATE SEQUENCE lease_ends;
+		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
+		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
+	wantState(t, run(t, e.service(oneChild), "main"), repo.RunSucceeded)
+	e.wantLease("main", 1, false)
+	e.want("main", `SELECT last_value FROM lease_ends`, "2")
+}
+
+func TestRunBatch_EndThatMainRefusesIsGivenUpAndSaid(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint);
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
+	log := &lockedBuffer{}
+	s := e.service(oneChild, logTo(log))
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	if text := log.String(); strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") != 1 || strings.Contains(text, "tried again") {
+		t.Error(text)
+	}
+}
+
+// countedSQL counts the statements that close abandoned runs.
+const countedSQL = `CREATE SEQUENCE closes;
+	CREATE FUNCTION count_closes() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF current_query() LIKE '%LEASE_LOST%' THEN PERFORM nextval('closes'); END IF; RETURN NULL; END $$;
+	CREATE TRIGGER count_closes BEFORE UPDATE ON maintenance.runs FOR EACH STATEMENT EXECUTE FUNCTION count_closes()`
+
+func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", countedSQL)
+	s := e.service(oneChild, e.withQueue)
+	if _, err := s.Status(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	e.want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
+	// While nobody sees the leases, those who ask for them can be counted.
+	release := e.hold(`LOCK TABLE maintenance.leases`)
+	defer release()
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Status(context.Background(), "")
+		done <- err
+	}()
+	most := 0
+	for ended := false; !ended; time.Sleep(time.Millisecond) {
+		var n int
+		_, err := fmt.Sscan(e.value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND query LIKE '%FROM maintenance.leases WHERE name = ANY%'`), &n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, n)
+		select {
+		case err := <-done:
+			if ended = true; err != nil {
+				t.Error(err)
+			}
+		default:
+		}
+	}
+	if most == 0 || most > 3 {
+		t.Errorf("%d workers were looked at side by side, want 1 to 3", most)
+	}
+}
+
+func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+	e.deleted("main", "p", 1, 1)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	r := begin(t, e.service(oneChild), "main")
+	e.atGate("main", caretakerApp)
+	e.exec("main", countedSQL)
+	other := e.service(oneChild)
+	lifted := false
+	err := other.WatchRun(t.Context(), r.ID, func(service.Run) error {
+		if !lifted {
+			lifted = true
+			e.lift("main", caretakerApp)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.want("main", `SELECT is_called FROM closes`, "false")
+	// One that has gone silent is closed by whoever looks.
+	e.exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
+	if seen, err := other.Run(t.Context(), r.ID); err != nil || seen.State != repo.RunFailed {
+		t.Errorf("%s, %v", seen.State, err)
+	}
+}
