@@ -23,6 +23,13 @@ func newStorm(t *testing.T) (*estate, *server) {
 	e := newEstate(t, "main")
 	own := newServer(t, "main")
 	e.add("main", own.cluster.URL("main"))
+	e.stormWork()
+	return e, own
+}
+
+// stormWork fills main.
+func (e *estate) stormWork() {
+	e.t.Helper()
 	e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 			SELECT 1000000, 'ghost', 'ghost', 0, 'active', 5, 1
@@ -36,7 +43,6 @@ func newStorm(t *testing.T) (*estate, *server) {
 	e.audited("ghost_user_migrations", "INSERT", "NEW.user_id", "0.05")
 	e.audited("users", "DELETE", "OLD.id", "0.01")
 	e.deleted("main", "p", 0, 99)
-	return e, own
 }
 
 func (e *estate) stormReplica(name, url string) *replica {
@@ -131,6 +137,23 @@ func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
 	e.wantStormDone()
 	e.wantIdle(replicas...)
 	// Nobody has left a transaction open.
+	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+}
+
+func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
+	t.Parallel()
+	e, _ := pooled(t, 8, map[string]string{"main": databases.Clone(t, migrated("main"))})
+	e.stormWork()
+	replicas := []*replica{e.stormReplica("first", e.through["main"]), e.stormReplica("second", e.through["main"])}
+	stop := e.storm(100 * time.Millisecond)
+	defer stop()
+	time.Sleep(6 * time.Second)
+	stop()
+	for _, r := range replicas {
+		r.wantBack(t, time.Now())
+	}
+	e.wantStormDone()
+	e.wantIdle(replicas...)
 	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
