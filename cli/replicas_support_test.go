@@ -209,6 +209,12 @@ func (s *shared) users(first, last int) {
 	s.t.Helper()
 	s.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 		SELECT i, 'u' || i, 'u' || i, 0, 'active', 15, 1 FROM generate_series($1::bigint, $2) i`, first, last)
+	s.queue(first, last)
+}
+
+// queue queues the deletion of users, first to last.
+func (s *shared) queue(first, last int) {
+	s.t.Helper()
 	q, err := scheduler.NewQueue(s.main, scheduler.QueueConfig{})
 	if err != nil {
 		s.t.Fatal(err)

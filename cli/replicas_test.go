@@ -151,6 +151,45 @@ func TestReplicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
 	s.wantOnce(40, 60)
 }
 
+// projectsSQL gives users 1 to 4 a personal project each, whose removal waits at the gate.
+const projectsSQL = `
+INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
+  SELECT i, 'u' || i, 'u' || i, 0, 'active', 15, 1 FROM generate_series(1, 4) i;
+INSERT INTO namespaces (id, name, path, type, owner_id, organization_id) SELECT i, 'u' || i, 'u' || i, 'User', i, 1 FROM generate_series(1, 4) i;
+INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) SELECT 10 + i, 'p' || i, 'p' || i, 'Project', i, 1 FROM generate_series(1, 4) i;
+INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id) SELECT i, 'p', 'p', i, 10 + i, 1 FROM generate_series(1, 4) i;
+INSERT INTO project_repositories (project_id, disk_path) SELECT i, '@hashed/' || i FROM generate_series(1, 4) i;
+CREATE TRIGGER gate BEFORE DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`
+
+func TestReplicas_WaitingJobAndLeaseAreTakenOnWithinASecondOfACleanStop(t *testing.T) {
+	t.Parallel()
+	s := newShared(t, databases.Clone(t, reference)).migrate()
+	s.exec(gateSQL)
+	s.exec(projectsSQL)
+	leaver := startNode(t, "one", s.url)
+	s.children(1, 1)
+	s.begin(leaver)
+	s.queue(1, 4)
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "4")
+	heir := startNode(t, "two", s.url)
+	// The jobs end their slices after the statement in flight, and wait for the other node.
+	signal(t, leaver.process, syscall.SIGTERM)
+	leaver.log.field(t, "stopping", "")
+	s.lift()
+	if err := leaver.process.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, leaver.log)
+	}
+	ended := s.value(`SELECT clock_timestamp()`)
+	run, err := heir.clean()
+	if err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		t.Errorf("the lease is not free: %s, %v", run, err)
+	}
+	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "4")
+	s.want(`SELECT bool_and(attempted_at < timestamptz '`+ended+`' + interval '1 s' AND attempt = 1) FROM maintenance.river_job`, "true")
+	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit WHERE what = 'ghost_user_migrations'`, "two")
+	s.want(`SELECT started_at < timestamptz '`+ended+`' + interval '1 s' FROM maintenance.runs WHERE id = '`+run.GetId()+`'`, "true")
+}
+
 func TestReplicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
 	t.Parallel()
 	s := newShared(t, databases.Clone(t, reference)).migrate()
