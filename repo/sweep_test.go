@@ -202,8 +202,10 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	if _, err := tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`); err != nil {
 		t.Fatal(err)
 	}
-	for want, guard := range map[error]repo.Guard{repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
-		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77)} {
+	for want, guard := range map[error]repo.Guard{
+		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
+		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
+	} {
 		batch := repo.Batch{Guard: guard, Limits: generous, Rows: 100}
 		if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
