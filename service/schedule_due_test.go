@@ -157,6 +157,16 @@ func TestStatus_SaysThatNoSchedulerIsAtWork(t *testing.T) {
 	}
 }
 
+func TestStatus_TheNextRunIsByTheClockOfMain(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	c.at("11-20 12:34:56")
+	if st := status(t, s); st.NextRunAt.UTC().Format(time.RFC3339) != "2026-11-20T12:40:00Z" || !strings.Contains(st.ConditionDetail, "waiting for 2026-11-20T12:40:00Z") {
+		t.Errorf("next run at %s: %s", st.NextRunAt, st.ConditionDetail)
+	}
+}
+
 func TestRunDue_OneRunMakesUpForAllMissedFires(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
