@@ -128,14 +128,17 @@ func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
 	t.Parallel()
 	e, _ := newStorm(t)
 	replicas := []*replica{e.stormReplica("first", e.urls["main"]), e.stormReplica("second", e.urls["main"])}
+	scheduled := e.scheduled(replicas...)
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		e.exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+		e.passMinute()
 	}
 	for _, r := range replicas {
 		r.wantBack(t, time.Now())
 	}
 	e.wantStormDone()
 	e.wantIdle(replicas...)
+	scheduled()
 	// Nobody has left a transaction open.
 	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
