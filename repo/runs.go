@@ -129,14 +129,13 @@ func (d *Database) DeleteRun(ctx context.Context, id string) error {
 const saveProgressSQL = `
 UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5
 WHERE r.id = $1::text::uuid AND r.state = 'running'
-RETURNING r.cancel_requested_at IS NOT NULL, coalesce((
-  SELECT p.reason FROM maintenance.pauses p
-  WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp())
-  ORDER BY p.worker LIMIT 1), '')`
+RETURNING r.cancel_requested_at IS NOT NULL, EXISTS (
+  SELECT FROM maintenance.pauses p
+  WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
 // SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked to cancel the run,
-// and why its worker is paused ("" when it is not). [ErrNotFound]: the run was taken for dead.
-func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled bool, paused string, err error) {
+// and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
+func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled, paused bool, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&cancelled, &paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode)
 	return cancelled, paused, err

@@ -59,6 +59,8 @@ var (
 	errCancelled = stopError{reason: "CANCELLED"}
 	errShutdown  = stopError{reason: "SHUTDOWN"}
 	errPaused    = stopError{reason: "PAUSED"}
+	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
+	errUnheard = stopError{reason: reasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), early: true}
 )
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.

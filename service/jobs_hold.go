@@ -9,7 +9,8 @@ import (
 )
 
 // A job is held while all workers are paused, or the worker whose destroying it does, or while main is over a limit of its
-// load. It waits in the queue, without using up an attempt; one at work ends its slice after the statement in flight.
+// load, as far as a run would write nothing. It waits in the queue, without using up an attempt; one at work ends its slice
+// after the statement in flight.
 
 const (
 	// holdPause is how long a job is put back by a pause: so much later it may be worked after ResumeWorker. Below 5 s the
@@ -27,14 +28,18 @@ type hold struct {
 
 // hold of a job, nil if nothing speaks against working it.
 func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
-	if pauseFor(s.owner(j.JobRequest), s.pauses.get(ctx)) != nil {
+	pauses, known := s.pauses.get(ctx)
+	if !known {
+		return &hold{reasonPaused + ": the pauses cannot be read", holdPause}
+	}
+	if pauseFor(s.owner(j.JobRequest), pauses) != nil {
 		return &hold{reasonPaused, holdPause}
 	}
 	return s.loadHold(ctx, s.main, repo.Table{})
 }
 
 func (s *Service) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
-	if e := s.loads.worst(ctx, d, t); e != nil {
+	if e := s.loads.worst(ctx, d, t); e != nil && !e.far.IsZero() {
 		return &hold{reasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil

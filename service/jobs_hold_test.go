@@ -84,6 +84,22 @@ func TestWorkJob_HearsOfAPauseAndOfItsEndFromOtherReplicas(t *testing.T) {
 	waitFor(t, "the job to be worked", func() bool { return !e.holds(s, job) })
 }
 
+func TestWorkJob_WaitsWhileThePausesCannotBeRead(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.open = []*repo.Database{e.as("unpaused")}
+	e.exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
+	s := e.service("", e.withQueue)
+	job := repo.DestroyGroup{GroupID: 4711}
+	if !e.holds(s, job) {
+		t.Error("a job is worked though nobody knows of a pause")
+	}
+	e.exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
+	waitFor(t, "the job to be worked", func() bool { return !e.holds(s, job) })
+	e.exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
+	waitFor(t, "the job to be held", func() bool { return e.holds(s, job) })
+}
+
 func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testing.T) {
 	t.Parallel()
 	for _, paused := range []string{service.AllWorkers, groupWorker} {

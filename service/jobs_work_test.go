@@ -46,6 +46,9 @@ func newWorkshop(t *testing.T, work jobWork) *workshop {
 	}
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
 	w.jobs["test"] = work
+	// There is no main to ask: nothing is paused for as long as the test lasts.
+	w.pauses.triedAt = time.Now().Add(time.Hour)
+	w.pauses.readAt = w.pauses.triedAt
 	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)).Meter("test")
 	if w.metrics.jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {

@@ -11,8 +11,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// heartbeat is how often a run says that it is alive, and hears of a cancel or a pause.
-const heartbeat = time.Second
+const (
+	// heartbeat is how often a run says that it is alive, and hears of a cancel or a pause.
+	heartbeat = time.Second
+	// deafness is how long a run on main may be without a beat that succeeds: it could not be paused meanwhile.
+	deafness = 15 * time.Second
+)
 
 // keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
 func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
@@ -31,13 +35,20 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	return ended
 }
 
-// beats saves the progress every second. While main does not answer the run goes on: its lease decides, not its record.
+// beats saves the progress every second. While main does not answer a run on another database goes on: its lease decides,
+// not its record. A run on main, which then is too busy to be asked, ends rather than go on unheard.
 func (s *Service) beats(ctx context.Context, x *execution) {
-	pace := Backoff{First: heartbeat, Most: 5 * heartbeat}
+	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
 		err := s.beat(ctx, x)
 		if ctx.Err() != nil {
 			return
+		}
+		if err == nil {
+			heard = time.Now()
+		}
+		if !x.DryRun && x.Database == s.main && time.Since(heard) > deafness {
+			x.halt(errUnheard)
 		}
 		wait, news := pace.After(err)
 		switch {
@@ -65,7 +76,7 @@ func (s *Service) beat(ctx context.Context, x *execution) error {
 		return err
 	case cancelled:
 		x.halt(errCancelled)
-	case paused != "":
+	case paused:
 		x.halt(errPaused)
 	}
 	return nil
@@ -99,8 +110,8 @@ func hopeless(err error) bool {
 	return is && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
 }
 
-// recordLater tries as long as it takes: no runs start meanwhile, so that these are few. The last try is made when the
-// process stops; what is not recorded then is closed by others as abandoned.
+// recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
+// when the process stops; what is not recorded then is closed by others as abandoned.
 func (s *Service) recordLater(ctx context.Context, run Run) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)

@@ -133,36 +133,40 @@ func pauseFor(worker string, all []Pause) *Pause {
 const (
 	// pausesAge is how old the pauses may be that jobs go by, pausesPatience how long one reading may take.
 	pausesAge, pausesPatience = time.Second, time.Second
+	// pausesLife is how old they may be while readings fail: the kill switch is pulled when main is slow.
+	pausesLife = 5 * time.Second
 )
 
 // recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not
-// answer they are those of before.
+// answer they are those of before, for a few seconds.
 type recentPauses struct {
 	main *repo.Database
 
-	mu     sync.Mutex
-	readAt time.Time
-	known  []Pause
+	mu sync.Mutex
+	// triedAt is when they were last asked for, readAt when that last succeeded.
+	triedAt, readAt time.Time
+	known           []Pause
 }
 
-func (r *recentPauses) get(ctx context.Context) []Pause {
+// get is what is in force; false: nobody knows.
+func (r *recentPauses) get(ctx context.Context) ([]Pause, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.readAt) < pausesAge {
-		return r.known
+	if time.Since(r.triedAt) >= pausesAge {
+		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
+		defer cancel()
+		all, err := r.main.Pauses(ctx)
+		r.triedAt = time.Now()
+		if err == nil {
+			r.known, r.readAt = all, r.triedAt
+		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
-	defer cancel()
-	if all, err := r.main.Pauses(ctx); err == nil {
-		r.known = all
-	}
-	r.readAt = time.Now()
-	return r.known
+	return r.known, time.Since(r.readAt) < pausesLife
 }
 
 // forget lets a pause that was set or ended here count at once here.
 func (r *recentPauses) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.readAt = time.Time{}
+	r.triedAt = time.Time{}
 }

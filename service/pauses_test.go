@@ -113,6 +113,13 @@ func TestPauseWorker_OfAllWorkersStopsARunAtWorkOnAnotherReplica(t *testing.T) {
 	e.wantHalf(ended(t, s, r.ID), "PAUSED", before)
 }
 
+func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
+	t.Parallel()
+	e, s, r, before := newHalfway(t)
+	e.exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', '', 'me')`)
+	e.wantHalf(ended(t, s, r.ID), "PAUSED", before)
+}
+
 func TestPauseWorker_OfAllWorkersEndsByItself(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")
