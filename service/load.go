@@ -58,10 +58,13 @@ const (
 	// lookLife is for how long a look counts if no newer one succeeds, and how long ago a limit must have been exceeded
 	// before for that to be the same excess.
 	lookLife = 10 * time.Second
+	// tooSlow is how many looks in a row a database must be too slow for, for that to count as an excess of its own.
+	tooSlow = 3
 )
 
 // loads are what all runs and jobs of this process know of the load: one of them looks every second, a statement for
-// each database, and the others go by what it has seen. A look that fails stops nobody.
+// each database, and the others go by what it has seen. A look that fails stops nobody; one that takes too long lets what was seen before count
+// on, and a few of them slow down.
 type loads struct {
 	config LoadConfig
 	logger *slog.Logger
@@ -79,8 +82,9 @@ type databaseLoad struct {
 	tried, seen time.Time
 	// looking closes when the look ends that is under way; nil: none is.
 	looking chan struct{}
-	load    repo.Load
 	rates   rates
+	// slow counts the looks in a row, up to the newest, that the database was too slow for.
+	slow int
 	// excesses of the newest look, with when they began.
 	excesses []excess
 	// told: it has been logged that looks fail, or that our role may not see everything.
@@ -102,8 +106,12 @@ func (l *loads) worst(ctx context.Context, d *repo.Database, table repo.Table) (
 	l.look(ctx, d, b)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Since(b.seen) > lookLife {
+	if b.slow == 0 && time.Since(b.seen) > lookLife {
 		return nil
+	}
+	if b.slow >= tooSlow {
+		// Begun just now: it slows down and ends nothing.
+		worst = &excess{measure: b.name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()}
 	}
 	for i := range b.excesses {
 		e := b.excesses[i]
@@ -134,7 +142,10 @@ func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	b.mu.Unlock()
 	if !due {
 		if looking != nil && !known {
-			<-looking
+			select {
+			case <-looking:
+			case <-ctx.Done():
+			}
 		}
 		return
 	}
@@ -142,16 +153,31 @@ func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, repo.ErrUnreachable)
 	defer cancel()
-	load, err := d.Load(ctx, l.config.question())
+	var load repo.Load
+	err := errNoLook
+	defer func() { l.looked(ctx, b, load, err) }()
+	load, err = d.Load(ctx, l.config.question())
+}
+
+// errNoLook is the error of a look that panicked.
+var errNoLook = errors.New("the look has not ended")
+
+// looked notes what a look has shown.
+func (l *loads) looked(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.looking)
 	b.looking = nil
-	if err == nil {
+	refused, is := errors.AsType[*repo.Error](err)
+	switch {
+	case err == nil:
 		now := time.Now()
-		b.load = load
-		b.excesses = since(l.config.excesses(b, load, b.rates.observe(load.WAL, now)), b.excesses, now, now.Sub(b.seen) <= lookLife)
-		b.seen = now
+		b.excesses = since(l.config.excesses(b, load, b.rates.observe(load.WAL, now)), b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= lookLife)
+		b.seen, b.slow = now, 0
+	case ctx.Err() != nil, is && refused.Class() == repo.ClassTimeout:
+		b.slow++
+	default:
+		b.slow = 0
 	}
 	l.tell(ctx, b, load, err)
 }

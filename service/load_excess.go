@@ -24,6 +24,9 @@ type excess struct {
 
 // String is for the reason of a run and the detail of a condition.
 func (e *excess) String() string {
+	if e.key == "" {
+		return e.measure
+	}
 	return fmt.Sprintf("%s: %s, over load.%s = %s", e.measure, e.value, e.key, e.limit)
 }
 

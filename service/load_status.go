@@ -10,7 +10,7 @@ import (
 )
 
 // throttled says what slows the worker down: the load that its run at work rests for, that of its databases now, or what
-// has ended its last run early; "" if nothing does.
+// has ended its last run early if another goes on here before the schedule; "" if nothing does.
 func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
 		if x := s.local(st.CurrentRun.ID); x != nil {
@@ -25,10 +25,18 @@ func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) str
 			return e.String()
 		}
 	}
-	if st.CurrentRun == nil && st.LastRun != nil && endedEarly(st.LastRun.Reason) {
-		return "the last run ended early, the next one goes on: " + st.LastRun.Reason
+	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, reasonQueueFull) || !s.schedulerOff && s.goesOn(w)) {
+		return ended
 	}
 	return ""
+}
+
+// earlyEnd says what has ended the last run early, "" if nothing has, or one is at work.
+func earlyEnd(st WorkerStatus) string {
+	if st.CurrentRun != nil || st.LastRun == nil || !endedEarly(st.LastRun.Reason) {
+		return ""
+	}
+	return "the last run ended early, the next one goes on: " + st.LastRun.Reason
 }
 
 func endedEarly(reason string) bool {
@@ -55,9 +63,14 @@ func runningDetail(r *Run, throttled string) string {
 // soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
 const soon = 5 * time.Minute
 
+// goesOn says whether ResumeRuns goes on with what the load has ended.
+func (s *Service) goesOn(w *worker) bool {
+	return !w.config.Disabled && w.databases == nil && !s.loads.config.off() && time.Until(w.next(time.Now())) >= soon
+}
+
 // spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
 func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
-	if w.databases != nil || s.loads.config.off() || time.Until(w.next(time.Now())) < soon {
+	if !s.goesOn(w) {
 		return false, nil
 	}
 	ended, err := s.main.EndedEarly(ctx, w.name, reasonThrottled+": ")

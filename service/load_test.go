@@ -34,7 +34,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	}
 	wantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
-	wantCondition(t, careless, service.ConditionThrottled, "the last run ended early, the next one goes on: THROTTLED: ")
+	wantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
 	wantEverything(t, run(t, careless, "main"))
 	wantCondition(t, careless, service.ConditionIdle)
 
@@ -201,6 +201,27 @@ func TestLoad_RestEndsWithTheRunsTime(t *testing.T) {
 		loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 	defer e.lockQueue("c", "1 s")()
 	wantEarly(t, run(t, s, "main"), "limit reached: max_runtime")
+}
+
+func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
+	t.Parallel()
+	e := loadedEstate(t, "main", 10)
+	e.exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
+	e.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
+	e.open = []*repo.Database{e.as("limited")}
+	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
+	throttled(t, s, "main is too busy for its load to be looked at")
+	wantEverything(t, run(t, s, "main"))
+}
+
+func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
+	t.Parallel()
+	e := loadedEstate(t, "main", 10)
+	e.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
+	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+	defer e.lockQueue("c", "1 s")()
+	wantEarly(t, run(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
 
 // What cannot be seen slows nobody down, and is said once.

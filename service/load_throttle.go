@@ -49,9 +49,7 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 		case e == nil:
 			return x.throttle.release(nil)
 		case x.tired(e):
-			x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
-			x.halt(stopError{reason: reasonThrottled + ": " + e.String(), early: true})
-			return x.Stopped()
+			return x.stopThrottled(ctx, e)
 		}
 		rest := restStep
 		if e.far.IsZero() {
@@ -61,12 +59,22 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 			rest = min(rest, x.Left())
 		}
 		if rest <= 0 {
+			if !e.far.IsZero() {
+				// Its time is over, and this is no moment for a last statement.
+				return x.stopThrottled(ctx, e)
+			}
 			return x.throttle.release(e)
 		}
 		rest = x.throttle.rest(ctx, e, rest)
 		rested += rest
 		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, rest)
 	}
+}
+
+func (x *execution) stopThrottled(ctx context.Context, e *excess) error {
+	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
+	x.halt(stopError{reason: reasonThrottled + ": " + e.String(), early: true})
+	return x.Stopped()
 }
 
 // restOf is how long to rest after some work: that long times the ratio.

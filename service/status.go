@@ -98,6 +98,9 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	if len(found) == 0 {
 		throttled = s.throttled(ctx, w, st)
 	}
+	if ended := earlyEnd(st); throttled == "" && ended != "" {
+		remarks = append(remarks, ended)
+	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
