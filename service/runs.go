@@ -78,7 +78,7 @@ func (s *Service) join(ctx context.Context, run Run, async bool) (Run, error) {
 	if x := s.local(run.ID); x != nil {
 		return x.join(ctx, async)
 	}
-	err := s.WatchRun(ctx, run.ID, func(r Run) error {
+	err := s.watch(ctx, run.ID, true, func(r Run) error {
 		run = r
 		if async && (r.DryRun || r.LeaseEpoch > 0) {
 			return errSeen
@@ -191,25 +191,37 @@ func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	return runs, err
 }
 
-// watchInterval is how often a run is looked at for those who watch it.
-const watchInterval = 500 * time.Millisecond
+const (
+	// watchInterval is how often a run is looked at for those who watch it, watchPatience for how long main may not answer
+	// meanwhile.
+	watchInterval, watchPatience = 500 * time.Millisecond, 10 * time.Second
+)
 
-// WatchRun calls send with the run as it is, then whenever it has changed - also when it gives no sign of life - the last
-// time at its end.
+// WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end. Once the run has been
+// seen, a main that does not answer for less than 10 s does not end it.
 func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error) error {
+	return s.watch(ctx, id, false, send)
+}
+
+// watch is WatchRun of a run that may be known to be there.
+func (s *Service) watch(ctx context.Context, id string, known bool, send func(Run) error) error {
 	var last Run
+	seen := time.Now()
 	for {
 		run, err := s.Run(ctx, id)
-		if err != nil {
+		switch {
+		case err == nil:
+			known, seen = true, time.Now()
+		case !known || !errors.Is(err, ErrUnreachable) || time.Since(seen) > watchPatience:
 			return err
 		}
-		if !reflect.DeepEqual(run, last) {
+		if err == nil && !reflect.DeepEqual(run, last) {
 			if err := send(run); err != nil {
 				return err
 			}
 			last = run
 		}
-		if run.State != repo.RunRunning {
+		if err == nil && run.State != repo.RunRunning {
 			return nil
 		}
 		select {

@@ -250,3 +250,27 @@ func TestRuns_OldHistoryIsPruned(t *testing.T) {
 		"1 failed, 1 running, 1 succeeded")
 	e.eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
 }
+
+func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
+	t.Parallel()
+	e, _, r, _ := newHalfway(t)
+	defer e.lift("main", caretakerApp)
+	e.open = []*repo.Database{e.as("watcher")}
+	watcher := e.service(oneChild)
+	seen, ended := make(chan service.Run, 100), make(chan error, 1)
+	go func() {
+		ended <- watcher.WatchRun(context.Background(), r.ID, func(r service.Run) error {
+			seen <- r
+			return nil
+		})
+	}()
+	<-seen
+	e.exec("main", `ALTER ROLE watcher NOLOGIN`)
+	e.exec("main", `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'watcher'`)
+	time.Sleep(1500 * time.Millisecond) // two looks
+	e.exec("main", `ALTER ROLE watcher LOGIN`)
+	e.lift("main", caretakerApp)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
