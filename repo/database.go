@@ -25,8 +25,8 @@ type Database struct {
 	sessions bool
 	// replica is nil if none is configured.
 	replica *replica
-	// lag is that of ReplicaLag, loadLag that of Load.
-	lag, loadLag lagMeter
+	// loadLag is that of Load.
+	loadLag lagMeter
 }
 
 // maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a run at work (that of

@@ -71,16 +71,12 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 	return e.backlog, e.remark, e.known
 }
 
-// readRemark says where a backlog was read, if there was a choice.
+// readRemark says why a backlog was not read from the replica that there is.
 func readRemark(reader *repo.Reader, d *repo.Database) string {
-	switch from, why := reader.Source(); {
-	case from == "":
-		return ""
-	case why == "":
-		return "backlog of " + d.Name + " read from its " + from
-	default:
+	if _, why := reader.Source(); why != "" {
 		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
 	}
+	return ""
 }
 
 // measuredAt is when the backlog was read that get returns.

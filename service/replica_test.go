@@ -176,7 +176,7 @@ func TestReplica_BacklogsAreReadThere(t *testing.T) {
 		}
 		n := 0
 		for _, st := range all {
-			if strings.Contains(st.ConditionDetail, "backlog of main read from its replica") {
+			if !strings.Contains(st.ConditionDetail, "backlog of main read from its primary") {
 				n++
 			}
 		}
