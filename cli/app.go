@@ -47,6 +47,9 @@ func (f *format) Set(s string) error {
 // config reads the file named by --config, and the environment.
 func (a *app) config() (*config.Config, error) { return config.Load(a.configFile) }
 
+// usage makes an error one of whoever gave the command.
+func usage(err error) error { return &exitError{exitUsage, err} }
+
 // databases opens the configured databases, or of these the one that is named, in the order of the rotation. It does not
 // connect. closeAll closes them.
 func (a *app) databases(ctx context.Context, c *config.Config, name string) (open []*repo.Database, closeAll func(), err error) {
@@ -69,7 +72,7 @@ func (a *app) databases(ctx context.Context, c *config.Config, name string) (ope
 		open = append(open, database)
 	}
 	if len(open) == 0 {
-		return nil, nil, fmt.Errorf("database %q is not configured: there are %s", name, strings.Join(names, ", "))
+		return nil, nil, usage(fmt.Errorf("database %q is not configured: there are %s", name, strings.Join(names, ", ")))
 	}
 	return open, closeAll, nil
 }

@@ -3,7 +3,8 @@
 //
 // What it guarantees:
 //
-//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped (contract section 3).
+//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped (contract section 3). Usage is whatever the command said wrongly:
+//     arguments, names of workers, databases, runs and jobs that there are not. A configuration that is wrong is a failure.
 //   - What was asked for goes to the standard output, everything else - logs, errors, progress - to the standard error.
 //   - With --output json the output is one document: the API's answer as protobuf JSON.
 package cli
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -77,8 +79,10 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 // root has all commands.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "caretaker",
-		Short:         "Maintenance for a GitLab-shaped PostgreSQL estate",
+		Use:   "caretaker",
+		Short: "Maintenance for a GitLab-shaped PostgreSQL estate",
+		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\nExit codes: 0 done; 1 failed, also by the configuration or a connection that was lost; 2 usage: arguments,\n" +
+			"and names and ids that there are not; 3 skipped: lease held, paused, switched off by its setting, not configured.",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -97,8 +101,30 @@ func (a *app) root() *cobra.Command {
 		a.clientFlags(c)
 		root.AddCommand(c)
 	}
+	root.SetHelpCommand(help(root))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
+			return fmt.Errorf("%w (what begins with - is taken for a flag)", err)
+		}
+		return err
+	})
 	a.markBegin(root)
 	return root
+}
+
+// help shows the help of a command; that there is no such one is a mistake.
+func help(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show what a command does",
+		RunE: func(_ *cobra.Command, args []string) error {
+			command, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return &exitError{exitUsage, fmt.Errorf("there is no command %q: caretaker --help lists them", strings.Join(args, " "))}
+			}
+			return command.Help()
+		},
+	}
 }
 
 // Groups of commands in the help.

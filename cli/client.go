@@ -106,21 +106,24 @@ func (a *app) explain(err error) error {
 	if err == nil || !isStatus {
 		return err
 	}
-	reason := ""
+	reason, text := "", asCommands(s.Message())
 	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok {
-			reason = info.GetReason()
+		switch detail := detail.(type) {
+		case *errdetails.ErrorInfo:
+			reason = detail.GetReason()
+		case *errdetails.BadRequest:
+			text = asFlags(detail.GetFieldViolations()[0])
 		}
 	}
 	switch reason {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
-		return &exitError{exitSkipped, errors.New("skipped, " + s.Message())}
-	case "INVALID_ARGUMENT":
-		return &exitError{exitUsage, errors.New(s.Message())}
+		return &exitError{exitSkipped, errors.New("skipped, " + text)}
+	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB":
+		return &exitError{exitUsage, errors.New(text)}
 	case "":
 		return a.explainTransport(s)
 	}
-	return errors.New(s.Message())
+	return errors.New(text)
 }
 
 // explainTransport is for what the server did not say itself.

@@ -24,8 +24,8 @@ func TestRun_ExitsWithTheOutcome(t *testing.T) {
 	}
 	execute(t, sql, `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 min'`)
 	r.want(t, 3, "run "+worker, "skipped", "held by somebody")
-	r.want(t, 1, "run nobody", `unknown worker "nobody"`)
-	r.want(t, 1, "run "+worker+" --database nowhere", `unknown database "nowhere"`)
+	r.want(t, 2, "run nobody", `unknown worker "nobody"`)
+	r.want(t, 2, "run "+worker+" --database nowhere", `unknown database "nowhere"`)
 }
 
 func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
@@ -33,14 +33,17 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r := serving(t)
 	r.want(t, 3, "run "+worker, "skipped", "not configured")
 	r.want(t, 0, "status", worker, "not configured")
-	r.want(t, 0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs")
-	r.want(t, 3, "run "+worker, "skipped", "repairs")
+	r.want(t, 0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs", "until")
+	if out := r.want(t, 3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"); strings.Contains(out, "ResumeWorker") {
+		t.Errorf("got %s", out)
+	}
 	r.want(t, 0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
 	r.want(t, 3, "run "+worker, "skipped", "resume --all")
 	r.want(t, 0, "status", "all workers are paused by")
 	r.want(t, 0, "resume "+worker, "all workers are paused by")
 	r.want(t, 0, "resume *", "no pause of all workers is in force")
 	r.want(t, 0, "resume "+worker, "not configured")
+	r.want(t, 2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
 }
 
 func TestClient_ListsAndSwitches(t *testing.T) {
@@ -63,16 +66,21 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	if out := r.want(t, 0, "fires --outcome missed"); strings.Contains(out, id) {
 		t.Errorf("got %s", out)
 	}
-	r.want(t, 1, "fires nobody", `unknown worker "nobody"`)
+	r.want(t, 2, "fires nobody", `unknown worker "nobody"`)
 	r.want(t, 0, "watch "+id, "succeeded")
 	r.want(t, 0, "cancel "+id, "had ended before: succeeded")
-	r.want(t, 1, "watch nope", "there is no run with this id")
+	r.want(t, 2, "watch nope", `"nope" is not the id of a run`, "caretaker runs lists them")
+	r.want(t, 2, "cancel nope", `"nope" is not the id of a run`)
+	r.want(t, 2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "there is no run with this id; caretaker runs")
+	for _, size := range []string{"0", "1001", "99999999999", "x"} {
+		r.want(t, 2, "runs --page-size "+size, "a whole number from 1 to 1000")
+	}
 	r.want(t, 0, "leases", worker+"/main", "free")
 	r.want(t, 0, "status", "scheduler off", worker)
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  off")
 	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  on")
-	r.want(t, 2, "flags set Upper on", "name: ")
+	r.want(t, 2, "flags set Upper on", "NAME: ")
 }
 
 func TestClient_OutputJSONIsTheAnswer(t *testing.T) {

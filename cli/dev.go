@@ -56,6 +56,9 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 		return err
 	}
 	if address != "" {
+		if err := config.CheckAddress(address); err != nil {
+			return usage(fmt.Errorf("--listen: %w", err))
+		}
 		c.Listen = address
 	}
 	if err := c.Validate(); err != nil {
@@ -190,7 +193,7 @@ func (a *app) welcome(i *instance, p *playground) {
 	a.say("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
 	a.say("page      http://%s/", i.webAddress())
 	a.say("data      %s (remove it to start afresh)", p.cluster.Dir())
-	a.say("variables %s, for serve, lfk and psql: set -a; . %s; set +a", p.environment, p.environment)
+	a.say("variables %s (as long as this runs), for serve, lfk and psql: set -a; . %s; set +a", p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.say("metrics   http://%s/metrics", metrics)
 	}
@@ -199,6 +202,6 @@ func (a *app) welcome(i *instance, p *playground) {
 	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main", "dry_run": true}' `, address, "RunBatch")
 	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main"}' `, address, "RunBatch")
 	a.say(call, "", address, "ListRuns")
-	a.say("  caretaker status --address %s", address)
-	a.say("  caretaker run loose_foreign_keys_cleanup --database main --address %s\n", address)
+	a.say("  %s status --address %s", os.Args[0], address)
+	a.say("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)
 }

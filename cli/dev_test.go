@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,7 @@ import (
 func TestDev_NeedsNothingElse(t *testing.T) {
 	dir := folder(t)
 	r := serving(t, "dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
-	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), "caretaker run") })
+	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), " run "+worker) })
 	if !strings.Contains(r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus") {
 		t.Errorf("got %s", &r.out)
 	}
@@ -46,4 +47,20 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 
 func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
 	want(t, 1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
+	want(t, 2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
+	want(t, 2, "help nonsense", `there is no command "nonsense"`)
+	want(t, 0, "help run", "Exit code: 0 succeeded")
+}
+
+func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	dir := folder(t)
+	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "address already in use")
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Errorf("%d files are there already, %v", len(files), err)
+	}
 }

@@ -36,7 +36,7 @@ func (a *app) fires() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.Var(&named, "outcome", "claimed, ran, skipped or missed; else all")
-	flags.Int32Var(&request.PageSize, "page-size", request.GetPageSize(), "how many, up to 1000")
+	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")
 	return command
 }

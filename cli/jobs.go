@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -34,7 +35,7 @@ func (a *app) jobs() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; else all")
 	flags.StringVar(&request.State, "state", "", "available, scheduled, retryable, running, completed, cancelled or discarded; else all")
-	flags.Int32Var(&request.PageSize, "page-size", request.GetPageSize(), "how many, up to 1000")
+	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")
 	command.AddCommand(a.retryJob())
 	return command
@@ -45,10 +46,10 @@ func (a *app) describeJobs(answer *maintenancev1.ListJobsResponse) error {
 	for _, j := range answer.GetJobs() {
 		rows = append(rows, []string{
 			number(j.GetId()), j.GetKind(), arguments(j), j.GetState(), fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()),
-			at(j.GetScheduledAt()), fate(j),
+			at(j.GetScheduledAt()), cmp.Or(j.GetRunId(), none), fate(j),
 		})
 	}
-	if err := a.table([]string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "OUTCOME"}, rows); err != nil {
+	if err := a.table([]string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "RUN", "OUTCOME"}, rows); err != nil {
 		return err
 	}
 	if token := answer.GetNextPageToken(); token != "" {
@@ -72,6 +73,9 @@ func arguments(job *maintenancev1.Job) string {
 // fate is what became of a job so far.
 func fate(job *maintenancev1.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
+	if text != "" && job.GetFinalizedAt() == nil {
+		text = "last: " + text
+	}
 	if failures := job.GetErrors(); len(failures) > 0 && job.GetReason() == "" && text != "succeeded" {
 		text = strings.TrimSpace(text + " " + failures[len(failures)-1].GetError())
 	}
@@ -96,7 +100,12 @@ func (a *app) retryJob() *cobra.Command {
 				}
 				return a.show(answer, func() error {
 					job := answer.GetJob()
-					a.say("job %d %s is %s, due %s", job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()))
+					if job.GetState() == "running" {
+						a.say("job %d %s is at work already: nothing was changed", job.GetId(), job.GetKind())
+						return nil
+					}
+					a.say("job %d %s is %s, due %s; what it did before is checked again; caretaker jobs --kind %s shows what becomes of it",
+						job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetKind())
 					return nil
 				})
 			})

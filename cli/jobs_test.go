@@ -34,7 +34,8 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	if job["state"] != "available" || job["id"] != "1" {
 		t.Errorf("got %v", job)
 	}
-	r.want(t, 1, "jobs retry 77", "there is no job with this id")
+	r.want(t, 2, "jobs retry 77", "there is no job with this id; caretaker jobs")
+	r.want(t, 2, "jobs retry -5", "what begins with - is taken for a flag")
 	r.want(t, 2, "jobs retry x", `"x" is not the id of a job`)
 	r.want(t, 2, "jobs retry", "--help")
 	r.want(t, 2, "jobs --state lost", "available, pending")

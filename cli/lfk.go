@@ -81,7 +81,7 @@ func (l *lfk) lint() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
 				result, err := keys.Lint(ctx)
-				if result.Findings != nil {
+				if err == nil || len(result.Findings) > 0 {
 					if printErr := l.findings(result); printErr != nil {
 						return printErr
 					}
@@ -203,6 +203,9 @@ func (l *lfk) dead() *cobra.Command {
 					records = append(records, r)
 					return nil
 				})
+				if err != nil && len(records) == 0 {
+					return err
+				}
 				if l.format == formatJSON {
 					return l.report(err, map[string]any{"dead_records": records}, nil)
 				}

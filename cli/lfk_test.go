@@ -124,3 +124,13 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", "")
 	want(t, 1, "lfk install", "databases.main.url is required")
 }
+
+func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
+	configured(t, "main")
+	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	for _, command := range []string{"lfk dead", "lfk lint"} {
+		if out := want(t, 1, command); out != "" {
+			t.Errorf("%s: got %s", command, out)
+		}
+	}
+}

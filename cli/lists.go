@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,7 +79,7 @@ func (a *app) runs() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&request.Worker, "worker", "", "`name` of a worker; else all")
 	flags.Var(&named, "state", "running, succeeded, failed, cancelled or skipped; else all")
-	flags.Int32Var(&request.PageSize, "page-size", request.GetPageSize(), "how many, up to 1000")
+	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")
 	return command
 }
@@ -85,12 +87,8 @@ func (a *app) runs() *cobra.Command {
 func (a *app) describeRuns(answer *maintenancev1.ListRunsResponse) error {
 	var rows [][]string
 	for _, r := range answer.GetRuns() {
-		what := strings.TrimSpace(r.GetReason() + " " + r.GetError())
-		if what == "" {
-			what = counts(r)
-		}
 		rows = append(rows, []string{
-			r.GetId(), subject(r), word(r.GetTrigger(), "TRIGGER_"), state(r), at(r.GetStartedAt()), took(r), strings.ReplaceAll(what, "\n", "; "),
+			r.GetId(), subject(r), word(r.GetTrigger(), "TRIGGER_"), state(r), at(r.GetStartedAt()), took(r), result(r),
 		})
 	}
 	if err := a.table([]string{"RUN", "WORKER", "TRIGGER", "STATE", "STARTED", "TOOK", "RESULT"}, rows); err != nil {
@@ -99,6 +97,42 @@ func (a *app) describeRuns(answer *maintenancev1.ListRunsResponse) error {
 	if token := answer.GetNextPageToken(); token != "" {
 		a.note("older runs: --page-token %s", token)
 	}
+	return nil
+}
+
+// result is what a run has done, and why it ended so, in one line.
+func result(run *maintenancev1.Run) string {
+	parts := []string{counts(run), run.GetReason(), strings.ReplaceAll(run.GetError(), "\n", "; ")}
+	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
+		parts = append(parts, "a limit was reached")
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+}
+
+// pageSize is the flag --page-size.
+type pageSize struct{ to *int32 }
+
+// maxPageSize is the API's.
+const maxPageSize = 1000
+
+// String is the number.
+func (p pageSize) String() string {
+	if p.to == nil {
+		return ""
+	}
+	return strconv.Itoa(int(*p.to))
+}
+
+// Type is what the help calls the value.
+func (pageSize) Type() string { return "number" }
+
+// Set takes a number that the API takes.
+func (p pageSize) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 1 || n > maxPageSize {
+		return fmt.Errorf("a whole number from 1 to %d", maxPageSize)
+	}
+	*p.to = int32(n)
 	return nil
 }
 

@@ -50,7 +50,7 @@ func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testi
 		r.want(t, 0, "run "+w+" --dry-run")
 		r.want(t, 0, "run "+w)
 	}
-	r.want(t, 1, "jobs retry 999999")
+	r.want(t, 2, "jobs retry 999999")
 	eventually(t, "a job ends", &r.log, func() bool { return strings.Contains(r.log.String(), `"msg":"job finished"`) })
 	r.stop()
 	<-r.exit

@@ -82,9 +82,13 @@ func took(run *maintenancev1.Run) string {
 // describeRun prints a run that has ended.
 func (a *app) describeRun(run *maintenancev1.Run) error {
 	a.say("%s %s in %s", subject(run), state(run), took(run))
+	done := counts(run)
+	if done == "" && run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		done = "nothing to do"
+	}
 	for _, line := range []struct{ name, text string }{
 		{"run", run.GetId()},
-		{"counts", counts(run)},
+		{"counts", done},
 		{"reason", run.GetReason()},
 		{"error", run.GetError()},
 		{"trace", run.GetTraceId()},

@@ -24,7 +24,8 @@ func (a *app) run() *cobra.Command {
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
 		Long: "Run a worker once and wait for the end. Ctrl-C asks the run to stop after the statement in flight; a second\n" +
-			"Ctrl-C leaves it alone. Exit code: 0 succeeded, 1 failed or cancelled, 3 skipped.",
+			"Ctrl-C leaves it alone. Exit code: 0 succeeded, 1 failed, cancelled\n" +
+			"or lost sight of, 2 usage, 3 skipped.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			request.Worker, request.RequestId = args[0], uuid.NewString()
@@ -114,8 +115,13 @@ func (a *app) watch() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch RUN",
 		Short: "Follow a run until it ends; with --output json one event a line",
-		Args:  cobra.ExactArgs(1),
+		Long: "Follow a run until it ends; with --output json one event a line. Exit code: 0 it succeeded, 1 it failed, was\n" +
+			"cancelled or lost sight of, 2 usage, 3 it was skipped.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := runID(args[0]); err != nil {
+				return err
+			}
 			return a.connect(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				each := a.progress()
 				if a.format == formatJSON {
@@ -134,9 +140,20 @@ func (a *app) watch() *cobra.Command {
 	}
 }
 
-// progress shows a run while it works: on a terminal one line that changes, else a line when it starts.
+// runID refuses what cannot be the id of a run.
+func runID(text string) error {
+	if uuid.Validate(text) != nil {
+		return usage(fmt.Errorf("%q is not the id of a run, such as 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4: caretaker runs lists them", text))
+	}
+	return nil
+}
+
+// progressEvery is how often a run's progress is said where the line cannot change.
+const progressEvery = 5 * time.Second
+
+// progress shows a run while it works: on a terminal one line that changes, else a line when it starts and now and then.
 func (a *app) progress() func(*maintenancev1.RunEvent) error {
-	terminal, reason := isTerminal(a.Err), ""
+	terminal, reason, said := isTerminal(a.Err), "", time.Time{}
 	return func(event *maintenancev1.RunEvent) error {
 		run := event.GetRun()
 		working := run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING
@@ -146,7 +163,11 @@ func (a *app) progress() func(*maintenancev1.RunEvent) error {
 		case terminal:
 			_, _ = fmt.Fprint(a.Err, "\r\033[K")
 		case working && event.GetSequence() == 1:
-			a.note("run %s of %s started", run.GetId(), subject(run))
+			a.note("run %s of %s started at %s", run.GetId(), subject(run), at(run.GetStartedAt()))
+			said = time.Now()
+		case working && time.Since(said) > progressEvery:
+			a.note("%s", progressText(run, time.Now()))
+			said = time.Now()
 		}
 		if !terminal && working && run.GetReason() != reason {
 			reason = run.GetReason()

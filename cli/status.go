@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,14 @@ func (a *app) describeWorkers(workers []*maintenancev1.WorkerStatus) error {
 	}
 	for _, w := range workers {
 		if w.GetConditionDetail() != "" {
-			a.say("\n%s: %s", w.GetWorker(), w.GetConditionDetail())
+			a.say("\n%s: %s", w.GetWorker(), strings.TrimPrefix(asCommands(w.GetConditionDetail()), w.GetWorker()+" "))
+		}
+		if p := w.GetPaused(); p != nil && w.GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
+			end := "without an end"
+			if p.GetUntil() != nil {
+				end = "until " + at(p.GetUntil())
+			}
+			a.say("%s: paused by %s since %s, %s: %s", w.GetWorker(), p.GetBy(), at(p.GetSince()), end, p.GetReason())
 		}
 	}
 	return nil
@@ -58,7 +66,11 @@ func lastRun(w *maintenancev1.WorkerStatus) string {
 	if w.GetLastRun() == nil {
 		return none
 	}
-	return state(w.GetLastRun()) + " " + at(w.GetLastRun().GetFinishedAt())
+	text := state(w.GetLastRun()) + " " + at(w.GetLastRun().GetFinishedAt())
+	if w.GetLastRun().GetDryRun() {
+		text += " (dry run)"
+	}
+	return text
 }
 
 // cancel asks a run to stop.
@@ -68,6 +80,9 @@ func (a *app) cancel() *cobra.Command {
 		Short: "Ask a run to stop after the statement in flight",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := runID(args[0]); err != nil {
+				return err
+			}
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				answer, err := client.CancelRun(ctx, &maintenancev1.CancelRunRequest{Id: args[0]})
 				if err != nil {

@@ -197,14 +197,22 @@ func durationFrom(to *time.Duration, least time.Duration) func(string) error {
 	}
 }
 
+// CheckAddress says what is wrong with an address to listen on.
+func CheckAddress(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not an address such as 127.0.0.1:50051", s)
+	}
+	return nil
+}
+
 func address(to *string) func(string) error {
 	return func(s string) error {
-		_, port, err := net.SplitHostPort(s)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		if err != nil {
-			return fmt.Errorf("%q is not an address such as 127.0.0.1:50051", s)
+		if err := CheckAddress(s); err != nil {
+			return err
 		}
 		*to = s
 		return nil

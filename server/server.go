@@ -52,6 +52,8 @@ const (
 	maxStreams = 250
 	// pingEvery finds out about clients that vanished while they waited for a run.
 	pingEvery, pingTimeout = time.Minute, 20 * time.Second
+	// lastEvents is how long streams may go on when the server stops: twice as long as a run's end takes to be noticed.
+	lastEvents = time.Second
 	// clientPing is how often clients may ping.
 	clientPing = 10 * time.Second
 )
@@ -127,15 +129,21 @@ func (s *Server) Serve(listener net.Listener) error {
 // Drain says NOT_SERVING from now on; calls are still answered.
 func (s *Server) Drain() { s.readiness.health.Shutdown() }
 
-// Stop lets the calls at work end, streams excepted, and waits for them until ctx ends; then it breaks them off.
+// Stop lets the calls at work end, streams after a second, and waits for them until ctx ends; then it breaks them off.
 func (s *Server) Stop(ctx context.Context) {
 	s.Drain()
-	s.stop(service.ErrStopping)
 	graceful := make(chan struct{})
 	go func() {
 		defer close(graceful)
 		s.grpc.GracefulStop()
 	}()
+	// Those who watch a run that has just ended here hear of it.
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+	case <-time.After(lastEvents):
+	}
+	s.stop(service.ErrStopping)
 	select {
 	case <-graceful:
 	case <-ctx.Done():
