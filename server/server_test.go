@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -260,5 +261,40 @@ func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
 		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+}
+
+func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
+	f := start(t)
+	f.slow(200)
+	started, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = f.service.Shutdown(ctx)
+		f.server.Stop(ctx)
+	}()
+	for err == nil {
+		var event *maintenancev1.RunEvent
+		if event, err = stream.Recv(); err == nil {
+			last = event
+		}
+	}
+	<-stopped
+	if run := last.GetRun(); !errors.Is(err, io.EOF) || run.GetState() != maintenancev1.RunState_RUN_STATE_CANCELLED || run.GetReason() != "SHUTDOWN" {
+		t.Errorf("the last that was heard is %v, %v", run, err)
 	}
 }
