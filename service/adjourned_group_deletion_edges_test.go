@@ -75,22 +75,15 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	g.project(1, 10, "p")
 	g.content(1)
 	g.exec("main", `INSERT INTO notes (note, noteable_type, noteable_id, author_id, project_id) SELECT 'n', 'Issue', 1, 1, 1 FROM generate_series(1, 50)`)
-	tx, err := g.sql["main"].Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), `SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	release := g.hold(`SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`)
+	defer release()
 	r, err := g.workJob("never")
 	wantSays(t, err, "locked by another transaction")
 	if r.Outcome != "" {
 		t.Errorf("%+v", r)
 	}
 	g.wantRows(map[string]int{"projects": 1})
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if r, err := g.workJob("never"); err != nil || r.Outcome != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}

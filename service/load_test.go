@@ -194,13 +194,15 @@ func TestLoad_RestIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestLoad_RestEndsWithTheRunsTime(t *testing.T) {
+func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := loadedEstate(t, "main", 10)
 	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = 3 * time.Second },
 		loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-	defer e.lockQueue("c", "1 s")()
-	wantEarly(t, run(t, s, "main"), "limit reached: max_runtime")
+	dissolve := e.lockQueue("c", "1 s")
+	wantEarly(t, run(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	dissolve()
+	e.want("main", `SELECT count(*) FROM c`, "30")
 }
 
 func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
