@@ -34,7 +34,14 @@ func readyRemoval(ctx context.Context, d *database) (work, error) {
 	if err != nil {
 		return nil, err
 	}
-	job := service.JobRequest{ID: 1, Kind: repo.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
+	job := service.JobRequest{Kind: repo.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
+	// An attempt writes only while the queue says that it has the job.
+	err = d.conn.QueryRow(ctx, `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
+		VALUES ($1, $2, 'running', $3, clock_timestamp(), $4) RETURNING id, attempted_at`,
+		job.Kind, string(args), job.Attempt, job.MaxAttempts).Scan(&job.ID, &job.AttemptedAt)
+	if err != nil {
+		return nil, fmt.Errorf("insert the job: %w", err)
+	}
 	return func(ctx context.Context) error {
 		for {
 			result, err := s.WorkJob(ctx, job)
