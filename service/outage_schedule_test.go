@@ -10,7 +10,8 @@ import (
 )
 
 // scheduled lets the replicas look at the fires again and again, through whatever befalls main. The function that is
-// returned ends that and fails the test unless every fire has come to its end, and every one that ran has its run.
+// returned ends that and fails the test unless fires are run again by themselves, every fire has come to its end, and
+// every one that ran has its run.
 func (e *estate) scheduled(replicas ...*replica) (check func()) {
 	e.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -25,6 +26,10 @@ func (e *estate) scheduled(replicas ...*replica) (check func()) {
 	e.t.Cleanup(ended)
 	return func() {
 		e.t.Helper()
+		waitFor(e.t, "a fire to be run", func() bool {
+			e.passMinute()
+			return e.value("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`) == "true"
+		})
 		// A claim or a run that an outage has cut short is taken over, or recorded, when its time has passed.
 		waitFor(e.t, "the ledger to be settled", func() bool {
 			e.exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '30 s' WHERE outcome = 'claimed'`)
@@ -33,7 +38,6 @@ func (e *estate) scheduled(replicas ...*replica) (check func()) {
 		ended()
 		e.t.Log(e.value("main", `SELECT string_agg(concat_ws(' ', worker, outcome, reason, n), ', ') FROM
 			(SELECT worker, outcome, left(reason, 12) AS reason, count(*) n FROM maintenance.fires GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) f`))
-		e.want("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`, "true")
 		e.want("main", `SELECT count(*) FROM maintenance.fires f LEFT JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
 			WHERE f.outcome = 'ran' AND (r.id IS NULL OR r.lease_epoch = 0)`, "0")
 		e.want("main", `SELECT count(*) FROM maintenance.runs r WHERE r.trigger = 'schedule'

@@ -88,6 +88,7 @@ func TestOutage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T
 	t.Parallel()
 	e, own := newStorm(t)
 	replicas := []*replica{e.stormReplica("first", e.urls["main"]), e.stormReplica("second", e.urls["main"])}
+	scheduled := e.scheduled(replicas...)
 	for range 3 {
 		time.Sleep(time.Second)
 		before := time.Now()
@@ -100,9 +101,12 @@ func TestOutage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T
 		for _, r := range replicas {
 			r.wantBack(t, started)
 		}
+		e.sql["main"] = e.connect("main")
+		e.passMinute()
 	}
 	e.wantStormDone()
 	e.wantIdle(replicas...)
+	scheduled()
 }
 
 // wantIdle waits until every worker of the replicas says that it has nothing to complain of, with a run at work or not.
