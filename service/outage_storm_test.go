@@ -144,7 +144,7 @@ func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
 	e.wantIdle(replicas...)
 	scheduled()
 	// Nobody has left a transaction open.
-	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
 func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
@@ -161,7 +161,7 @@ func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	}
 	e.wantStormDone()
 	e.wantIdle(replicas...)
-	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
 func TestOutage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {

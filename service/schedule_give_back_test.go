@@ -8,7 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// breakOnce ends the backend of the first statement that does this to a table, in the middle of it.
+// breakOnce ends the backend of the first statement that does this to a table's row of the worker, in the middle of it.
 func (c clocked) breakOnce(table, event string) {
 	c.t.Helper()
 	c.exec("main", `CREATE SEQUENCE broken;
@@ -17,7 +17,8 @@ func (c clocked) breakOnce(table, event string) {
 			IF nextval('public.broken') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(30); END IF;
 			RETURN NEW;
 		END $$`)
-	c.exec("main", `CREATE TRIGGER break_once BEFORE `+event+` ON `+table+` FOR EACH ROW EXECUTE FUNCTION break_once()`)
+	c.exec("main", `CREATE TRIGGER break_once BEFORE `+event+` ON `+table+` FOR EACH ROW
+		WHEN (NEW::text LIKE '%`+cleanupWorker+`%') EXECUTE FUNCTION break_once()`)
 }
 
 // TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother: main goes away after the fire's run is on record.
