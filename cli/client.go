@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/caretaker-go/caretaker/config"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
@@ -34,13 +36,16 @@ type connection struct {
 
 func (a *app) clientFlags(command *cobra.Command) {
 	flags := command.PersistentFlags()
-	flags.StringVar(&a.client.address, "address", "127.0.0.1:50051", "`address` of the server")
+	flags.StringVar(&a.client.address, "address", "", "`address` of the server; else that in the variable "+config.AddressVariable+", else "+defaultAddress)
 	flags.BoolVar(&a.client.tls, "tls", false, "speak TLS, trusting the system's authorities")
 	flags.StringVar(&a.client.caFile, "tls-ca", "", "speak TLS, trusting the authorities in this PEM `file`")
 	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
 	flags.StringVar(&a.client.keyFile, "tls-key", "", "its key, a PEM `file`")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
 }
+
+// defaultAddress is where a server is if nobody says otherwise.
+const defaultAddress = "127.0.0.1:50051"
 
 // answerTime is how long a server may take for an answer that does not wait for a run.
 const answerTime = 30 * time.Second
@@ -60,9 +65,13 @@ func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev
 	if err != nil {
 		return err
 	}
+	a.client.address = cmp.Or(a.client.address, config.ClientAddress(), defaultAddress)
+	for _, mistake := range config.Mistyped() {
+		a.note("caretaker: warning: %s", mistake)
+	}
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("--address %s: %w", a.client.address, err)}
+		return usage(fmt.Errorf("--address %s: %w", a.client.address, err))
 	}
 	defer func() { _ = conn.Close() }()
 	if a.client.tokenFile != "" {
@@ -79,14 +88,14 @@ func (c connection) credentials() (credentials.TransportCredentials, error) {
 	if !c.tls && c.caFile == "" && c.certFile == "" {
 		return insecure.NewCredentials(), nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.caFile != "" {
 		pem, err := os.ReadFile(c.caFile)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-ca: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("--tls-ca: %s has no PEM certificate", c.caFile)
 		}
 	}
@@ -95,9 +104,9 @@ func (c connection) credentials() (credentials.TransportCredentials, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
 		}
-		config.Certificates = []tls.Certificate{pair}
+		secure.Certificates = []tls.Certificate{pair}
 	}
-	return credentials.NewTLS(config), nil
+	return credentials.NewTLS(secure), nil
 }
 
 // explain turns the status of a call into words and an exit code: by its reason, else by its code.
@@ -131,7 +140,7 @@ func (a *app) explainTransport(s *status.Status) error {
 	code := s.Code()
 	if code == codes.Unavailable {
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or name the one that "+
-			"runs with --address (%s)", a.client.address, s.Message())
+			"runs with --address or %s (%s)", a.client.address, config.AddressVariable, s.Message())
 	}
 	if code == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)

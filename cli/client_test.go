@@ -80,7 +80,11 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  off")
 	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  on")
-	r.want(t, 2, "flags set Upper on", "NAME: ")
+	r.want(t, 2, "flags set loose_foreign_keys_turbo_mode_mian on", `there is no flag "loose_foreign_keys_turbo_mode_mian": there are loose_foreign_keys_turbo_mode_main`)
+	r.want(t, 0, "runs "+worker+" --page-size 1", worker)
+	r.want(t, 2, "runs nobody", `unknown worker "nobody"`)
+	r.want(t, 2, "runs "+worker+" --worker other", "name one worker")
+	r.want(t, 0, "leases "+worker, worker+"/main")
 }
 
 func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
@@ -90,7 +94,7 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
 	for command, key := range map[string]string{
 		"status": "workers", "leases": "leases", "runs": "runs", "fires": "fires", "cancel " + id: "run", "flags": "flags",
-		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set a on": "flag",
+		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set loose_foreign_keys_turbo_mode_main on": "flag",
 	} {
 		if d := document(t, r.want(t, 0, command+" --output json")); d[key] == nil {
 			t.Errorf("%s: got %v", command, d)
@@ -110,6 +114,8 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	} {
 		want(t, 2, command, "caretaker: ")
 	}
+	want(t, 2, "cancel", "something is missing: caretaker cancel RUN")
+	want(t, 2, "fires a b", `"b" is too much: caretaker fires [WORKER]`)
 	want(t, 0, "--help", "Asking a server:")
 	want(t, 0, "--version", "caretaker version ")
 	want(t, 0, "", "Asking a server:")
@@ -117,6 +123,19 @@ func TestClient_UsageIsExit2(t *testing.T) {
 
 func TestClient_SaysThatNobodyAnswers(t *testing.T) {
 	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
+}
+
+func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
+	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:2")
+	want(t, 1, "status", "no answer from 127.0.0.1:2:")
+	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1:")
+	want(t, 0, "status --help", "CARETAKER_ADDRESS")
+}
+
+func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {
+	t.Setenv("CARETAKER_ADDDRESS", "127.0.0.1:2")
+	t.Setenv("CARETAKER_WORKERS_ENABLED", "false")
+	want(t, 1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean CARETAKER_ADDRESS?", "there is CARETAKER_WORKERS_<NAME>_ENABLED")
 }
 
 func TestClient_SendsItsToken(t *testing.T) {

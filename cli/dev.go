@@ -56,7 +56,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 		return err
 	}
 	if address != "" {
-		if err := config.CheckAddress(address); err != nil {
+		if err := config.CheckAddress(address, "127.0.0.1:50051"); err != nil {
 			return usage(fmt.Errorf("--listen: %w", err))
 		}
 		c.Listen = address

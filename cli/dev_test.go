@@ -59,7 +59,7 @@ func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	dir := folder(t)
-	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "address already in use")
+	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is taken by another process", "--listen")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("%d files are there already, %v", len(files), err)
 	}

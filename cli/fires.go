@@ -19,12 +19,9 @@ func (a *app) fires() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "fires [WORKER]",
 		Short: "List the fires of the schedules, the newest first, and what became of them",
-		Args:  cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
+		Args:  workerOnce(&request.Worker),
+		RunE: func(c *cobra.Command, _ []string) error {
 			request.Outcome = named.value
-			if len(args) > 0 {
-				request.Worker = args[0]
-			}
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				answer, err := client.ListFires(ctx, request)
 				if err != nil {
@@ -35,6 +32,7 @@ func (a *app) fires() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
+	flags.StringVar(&request.Worker, "worker", "", "`name` of a worker, the same as WORKER; else all")
 	flags.Var(&named, "outcome", "claimed, ran, skipped or missed; else all")
 	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")

@@ -59,6 +59,9 @@ func (a *app) newInstance(ctx context.Context, c *config.Config, given *listener
 }
 
 func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err error) {
+	if err := checkSchedules(c); err != nil {
+		return err
+	}
 	o := c.OpenTelemetry
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
@@ -67,6 +70,9 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 		return err
 	}
 	i.closers = append(i.closers, func() { i.flush(ctx) })
+	for _, doubt := range c.OpenTelemetryDoubts {
+		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
+	}
 	var closeDatabases func()
 	if i.databases, closeDatabases, err = a.databases(ctx, c, ""); err != nil {
 		return err
@@ -171,6 +177,12 @@ func checkMigrated(ctx context.Context, d *repo.Database) error {
 	return scheduler.CheckQueueMigrated(ctx, d)
 }
 
+// notLetIn names the key whose URL is wrong, or wants rights.
+func notLetIn(name string, refused *repo.Error) error {
+	key := "databases." + name + ".url"
+	return fmt.Errorf("%s (%s): %s: %w", key, config.Variable(key), refused.Explanation(), refused.Cause())
+}
+
 // checkDatabases refuses databases that are not migrated, and warns of those that do not answer.
 func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
@@ -182,7 +194,7 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 			i.checkPooler(ctx, d)
 			i.checkReplica(ctx, d)
 		case is && refused.Refused():
-			return fmt.Errorf("check database %s: %w", d.Name, err)
+			return notLetIn(d.Name, refused)
 		case errors.Is(err, repo.ErrUnreachable):
 			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())
 		case errors.Is(err, repo.ErrNotMigrated):

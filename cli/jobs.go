@@ -87,7 +87,7 @@ func (a *app) retryJob() *cobra.Command {
 	return &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Let a job be worked now, whatever has become of it",
-		Args:  cobra.ExactArgs(1),
+		Args:  between(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"syscall"
 
 	"github.com/caretaker-go/caretaker/config"
 )
@@ -27,10 +29,23 @@ func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 		}
 		if *want.to, err = new(net.ListenConfig).Listen(ctx, "tcp", want.address); err != nil {
 			l.close()
-			return nil, fmt.Errorf("%s: %w", want.key, err)
+			return nil, notListening(want.key, want.address, err)
 		}
 	}
 	return l, nil
+}
+
+// notListening names the key and says what to do.
+func notListening(key, address string, err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
+	}
+	besides := ", or start dev with --listen"
+	if key != "listen" {
+		besides = ", or leave it empty to have none"
+	}
+	return fmt.Errorf("%s: %s is taken by another process, perhaps another caretaker: set %s to an address that is free, such as "+
+		"127.0.0.1:0 for any port%s", key, address, config.Variable(key), besides)
 }
 
 // close gives back what nobody has served.

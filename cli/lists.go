@@ -19,9 +19,9 @@ import (
 func (a *app) leases() *cobra.Command {
 	request := &maintenancev1.ListLeasesRequest{}
 	command := &cobra.Command{
-		Use:   "leases",
+		Use:   "leases [WORKER]",
 		Short: "List the leases, held and free",
-		Args:  cobra.NoArgs,
+		Args:  workerOnce(&request.Worker),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				all := &maintenancev1.ListLeasesResponse{}
@@ -39,7 +39,7 @@ func (a *app) leases() *cobra.Command {
 			})
 		},
 	}
-	command.Flags().StringVar(&request.Worker, "worker", "", "`name` of a worker; else all")
+	command.Flags().StringVar(&request.Worker, "worker", "", "`name` of a worker, the same as WORKER; else all")
 	return command
 }
 
@@ -62,9 +62,9 @@ func (a *app) runs() *cobra.Command {
 	request := &maintenancev1.ListRunsRequest{PageSize: 20}
 	var named stateName
 	command := &cobra.Command{
-		Use:   "runs",
+		Use:   "runs [WORKER]",
 		Short: "List runs, the newest first",
-		Args:  cobra.NoArgs,
+		Args:  workerOnce(&request.Worker),
 		RunE: func(c *cobra.Command, _ []string) error {
 			request.State = named.value
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
@@ -77,7 +77,7 @@ func (a *app) runs() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&request.Worker, "worker", "", "`name` of a worker; else all")
+	flags.StringVar(&request.Worker, "worker", "", "`name` of a worker, the same as WORKER; else all")
 	flags.Var(&named, "state", "running, succeeded, failed, cancelled or skipped; else all")
 	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")

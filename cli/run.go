@@ -26,7 +26,7 @@ func (a *app) run() *cobra.Command {
 		Long: "Run a worker once and wait for the end. Ctrl-C asks the run to stop after the statement in flight; a second\n" +
 			"Ctrl-C leaves it alone. Exit code: 0 succeeded, 1 failed, cancelled\n" +
 			"or lost sight of, 2 usage, 3 skipped.",
-		Args: cobra.ExactArgs(1),
+		Args: between(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			request.Worker, request.RequestId = args[0], uuid.NewString()
 			return a.connect(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
@@ -117,7 +117,7 @@ func (a *app) watch() *cobra.Command {
 		Short: "Follow a run until it ends; with --output json one event a line",
 		Long: "Follow a run until it ends; with --output json one event a line. Exit code: 0 it succeeded, 1 it failed, was\n" +
 			"cancelled or lost sight of, 2 usage, 3 it was skipped.",
-		Args: cobra.ExactArgs(1),
+		Args: between(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := runID(args[0]); err != nil {
 				return err

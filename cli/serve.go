@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -80,6 +81,9 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 		report = append(report, migrated{d.Name, append([]string{}, applied...)})
 		for _, name := range applied {
 			a.text("%s: applied %s", d.Name, name)
+		}
+		if refused, is := errors.AsType[*repo.Error](err); is && refused.Refused() {
+			return notLetIn(d.Name, refused)
 		}
 		if err != nil {
 			return fmt.Errorf("migrate %s: %w", d.Name, err)

@@ -76,7 +76,8 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 
 	t.Run("a schedule", func(t *testing.T) {
 		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
-		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule")
+		t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule (CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE)", "five fields")
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,10 +86,26 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		}
 		defer func() { _ = taken.Close() }()
 		t.Setenv("CARETAKER_LISTEN", taken.Addr().String())
-		want(t, 1, "serve", "listen: ", taken.Addr().String())
+		want(t, 1, "serve", "listen: ", taken.Addr().String(), "is taken by another process", "set CARETAKER_LISTEN")
 		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 		t.Setenv("CARETAKER_METRICS_LISTEN", taken.Addr().String())
-		want(t, 1, "serve", "metrics_listen: ", taken.Addr().String())
+		want(t, 1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
+	})
+	t.Run("a database that is not there", func(t *testing.T) {
+		there, err := url.Parse(os.Getenv("CARETAKER_DATABASES_MAIN_URL"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there.Path = "/nowhere"
+		t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
+		for _, command := range []string{"serve", "migrate"} {
+			want(t, 1, command, "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it has no database of that name", "nowhere")
+		}
+		there.User = url.UserPassword("nobody", "secret")
+		t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
+		if out := want(t, 1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"); strings.Contains(out, "secret") {
+			t.Errorf("got %s", out)
+		}
 	})
 	t.Run("an unknown key", func(t *testing.T) {
 		config := filepath.Join(t.TempDir(), "c.yml")

@@ -16,7 +16,7 @@ func (a *app) status() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [WORKER]",
 		Short: "Show what the workers do, and why they do not",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  between(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			request := &maintenancev1.GetStatusRequest{}
 			if len(args) == 1 {
@@ -78,7 +78,7 @@ func (a *app) cancel() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel RUN",
 		Short: "Ask a run to stop after the statement in flight",
-		Args:  cobra.ExactArgs(1),
+		Args:  between(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := runID(args[0]); err != nil {
 				return err
@@ -121,9 +121,12 @@ func (a *app) flags() *cobra.Command {
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
 		Short: "Switch a feature flag; runs read it at their start",
-		Args:  cobra.MatchAll(cobra.ExactArgs(2), onOrOff),
+		Args:  cobra.MatchAll(between(2, 2), onOrOff),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				if err := knownFlag(ctx, client, args[0]); err != nil {
+					return err
+				}
 				request := &maintenancev1.SetFeatureFlagRequest{Name: args[0], Enabled: args[1] == "on"}
 				answer, err := client.SetFeatureFlag(ctx, request)
 				if err != nil {
@@ -134,6 +137,23 @@ func (a *app) flags() *cobra.Command {
 		},
 	})
 	return list
+}
+
+// knownFlag refuses names that the server does not list: nothing would read such a flag, and a slip of the pen would show
+// nowhere. The API sets any.
+func knownFlag(ctx context.Context, client maintenancev1.MaintenanceServiceClient, name string) error {
+	answer, err := client.ListFeatureFlags(ctx, &maintenancev1.ListFeatureFlagsRequest{})
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, f := range answer.GetFlags() {
+		if f.GetName() == name {
+			return nil
+		}
+		names = append(names, f.GetName())
+	}
+	return usage(fmt.Errorf("there is no flag %q: there are %s", name, strings.Join(names, ", ")))
 }
 
 func onOrOff(_ *cobra.Command, args []string) error {

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -34,6 +37,31 @@ func workers(c *config.Config) (out service.Config, err error) {
 		MaxArchiveBacklog: load.MaxWALArchiveBacklog, MaxLockWait: load.MaxLockWait, MaxAutovacuum: load.MaxAutovacuum, Patience: load.Patience,
 	}
 	return out, nil
+}
+
+// checkSchedules refuses schedules that are none, before anything is opened.
+func checkSchedules(c *config.Config) error {
+	var mistakes []error
+	for _, w := range []struct {
+		name     string
+		schedule string
+	}{
+		{"loose_foreign_keys_cleanup", c.LooseForeignKeysCleanup.Schedule},
+		{"inactive_token_deletion", c.InactiveTokenDeletion.Schedule},
+		{"ghost_user_migration", c.GhostUserMigration.Schedule},
+		{"adjourned_group_deletion", c.AdjournedGroupDeletion.Schedule},
+		{"placeholder_user_cleanup", c.PlaceholderUserCleanup.Schedule},
+	} {
+		if w.schedule == "" {
+			continue
+		}
+		if _, err := service.ParseSchedule(w.schedule); err != nil {
+			key := "workers." + w.name + ".schedule"
+			mistakes = append(mistakes, fmt.Errorf("%s (%s): %q is no cron expression of five fields such as %q: %w",
+				key, config.Variable(key), w.schedule, "0 2 * * *", err))
+		}
+	}
+	return errors.Join(mistakes...)
 }
 
 func looseForeignKeysCleanup(c config.LooseForeignKeysCleanup) (out service.LooseForeignKeysCleanupConfig, err error) {

@@ -48,8 +48,9 @@ type Config struct {
 	InactiveTokenDeletion   InactiveTokenDeletion
 	// HistoryKeep is how long runs and the ledger of fires are kept.
 	HistoryKeep time.Duration
-	// OpenTelemetry is what the standard variables ask for.
-	OpenTelemetry OpenTelemetry
+	// OpenTelemetry is what the standard variables ask for, OpenTelemetryDoubts are words about those not understood.
+	OpenTelemetry       OpenTelemetry
+	OpenTelemetryDoubts []string
 }
 
 // TLS names PEM files.
@@ -142,7 +143,7 @@ func load(file string, environ []string) (*Config, error) {
 	}
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		return nil, errors.New("databases.main.url is required: set it in the file given with --config, or set " +
-			variable("databases.main.url"))
+			Variable("databases.main.url"))
 	}
 	return c, nil
 }
@@ -170,6 +171,9 @@ func read(file string, environ []string) (*Config, error) {
 		}
 	}
 	c.OpenTelemetry = openTelemetry(environ)
+	if c.OpenTelemetry.Traces || c.OpenTelemetry.Metrics {
+		c.OpenTelemetryDoubts = openTelemetryDoubts(environ)
+	}
 	c.Databases = slices.DeleteFunc(c.Databases, func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
 	mistakes = append(mistakes, c.contradictions()...)
 	if len(mistakes) > 0 {

@@ -150,6 +150,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"listen: 8080":                  `c.yml:1: listen: must be text: put it in quotes`,
 		"listen: nowhere":               `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
 		"listen: h:99999":               `"h:99999" is not an address`,
+		"web_listen: '8099'":            `"8099" is not an address such as 127.0.0.1:8080`,
 		"history: {keep: 59m}":          `history.keep: 59m0s is too short: at least 1h0m0s`,
 		"scheduler: {enabled: 1}":       `scheduler.enabled: "1" is not true or false`,
 		"scheduler: on":                 `c.yml:1: scheduler: must be a mapping`,
@@ -162,7 +163,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"load: {max_wal_rate: fast}":                              `load.max_wal_rate: "fast" is not a size such as 64MB or 4GB`,
 		"load: {max_wal_rate: -1}":                                `load.max_wal_rate: -1 is negative: 0 is off`,
 		"load: {max_wal_rate: 9000000TB}":                         `load.max_wal_rate: 9000000TB is too large`,
-		"load: {max_lock_wait: -1s}":                              `load.max_lock_wait: -1s is too short`,
+		"load: {max_lock_wait: -1s}":                              `load.max_lock_wait: -1s is negative: 0 is off`,
 		"load: {patience: 0s}":                                    `load.patience: 0s is too short`,
 		"workers: {inactive_token_deletion: {max_queued: -1}}":    `max_queued: -1 is too small`,
 		"log: {format: xml}":                                      `log.format: "xml" is none of json, text`,
@@ -212,6 +213,9 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 		"CARETAKER_LISTENN=x":                                       "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
 		"CARETAKER_DATABASE_MAIN_URL=x":                             "did you mean CARETAKER_DATABASES_MAIN_URL?",
 		"CARETAKER_DATABASES_OTHER=x":                               "CARETAKER_DATABASES_OTHER: no such configuration key",
+		"CARETAKER_DATABASES_URL=x":                                 "no such configuration key, there is CARETAKER_DATABASES_<NAME>_URL",
+		"CARETAKER_WORKERS_ENABLED=false":                           "no such configuration key, there is CARETAKER_WORKERS_<NAME>_ENABLED",
+		"CARETAKER_ADDDRESS=x":                                        "did you mean CARETAKER_ADDRESS?",
 		"CARETAKER_SCHEDULER_ENABLED=no":                            `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=": `"" is not a duration`,
 	} {
@@ -221,10 +225,20 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 	}
 }
 
+func TestMistyped_KnowsNoValues(t *testing.T) {
+	t.Setenv("CARETAKER_LISTENN", "x")
+	t.Setenv("CARETAKER_LISTEN", "nonsense")
+	t.Setenv(AddressVariable, "127.0.0.1:1")
+	if all := Mistyped(); len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_LISTENN") {
+		t.Errorf("got %v", all)
+	}
+}
+
 func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
 	environ := []string{
 		mainURL, "CARETAKER_SERVICE_HOST=10.0.0.1", "CARETAKER_PORT=tcp://10.0.0.1:50051", "CARETAKER_SERVICE_PORT_GRPC=50051",
 		"CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1", "CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2", "CARETAKER_IMAGE=x", "CARETAKER=x",
+		AddressVariable + "=127.0.0.1:1",
 	}
 	if _, err := load("", environ); err != nil {
 		t.Error(err)
@@ -245,6 +259,26 @@ func TestLoad_NeverRepeatsASecret(t *testing.T) {
 	_, err := load(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
 	if err == nil || strings.Contains(err.Error(), "123456") || strings.Contains(err.Error(), "secret@") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
+	for entry, want := range map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":              "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
+		"OTEL_TRACES_SAMPLER=nonsense":                      "OTEL_TRACES_SAMPLER is none of",
+		"OTEL_TRACES_SAMPLER_ARG=2":                         "OTEL_TRACES_SAMPLER_ARG is no number",
+	} {
+		c, err := load("", []string{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry})
+		if err != nil || len(c.OpenTelemetryDoubts) != 1 || !strings.Contains(c.OpenTelemetryDoubts[0], want) {
+			t.Errorf("%s: got %v, %v", entry, c, err)
+		}
+	}
+	c, err := load("", []string{
+		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
+	})
+	if err != nil || c.OpenTelemetryDoubts != nil {
+		t.Errorf("got %v, %v", c, err)
 	}
 }
 

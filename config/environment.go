@@ -2,9 +2,23 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 )
+
+// AddressVariable is what commands that ask a server take its address from. It is no key: serve ignores it.
+const AddressVariable = "CARETAKER_ADDRESS"
+
+// ClientAddress is the address in [AddressVariable], "" if there is none.
+func ClientAddress() string { return os.Getenv(AddressVariable) }
+
+// Mistyped are the variables that serve would refuse because they are nearly, or begin like, one that there is: whoever
+// sets one for a command that does not read the configuration would never hear of it.
+func Mistyped() []error {
+	_, mistakes := environmentValues(os.Environ(), new(Config).keys())
+	return mistakes
+}
 
 // prefix of the variables that set keys.
 const prefix = "CARETAKER_"
@@ -20,23 +34,25 @@ func environmentValues(environ []string, keys []key) (map[string]value, []error)
 	byVariable := map[string]string{}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
-		byVariable[variable(k.path)] = k.path
-		names = append(names, variable(k.path))
+		byVariable[Variable(k.path)] = k.path
+		names = append(names, Variable(k.path))
 	}
 	foreign := regexp.MustCompile(kubernetes)
 	for _, entry := range environ {
 		name, content, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, prefix) {
+		if !strings.HasPrefix(name, prefix) || name == AddressVariable {
 			continue
 		}
 		if path, known := byVariable[name]; known {
 			values[path] = value{content, name}
 			continue
 		}
-		near := nearest(name, names)
-		switch {
-		case foreign.MatchString(name), near == "" && !inSection(name, keys):
-		case near == "":
+		near, section := nearest(name, append(names, AddressVariable)), inSection(name, keys)
+		switch lacking := withoutName(name, keys); {
+		case foreign.MatchString(name), near == "" && !section:
+		case lacking != "":
+			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, there is %s", name, lacking))
+		case near == "" || section && !strings.HasPrefix(near, sectionOf(name)):
 			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key", name))
 		default:
 			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, did you mean %s?", name, near))
@@ -49,40 +65,29 @@ func environmentValues(environ []string, keys []key) (map[string]value, []error)
 func inSection(name string, keys []key) bool {
 	for _, k := range keys {
 		section, _, nested := strings.Cut(k.path, ".")
-		if nested && strings.HasPrefix(name, variable(section)+"_") {
+		if nested && strings.HasPrefix(name, Variable(section)+"_") {
 			return true
 		}
 	}
 	return false
 }
 
-// OpenTelemetry is what the standard variables of OpenTelemetry ask for. The variables that say how, such as
-// OTEL_EXPORTER_OTLP_PROTOCOL, are read by the SDK itself.
-type OpenTelemetry struct {
-	// Disabled by OTEL_SDK_DISABLED.
-	Disabled bool
-	// Traces and Metrics are to be exported: an exporter or an OTLP endpoint is set. Metrics does not count
-	// "prometheus", which is served on metrics_listen in any case.
-	Traces, Metrics bool
+// sectionOf is the first part of a variable's name, CARETAKER_WORKERS_.
+func sectionOf(name string) string {
+	section, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "_")
+	return prefix + section + "_"
 }
 
-func openTelemetry(environ []string) (o OpenTelemetry) {
-	set := map[string]string{}
-	for _, entry := range environ {
-		name, content, _ := strings.Cut(entry, "=")
-		set[name] = strings.TrimSpace(content)
+// withoutName is what the keys are like that a variable would be if it named a worker or a database, "" if there are none:
+// CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
+func withoutName(name string, keys []key) string {
+	for _, k := range keys {
+		parts := strings.SplitN(k.path, ".", 3)
+		if len(parts) == 3 && name == Variable(parts[0]+"."+parts[2]) {
+			return Variable(parts[0]) + "_<NAME>_" + strings.TrimPrefix(Variable(parts[2]), prefix)
+		}
 	}
-	o.Disabled = strings.EqualFold(set["OTEL_SDK_DISABLED"], "true")
-	endpoint := set["OTEL_EXPORTER_OTLP_ENDPOINT"]
-	o.Traces = set["OTEL_TRACES_EXPORTER"] != "" || endpoint+set["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] != ""
-	switch set["OTEL_METRICS_EXPORTER"] {
-	case "prometheus":
-	case "":
-		o.Metrics = endpoint+set["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"] != ""
-	default:
-		o.Metrics = true
-	}
-	return o
+	return ""
 }
 
 // nearest is the candidate with the smallest edit distance, if that is a slip of the pen: at most a fifth of the name.

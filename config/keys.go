@@ -32,8 +32,8 @@ type key struct {
 	set       func(string) error
 }
 
-// variable is the environment variable of a key.
-func variable(path string) string {
+// Variable is the environment variable of a key.
+func Variable(path string) string {
 	return "CARETAKER_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
@@ -44,9 +44,9 @@ func (c *Config) keys() []key {
 		c.Databases = append(c.Databases, Database{Name: name})
 	}
 	keys := []key{
-		{"listen", text, "127.0.0.1:50051", address(&c.Listen)},
-		{"metrics_listen", text, "127.0.0.1:9464", optionalAddress(&c.MetricsListen)},
-		{"web_listen", text, "", optionalAddress(&c.WebListen)},
+		{"listen", text, "127.0.0.1:50051", address(&c.Listen, "127.0.0.1:50051")},
+		{"metrics_listen", text, "127.0.0.1:9464", optionalAddress(&c.MetricsListen, "127.0.0.1:9464")},
+		{"web_listen", text, "", optionalAddress(&c.WebListen, "127.0.0.1:8080")},
 		{"web.trace_url", text, "", traceURL(&c.WebTraceURL)},
 		{"insecure", boolean, "false", truth(&c.Insecure)},
 		{"tls.cert_file", text, "", verbatim(&c.TLS.CertFile)},
@@ -197,21 +197,21 @@ func durationFrom(to *time.Duration, least time.Duration) func(string) error {
 	}
 }
 
-// CheckAddress says what is wrong with an address to listen on.
-func CheckAddress(s string) error {
+// CheckAddress says what is wrong with an address to listen on, and gives an example of one.
+func CheckAddress(s, example string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not an address such as 127.0.0.1:50051", s)
+		return fmt.Errorf("%q is not an address such as %s", s, example)
 	}
 	return nil
 }
 
-func address(to *string) func(string) error {
+func address(to *string, example string) func(string) error {
 	return func(s string) error {
-		if err := CheckAddress(s); err != nil {
+		if err := CheckAddress(s, example); err != nil {
 			return err
 		}
 		*to = s
@@ -219,8 +219,8 @@ func address(to *string) func(string) error {
 	}
 }
 
-func optionalAddress(to *string) func(string) error {
-	required := address(to)
+func optionalAddress(to *string, example string) func(string) error {
+	required := address(to, example)
 	return func(s string) error {
 		if s == "" {
 			*to = ""

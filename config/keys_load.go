@@ -36,9 +36,13 @@ func orOff[T any](to *T, off string, set func(string) error) func(string) error 
 func durationOrOff(to *time.Duration) func(string) error {
 	positive := positiveDuration(to)
 	return func(s string) error {
-		if d, err := time.ParseDuration(s); err == nil && d == 0 {
+		d, err := time.ParseDuration(s)
+		switch {
+		case err == nil && d == 0:
 			*to = 0
 			return nil
+		case err == nil && d < 0:
+			return fmt.Errorf("%s is negative: 0 is off", d)
 		}
 		return positive(s)
 	}

@@ -52,6 +52,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
 }
 
+// Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a client.
+func (e *Error) Cause() error { return e.cause }
+
 // Unwrap returns the driver's error; for a database that cannot work, [ErrUnreachable] too.
 func (e *Error) Unwrap() []error {
 	if e.Class() == ClassUnreachable {
@@ -84,8 +87,10 @@ func (e *Error) Explanation() string {
 		return "it has no connection left: max_connections"
 	case code == "57P03":
 		return "it is starting up, shutting down or recovering"
+	case e.Refused() && hasPrefix(code, "3D"):
+		return "it has no database of that name: correct the URL, or create the database"
 	case e.Refused():
-		return "it refuses our user, password or database name"
+		return "it refuses our user or its password: correct the URL, or the server's roles and pg_hba.conf"
 	}
 	return ""
 }

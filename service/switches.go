@@ -14,7 +14,13 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
 		return &InvalidArgumentError{"name", "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
 	}
-	return s.main.SetFeatureFlag(ctx, name, enabled)
+	if err := s.main.SetFeatureFlag(ctx, name, enabled); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(s.databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
+		s.logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
+	}
+	return nil
 }
 
 // FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.

@@ -1,0 +1,71 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// OpenTelemetry is what the standard variables of OpenTelemetry ask for. The variables that say how, such as
+// OTEL_EXPORTER_OTLP_PROTOCOL, are read by the SDK itself.
+type OpenTelemetry struct {
+	// Disabled by OTEL_SDK_DISABLED.
+	Disabled bool
+	// Traces and Metrics are to be exported: an exporter or an OTLP endpoint is set. Metrics does not count
+	// "prometheus", which is served on metrics_listen in any case.
+	Traces, Metrics bool
+}
+
+func openTelemetry(environ []string) (o OpenTelemetry) {
+	set := variables(environ)
+	o.Disabled = strings.EqualFold(set["OTEL_SDK_DISABLED"], "true")
+	endpoint := set["OTEL_EXPORTER_OTLP_ENDPOINT"]
+	o.Traces = set["OTEL_TRACES_EXPORTER"] != "" || endpoint+set["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] != ""
+	switch set["OTEL_METRICS_EXPORTER"] {
+	case "prometheus":
+	case "":
+		o.Metrics = endpoint+set["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"] != ""
+	default:
+		o.Metrics = true
+	}
+	return o
+}
+
+// openTelemetryDoubts are words about the values of these variables that the SDK passes over, or complains of without their
+// name: the specification wants that such values do not keep a service from starting. Endpoints are not repeated: they may
+// have passwords.
+func openTelemetryDoubts(environ []string) (doubts []string) {
+	set := variables(environ)
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
+		if set[name] != "" && !sendable(set[name]) {
+			doubts = append(doubts, name+" is no URL such as http://localhost:4318: what is sent there will be lost")
+		}
+	}
+	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	sampler, share := strings.ToLower(set["OTEL_TRACES_SAMPLER"]), set["OTEL_TRACES_SAMPLER_ARG"]
+	if sampler != "" && !slices.Contains(samplers, sampler) {
+		doubts = append(doubts, "OTEL_TRACES_SAMPLER is none of "+strings.Join(samplers, ", ")+": all traces are kept")
+	}
+	ratio, err := strconv.ParseFloat(share, 64)
+	if share != "" && strings.HasSuffix(sampler, "traceidratio") && (err != nil || ratio < 0 || ratio > 1) {
+		doubts = append(doubts, "OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1: all traces are kept")
+	}
+	return doubts
+}
+
+// sendable says whether an endpoint says where to: a host without http:// is none to the SDK.
+func sendable(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	return err == nil && (u.Host != "" || u.Scheme == "unix")
+}
+
+// variables are those of an environment by name.
+func variables(environ []string) map[string]string {
+	set := map[string]string{}
+	for _, entry := range environ {
+		name, content, _ := strings.Cut(entry, "=")
+		set[name] = strings.TrimSpace(content)
+	}
+	return set
+}
