@@ -13,7 +13,8 @@ type WorkerFigures struct {
 	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
 	Paused time.Duration
 	// Unsuccessful is how many of its newest 100 fires are later than the start of its last run that succeeded and were
-	// missed, found the lease held, or have a run that failed.
+	// missed, found the lease held, or have a run that failed. Databases are not told apart: where a worker takes turns,
+	// a success on any of them starts the count anew.
 	Unsuccessful int64
 	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never. Now is the clock.
 	Cron                string
@@ -89,34 +90,6 @@ func (d *Database) RunFigures(ctx context.Context, workers, databases []string) 
 		f.LastSuccess = orZero(success)
 		return f, err
 	}, runFiguresSQL, workers, databases)
-}
-
-// JobFigures are what metrics have of the jobs of a kind in a state of River's.
-type JobFigures struct {
-	Kind, State string
-	// Jobs is exact up to 100,000 jobs in that state, whatever their kind; of more no more are counted.
-	Jobs int64
-	// Overdue is for how long the one that is due longest has waited to be worked; 0: none is due.
-	Overdue time.Duration
-}
-
-// jobsCounted is up to where jobs in a state are counted.
-const jobsCounted = 100_000
-
-// jobFiguresSQL reads by the index on state, in which the jobs of a state that are due come before the others.
-const jobFiguresSQL = `
-SELECT j.kind, s.state::text, count(*),
-  coalesce(greatest(clock_timestamp() - min(j.scheduled_at) FILTER (WHERE s.state IN ('available', 'retryable', 'scheduled')), interval '0'), interval '0')
-FROM unnest('{available,pending,scheduled,retryable,running,discarded}'::maintenance.river_job_state[]) AS s (state)
-CROSS JOIN LATERAL (SELECT kind, scheduled_at FROM maintenance.river_job WHERE state = s.state LIMIT $1) j
-GROUP BY j.kind, s.state`
-
-// JobFigures reads how many jobs there are that have not ended well, by kind and state.
-func (d *Database) JobFigures(ctx context.Context) ([]JobFigures, error) {
-	return collect(ctx, d, "count jobs", func(row pgx.CollectableRow) (f JobFigures, err error) {
-		err = row.Scan(&f.Kind, &f.State, &f.Jobs, &f.Overdue)
-		return f, err
-	}, jobFiguresSQL, jobsCounted)
 }
 
 // PoolFigures are those of the connections of this process to a database.

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -9,25 +10,44 @@ import (
 // JobCount is how many jobs of a kind are in a state.
 type JobCount struct {
 	Kind, State string
-	Jobs        int64
-	// AtLeast: counting stopped.
+	// Jobs is exact unless AtLeast: of each state, 10,000 in each of River's queues are counted, whatever their kinds.
+	Jobs    int64
 	AtLeast bool
+	// Overdue is for how long the one that is due longest has waited to be worked, among those that are counted; 0: none is
+	// due.
+	Overdue time.Duration
 }
 
-// countJobsSQL counts a state up to a limit, so that a queue of millions costs no more than a short one. What has been
-// completed is not counted.
+// countJobsSQL reads each state and queue by River's index of what to fetch, in its order: what is due longest comes
+// first (all jobs have one priority), so the bound hides no job that has waited longer than those it shows. The queues
+// of a state are found by looking for the next one. What has been completed is not counted.
 const countJobsSQL = `
-SELECT found.kind, s.state::text, count(*), sum(count(*)) OVER (PARTITION BY s.state) >= $1
-FROM unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'::maintenance.river_job_state[]) s(state)
-CROSS JOIN LATERAL (SELECT j.kind FROM maintenance.river_job j WHERE j.state = s.state LIMIT $1) found
-GROUP BY 1, s.state ORDER BY 1, s.state`
+WITH RECURSIVE lines (state, queue) AS (
+  SELECT s.state, (SELECT j.queue FROM maintenance.river_job j WHERE j.state = s.state ORDER BY j.queue LIMIT 1)
+  FROM unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'::maintenance.river_job_state[]) AS s (state)
+  UNION ALL
+  SELECT l.state, (SELECT j.queue FROM maintenance.river_job j WHERE j.state = l.state AND j.queue > l.queue ORDER BY j.queue LIMIT 1)
+  FROM lines l WHERE l.queue IS NOT NULL
+)
+SELECT c.kind, c.state::text, sum(c.jobs)::bigint, bool_or(c.full),
+  coalesce(greatest(clock_timestamp() - min(c.oldest) FILTER (WHERE c.state IN ('available', 'retryable', 'scheduled')), interval '0'), interval '0')
+FROM (
+  SELECT j.kind, l.state, count(*) AS jobs, sum(count(*)) OVER (PARTITION BY l.state, l.queue) >= 10000 AS full, min(j.scheduled_at) AS oldest
+  FROM lines l
+  CROSS JOIN LATERAL (
+    SELECT r.kind, r.scheduled_at FROM maintenance.river_job r
+    WHERE r.state = l.state AND r.queue = l.queue ORDER BY r.priority, r.scheduled_at, r.id LIMIT 10000
+  ) j
+  GROUP BY j.kind, l.state, l.queue
+) c
+GROUP BY 1, c.state ORDER BY 1, c.state`
 
-// CountJobs counts the jobs that are not completed, of each state up to limit.
-func (d *Database) CountJobs(ctx context.Context, limit int) ([]JobCount, error) {
+// CountJobs counts the jobs that are not completed, by kind and state.
+func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 	return collect(ctx, d, "count jobs", func(row pgx.CollectableRow) (c JobCount, err error) {
-		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast)
+		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &c.Overdue)
 		return c, err
-	}, countJobsSQL, limit)
+	}, countJobsSQL)
 }
 
 // jobsOfRunSQL looks among the newest jobs only: there is no index by run.

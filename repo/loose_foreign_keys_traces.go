@@ -34,10 +34,13 @@ func (d *Database) RecordTraces(ctx context.Context, records []Record, limit int
 // ProcessedByKey is the key, in the metadata of a finished job, of the span (W3C) that has worked it.
 const ProcessedByKey = "processed_by"
 
+// deletionTracesSQL: materialized, so that the index of arguments is read, and not all jobs from the newest on.
 const deletionTracesSQL = `
-SELECT metadata ->> 'processed_by' FROM maintenance.river_job
-WHERE kind = 'delete_user' AND args @> jsonb_build_object('user_id', $1::bigint) AND metadata ->> 'processed_by' IS NOT NULL
-ORDER BY id DESC LIMIT 3`
+WITH found AS MATERIALIZED (
+  SELECT id, metadata ->> 'processed_by' AS span FROM maintenance.river_job
+  WHERE kind = 'delete_user' AND args @> jsonb_build_object('user_id', $1::bigint) AND metadata ->> 'processed_by' IS NOT NULL
+)
+SELECT span FROM found ORDER BY id DESC LIMIT 3`
 
 // DeletionTraces are the spans (W3C) of the last jobs that have sent a user to the ghost migration, as long as the queue
 // remembers them.

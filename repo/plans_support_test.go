@@ -105,7 +105,11 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 	if _, err := tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned ("+strings.Join(arguments, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text)
+	execute := "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned"
+	if len(arguments) > 0 {
+		execute += " (" + strings.Join(arguments, ", ") + ")"
+	}
+	err = tx.QueryRow(ctx, execute, pgx.QueryExecModeSimpleProtocol).Scan(&text)
 	if err != nil {
 		t.Fatalf("%v: %s", err, last.sql)
 	}

@@ -50,18 +50,20 @@ INSERT INTO maintenance.record_failures (partition, record_id, failures, setback
 SELECT 1 + i % 3, i, 1, 1, 'c.p_id -> p', 'P0001' FROM generate_series(1, 20000) i;
 ALTER TABLE maintenance.record_traces SET (autovacuum_enabled = off);
 INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
-SELECT 1 + i % 3, i, format('00-%s-%s-01', lpad(i::text, 32, '0'), lpad(i::text, 16, '0')) FROM generate_series(1, 20000) i`
+SELECT 1 + i % 3, i, format('00-%s-%s-01', lpad(i::text, 32, '0'), lpad(i::text, 16, '0')) FROM generate_series(1, 20000) i;
+ALTER TABLE maintenance.river_job SET (autovacuum_enabled = off);
+INSERT INTO maintenance.river_job (kind, args, metadata, max_attempts, queue, state, scheduled_at, finalized_at)
+SELECT CASE WHEN i = 120000 THEN 'destroy_group' ELSE 'delete_user' END, format('{"user_id": %s}', i)::jsonb, '{"processed_by": "x"}', 25,
+  CASE WHEN i = 120000 THEN 'destroy_group' ELSE 'default' END, s.state::maintenance.river_job_state, now() - interval '1 hour',
+  CASE WHEN s.state IN ('completed', 'discarded') THEN now() END
+FROM generate_series(1, 120000) i CROSS JOIN LATERAL (
+  SELECT CASE WHEN i > 119000 OR i % 2 = 0 THEN 'available' WHEN i % 100 = 1 THEN 'discarded' ELSE 'completed' END AS state) s`
 
 // bigData is a database with the big tables.
 func bigData(t *testing.T) string {
 	t.Helper()
 	return databases.Clone(t, devdb.Template{Name: "repo_big", Schema: "main", Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		if _, err := d.Migrate(ctx); err != nil {
+		if err := migrated("main").Prepare(ctx, url); err != nil {
 			return err
 		}
 		conn, err := pgx.Connect(ctx, url)
@@ -152,6 +154,32 @@ func (b *big) statements() map[string]func(context.Context) error {
 	}
 }
 
+// figures are statements for metrics and traces, which run again and again.
+func (b *big) figures() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"jobs": func(ctx context.Context) error {
+			counts, err := b.CountJobs(ctx)
+			for _, c := range counts {
+				if c.State == "available" && c.Overdue < 50*time.Minute {
+					b.t.Errorf("%s: the oldest has been due for %s, want an hour", c.Kind, c.Overdue)
+				}
+			}
+			if len(counts) != 3 {
+				b.t.Errorf("%d counts: %+v", len(counts), counts)
+			}
+			return err
+		},
+		"traces of records": func(ctx context.Context) error {
+			_, err := b.RecordTraces(ctx, b.records, 16, generous)
+			return err
+		},
+		"traces of deletions": func(ctx context.Context) error {
+			_, err := b.DeletionTraces(ctx, 7, generous)
+			return err
+		},
+	}
+}
+
 // childStatements are those of a definition. Its keys are 500 of which half have rows.
 func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.Context) error {
 	b.t.Helper()
@@ -206,6 +234,9 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			calls := map[string]func(context.Context) error{}
 			for name, call := range b.statements() {
 				calls["queue "+name] = call
+			}
+			for name, call := range b.figures() {
+				calls["figures "+name] = call
 			}
 			for _, table := range []string{"plain", "narrow", "dense", "composite", "parted"} {
 				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo} {

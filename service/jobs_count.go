@@ -10,16 +10,12 @@ import (
 // JobCount is how many jobs of a kind are in a state.
 type JobCount = repo.JobCount
 
-const (
-	// jobsCounted is up to where the jobs of a state are counted.
-	jobsCounted = 10_000
-	// jobsSearched is among how many newest jobs those of a run are looked for.
-	jobsSearched = 20_000
-)
+// jobsSearched is among how many newest jobs those of a run are looked for.
+const jobsSearched = 20_000
 
-// JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000.
+// JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
 func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
-	return s.main.CountJobs(ctx, jobsCounted)
+	return s.main.CountJobs(ctx)
 }
 
 // JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.

@@ -106,7 +106,7 @@ func (l *loads) worst(ctx context.Context, d *repo.Database, table repo.Table) (
 	l.look(ctx, d, b)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.slow == 0 && time.Since(b.seen) > lookLife {
+	if !b.known() {
 		return nil
 	}
 	if b.slow >= tooSlow {
@@ -121,6 +121,24 @@ func (l *loads) worst(ctx context.Context, d *repo.Database, table repo.Table) (
 	}
 	return worst
 }
+
+// ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because looks at the database fail.
+func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
+	if l.config.off() {
+		return 0, true
+	}
+	worst := l.worst(ctx, d, repo.Table{})
+	b := l.of(d)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if worst != nil {
+		ratio = worst.ratio
+	}
+	return ratio, worst != nil || b.known()
+}
+
+// known says whether a look counts that has been made. b.mu is held.
+func (b *databaseLoad) known() bool { return b.slow > 0 || time.Since(b.seen) <= lookLife }
 
 func (l *loads) of(d *repo.Database) *databaseLoad {
 	l.mu.Lock()

@@ -9,23 +9,24 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// figures are what the gauges show of the records in main: read when somebody asks, and at most every backlogAge.
+// figures are what the gauges show of the records in main: read when somebody asks, and at most every backlogAge. What
+// could not be read is missing: old figures would look like new ones.
 type figures struct {
 	mu      sync.Mutex
 	readAt  time.Time
 	workers []repo.WorkerFigures
 	runs    []repo.RunFigures
-	jobs    []repo.JobFigures
-	flags   map[string]bool
-	// err is why the newest reading failed: there are no figures then, old ones would look like new.
-	err error
+	// flags and jobs are nil if they could not be read.
+	flags map[string]bool
+	jobs  []repo.JobCount
 }
 
-func (f *figures) read(ctx context.Context, s *Service) (known bool) {
+// read reads what it can: one figure that fails hides no other, unless main does not answer at all.
+func (f *figures) read(ctx context.Context, s *Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.readAt.IsZero() && time.Since(f.readAt) < backlogAge {
-		return f.err == nil
+		return
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
 	defer cancel()
@@ -36,15 +37,17 @@ func (f *figures) read(ctx context.Context, s *Service) (known bool) {
 			workers, databases = append(workers, w.name), append(databases, databaseLabel(w, d))
 		}
 	}
-	var errs [4]error
-	f.workers, errs[0] = s.main.WorkerFigures(ctx, names)
-	if errs[0] == nil {
-		f.runs, errs[1] = s.main.RunFigures(ctx, workers, databases)
-		f.jobs, errs[2] = s.main.JobFigures(ctx)
-		f.flags, errs[3] = s.main.FeatureFlags(ctx)
+	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
+	var err error
+	if f.workers, err = s.main.WorkerFigures(ctx, names); !errors.Is(err, ErrUnreachable) {
+		f.runs, _ = s.main.RunFigures(ctx, workers, databases)
+		f.flags, _ = s.main.FeatureFlags(ctx)
+		// Last, because it can take longest.
+		if f.jobs, err = s.main.CountJobs(ctx); err == nil && f.jobs == nil {
+			f.jobs = []repo.JobCount{}
+		}
 	}
-	f.readAt, f.err = time.Now(), errors.Join(errs[:]...)
-	return f.err == nil
+	f.readAt = time.Now()
 }
 
 // overdue is for how long the oldest fire has waited that nobody has accounted for, beyond the time that this takes.

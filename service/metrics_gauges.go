@@ -7,8 +7,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-
-	"github.com/caretaker-go/caretaker/repo"
 )
 
 // gauges are read when somebody asks, of what has no state of being paused, failing or switched off: the databases.
@@ -61,9 +59,9 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.success = g.seconds("last.success.timestamp", "End of the last run that succeeded, as a Unix time.")
 	g.paused = g.seconds("paused", "For how long a pause has been in force, 0 when none is.")
 	g.overdue = g.seconds("fires.overdue", "For how long the oldest fire has waited for any scheduler, 0 when none does.")
-	g.unsuccessful = g.number("fires.unsuccessful", "Fires since the last success that failed, were missed or found the lease held, of the newest 100.")
+	g.unsuccessful = g.number("fires.unsuccessful", "Fires since the last success on any database that failed, were missed or found the lease held, of the newest 100.")
 	g.jobs = g.number("queue.jobs", "Deferred jobs that have not ended well, by state.")
-	g.load = g.ratio("load.excess", "By how much the load exceeds the limit that it exceeds most: value by limit, 0 when it exceeds none.")
+	g.load = g.ratio("load.excess", "By how much the load exceeds the limit that it exceeds most: value by limit, 0 when it exceeds none. Missing while the load cannot be seen.")
 	g.jobsOverdue = g.seconds("queue.oldest.age", "For how long the oldest job has been due, 0 when none is.")
 	g.connections = g.number("pool.connections", "Open connections, by state.")
 	g.connectionsMax = g.number("pool.connections.max", "Connections that may be open.")
@@ -84,28 +82,22 @@ func (m *metrics) observe(s *Service) error {
 	known := &figures{}
 	m.registration, err = m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		var wait sync.WaitGroup
-		places, told := make([][]place, len(s.workers)), false
+		places := make([][]place, len(s.workers))
 		for i, w := range s.workers {
 			wait.Go(func() { places[i] = s.look(ctx, w) })
 		}
-		wait.Go(func() { told = known.read(ctx, s) })
-		excess := make([]float64, len(s.databases))
-		for i, d := range s.databases {
+		wait.Go(func() { known.read(ctx, s) })
+		for _, d := range s.databases {
 			wait.Go(func() {
-				if e := s.loads.worst(ctx, d, repo.Table{}); e != nil {
-					excess[i] = e.ratio
+				if ratio, seen := s.loads.ratio(ctx, d); seen {
+					o.ObserveFloat64(g.load, ratio, metric.WithAttributes(attribute.String("database", d.Name)))
 				}
 			})
 		}
 		wait.Wait()
 		at := gaugesAt{g, o}
 		at.places(s, places)
-		if told {
-			at.figures(s, known)
-		}
-		for i, d := range s.databases {
-			at.ObserveFloat64(g.load, excess[i], metric.WithAttributes(attribute.String("database", d.Name)))
-		}
+		at.figures(s, known)
 		at.pools(s)
 		return nil
 	}, g.all...)

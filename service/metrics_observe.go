@@ -75,16 +75,18 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 		if !r.LastSuccess.IsZero() {
 			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)
 		}
-		if i := slices.IndexFunc(s.workers, func(w *worker) bool { return w.name == r.Worker }); !s.workers[i].untimed {
+		if i := slices.IndexFunc(s.workers, func(w *worker) bool { return w.name == r.Worker }); !s.workers[i].untimed && f.flags != nil {
 			limit, _ := s.workers[i].maxRuntime(database, f.flags)
 			g.ObserveFloat64(g.limit, limit.Seconds(), labels)
 		}
 	}
-	g.queue(s, f.jobs)
+	if f.jobs != nil {
+		g.queue(s, f.jobs)
+	}
 }
 
 // queue shows the kinds that this process knows: others are of older or newer versions.
-func (g gaugesAt) queue(s *Service, all []repo.JobFigures) {
+func (g gaugesAt) queue(s *Service, all []repo.JobCount) {
 	states := gaugeStates()
 	for _, kind := range s.JobKinds() {
 		counts, oldest := map[string]int64{}, time.Duration(0)
