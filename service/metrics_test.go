@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -111,6 +112,32 @@ func TestMetrics_SayHowManyJobsThereAreAndWhichHasWaitedLongest(t *testing.T) {
 	}
 	if values := m.values("maintenance.queue.jobs", "kind=from_tomorrow"); len(values) != 0 {
 		t.Errorf("jobs of a kind that this version does not know: %v", values)
+	}
+}
+
+func TestMetrics_OneFigureThatFailsHidesNoOther(t *testing.T) {
+	m := newMeter(t)
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild, e.withQueue)
+	pause(t, s, cleanupWorker)
+	e.exec("main", `ALTER TABLE maintenance.river_job RENAME TO hidden`)
+	for name, want := range map[string]int{"maintenance.paused": 1, "maintenance.failing": 1, "maintenance.run.limit": 1, "maintenance.queue.jobs": 0} {
+		if values := m.values(name, ""); len(values) < want || want == 0 && len(values) > 0 {
+			t.Errorf("%s: %v", name, values)
+		}
+	}
+}
+
+func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
+	m := newMeter(t)
+	e := newEstate(t, "main", "main")
+	e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: time.Second}))
+	e.open[0].Close()
+	if values := m.values("maintenance.load.excess", ""); len(values) != 0 {
+		t.Errorf("load %v of a database that does not answer", values)
+	}
+	if values := m.values("maintenance.database.reachable", "database=main"); len(values) != 1 || values[0] != 0 {
+		t.Errorf("reachable: %v", values)
 	}
 }
 
