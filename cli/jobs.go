@@ -20,8 +20,13 @@ func (a *app) jobs() *cobra.Command {
 	request := &maintenancev1.ListJobsRequest{PageSize: 20}
 	command := &cobra.Command{
 		Use:   "jobs",
-		Short: "List deferred jobs, the newest first, or let one be tried again",
-		Args:  cobra.NoArgs,
+		Short: "List deferred jobs, the newest first; show one, or let it be tried again",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%q: say caretaker jobs show JOB, or caretaker jobs retry JOB", args[0])
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				answer, err := client.ListJobs(ctx, request)
@@ -37,7 +42,7 @@ func (a *app) jobs() *cobra.Command {
 	flags.StringVar(&request.State, "state", "", "available, scheduled, retryable, running, completed, cancelled or discarded; else all")
 	flags.Var(pageSize{&request.PageSize}, "page-size", "how many, up to 1000")
 	flags.StringVar(&request.PageToken, "page-token", "", "`token` of the next page")
-	command.AddCommand(a.retryJob())
+	command.AddCommand(a.showJob(), a.retryJob())
 	return command
 }
 
@@ -79,7 +84,76 @@ func fate(job *maintenancev1.Job) string {
 	if failures := job.GetErrors(); len(failures) > 0 && job.GetReason() == "" && text != "succeeded" {
 		text = strings.TrimSpace(text + " " + failures[len(failures)-1].GetError())
 	}
+	if words := refusal(job); words != "" {
+		text += ": " + words
+	}
 	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// refusal is what a refusal says besides its reason.
+func refusal(job *maintenancev1.Job) string {
+	failures := job.GetErrors()
+	if len(failures) == 0 || job.GetOutcome() != "refused" {
+		return ""
+	}
+	_, words, _ := strings.Cut(failures[len(failures)-1].GetError(), job.GetReason()+": ")
+	return words
+}
+
+// showJob shows one job with all its attempts that failed.
+func (a *app) showJob() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show JOB",
+		Short: "Show a job, its attempts and what became of it",
+		Args:  between(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := jobID(args[0])
+			if err != nil {
+				return err
+			}
+			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+				answer, err := client.ListJobs(ctx, &maintenancev1.ListJobsRequest{Id: id})
+				if err != nil {
+					return err
+				}
+				return a.show(answer, func() error { return a.describeJob(answer.GetJobs()[0]) })
+			})
+		},
+	}
+}
+
+func (a *app) describeJob(job *maintenancev1.Job) error {
+	a.say("job %d %s %s", job.GetId(), job.GetKind(), job.GetState())
+	for _, line := range []struct{ name, text string }{
+		{"for", arguments(job)},
+		{"outcome", fate(job)},
+		{"attempt", fmt.Sprintf("%d of %d", job.GetAttempt(), job.GetMaxAttempts())},
+		{"queued", at(job.GetCreatedAt())},
+		{"due", at(job.GetScheduledAt())},
+		{"begun", at(job.GetAttemptedAt())},
+		{"ended", at(job.GetFinalizedAt())},
+		{"run", cmp.Or(job.GetRunId(), none)},
+	} {
+		if line.text != "" {
+			a.say("  %-7s %s", line.name, line.text)
+		}
+	}
+	if len(job.GetErrors()) == 0 {
+		return nil
+	}
+	var rows [][]string
+	for _, e := range job.GetErrors() {
+		rows = append(rows, []string{number(int64(e.GetAttempt())), at(e.GetAt()), strings.ReplaceAll(e.GetError(), "\n", "; ")})
+	}
+	return a.table([]string{"ATTEMPT", "BEGUN", "ERROR"}, rows)
+}
+
+func jobID(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 1 {
+		return 0, usage(fmt.Errorf("%q is not the id of a job: caretaker jobs lists them", text))
+	}
+	return id, nil
 }
 
 // retryJob lets a job be tried again.
@@ -89,9 +163,9 @@ func (a *app) retryJob() *cobra.Command {
 		Short: "Let a job be worked now, whatever has become of it",
 		Args:  between(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			id, err := strconv.ParseInt(args[0], 10, 64)
+			id, err := jobID(args[0])
 			if err != nil {
-				return &exitError{exitUsage, fmt.Errorf("%q is not the id of a job: caretaker jobs lists them", args[0])}
+				return err
 			}
 			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
 				answer, err := client.RetryJob(ctx, &maintenancev1.RetryJobRequest{Id: id})
@@ -104,8 +178,8 @@ func (a *app) retryJob() *cobra.Command {
 						a.say("job %d %s is at work already: nothing was changed", job.GetId(), job.GetKind())
 						return nil
 					}
-					a.say("job %d %s is %s, due %s; what it did before is checked again; caretaker jobs --kind %s shows what becomes of it",
-						job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetKind())
+					a.say("job %d %s is %s, due %s; what it did before is checked again; caretaker jobs show %d shows what becomes of it",
+						job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetId())
 					return nil
 				})
 			})

@@ -29,16 +29,29 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	if job["state"] != "cancelled" || job["reason"] != "INTERNAL_USER" || args["user_id"] != 7.0 {
 		t.Errorf("got %v", job)
 	}
-	r.want(t, 0, "jobs retry 2", "job 2 destroy_group is available")
+	r.want(t, 0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "25       2040-01-01 00:00:00  a database is unreachable")
+	r.want(t, 0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
 	job, _ = document(t, r.want(t, 0, "jobs retry 1 --output json"))["job"].(map[string]any)
 	if job["state"] != "available" || job["id"] != "1" {
 		t.Errorf("got %v", job)
 	}
+	r.want(t, 2, "jobs show 77", "there is no job with this id")
+	r.want(t, 2, "jobs 2", "caretaker jobs show JOB")
 	r.want(t, 2, "jobs retry 77", "there is no job with this id; caretaker jobs")
 	r.want(t, 2, "jobs retry -5", "what begins with - is taken for a flag")
 	r.want(t, 2, "jobs retry x", `"x" is not the id of a job`)
 	r.want(t, 2, "jobs retry", "--help")
-	r.want(t, 2, "jobs --state lost", "available, pending")
+	r.want(t, 2, "jobs --state lost", "available, scheduled, retryable")
+}
+
+func TestJobs_SayWhatARefusalIsAbout(t *testing.T) {
+	conn := prepared(t)
+	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
+	r := serving(t)
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
+		('delete_placeholder_user', 'cancelled', '{"placeholder_user_id": 7}', 1, 25, now(), '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
+		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "refused: STILL_REFERENCED: notes.author_id refers to it", "trace": ""}'::jsonb])`)
+	r.want(t, 0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it")
 }
 
 func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {

@@ -102,7 +102,7 @@ func (a *app) describeRuns(answer *maintenancev1.ListRunsResponse) error {
 
 // result is what a run has done, and why it ended so, in one line.
 func result(run *maintenancev1.Run) string {
-	parts := []string{counts(run), run.GetReason(), strings.ReplaceAll(run.GetError(), "\n", "; ")}
+	parts := []string{counts(run), run.GetReason(), strings.ReplaceAll(asCommands(run.GetError()), "\n", "; ")}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
 	}

@@ -90,7 +90,7 @@ func (a *app) describeRun(run *maintenancev1.Run) error {
 		{"run", run.GetId()},
 		{"counts", done},
 		{"reason", run.GetReason()},
-		{"error", run.GetError()},
+		{"error", asCommands(run.GetError())},
 		{"trace", run.GetTraceId()},
 	} {
 		if line.text != "" {

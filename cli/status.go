@@ -36,9 +36,16 @@ func (a *app) status() *cobra.Command {
 func (a *app) describeWorkers(workers []*maintenancev1.WorkerStatus) error {
 	var rows [][]string
 	for _, w := range workers {
+		due, deferred, dead := none, none, none
+		if b := w.GetBacklog(); b != nil {
+			due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
+		}
+		last, success := lastRun(w), at(w.GetLastSuccessAt())
+		if last == none && success == none && isDark(w) {
+			last, success = "not known", "not known"
+		}
 		rows = append(rows, []string{
-			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), at(w.GetNextRunAt()), lastRun(w), at(w.GetLastSuccessAt()),
-			number(w.GetBacklog().GetDue()), number(w.GetBacklog().GetDeferred()), number(w.GetBacklog().GetDead()),
+			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), at(w.GetNextRunAt()), last, success, due, deferred, dead,
 		})
 	}
 	heading := []string{"WORKER", "CONDITION", "NEXT RUN", "LAST RUN", "LAST SUCCESS", "DUE", "DEFERRED", "DEAD"}
@@ -49,6 +56,9 @@ func (a *app) describeWorkers(workers []*maintenancev1.WorkerStatus) error {
 		if w.GetConditionDetail() != "" {
 			a.say("\n%s: %s", w.GetWorker(), strings.TrimPrefix(asCommands(w.GetConditionDetail()), w.GetWorker()+" "))
 		}
+		if f := w.GetFailing(); f != nil {
+			a.say("  class %s: %s", strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_"), remedy(w))
+		}
 		if p := w.GetPaused(); p != nil && w.GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
 			end := "without an end"
 			if p.GetUntil() != nil {
@@ -58,6 +68,43 @@ func (a *app) describeWorkers(workers []*maintenancev1.WorkerStatus) error {
 		}
 	}
 	return nil
+}
+
+// isDark says that main, which has the records of runs, does not answer.
+func isDark(w *maintenancev1.WorkerStatus) bool {
+	f := w.GetFailing()
+	return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_UNREACHABLE && f.GetDatabase() == "main"
+}
+
+// remedy is what to do about the trouble of a worker, as the table of classes in docs/operations.md has it.
+func remedy(w *maintenancev1.WorkerStatus) string {
+	switch w.GetFailing().GetClass() {
+	case maintenancev1.FailureClass_FAILURE_CLASS_UNREACHABLE:
+		return "look after the database; caretaker comes back by itself"
+	case maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA:
+		return "caretaker migrate; else correct the table, column or right that is named"
+	case maintenancev1.FailureClass_FAILURE_CLASS_LOCK, maintenancev1.FailureClass_FAILURE_CLASS_TIMEOUT:
+		return "usually goes away, " + again(w) + "; else look for long transactions in pg_stat_activity"
+	case maintenancev1.FailureClass_FAILURE_CLASS_DATA:
+		return "correct what the constraint or condition that is named says"
+	case maintenancev1.FailureClass_FAILURE_CLASS_LEASE_LOST:
+		return "nothing is lost, " + again(w)
+	case maintenancev1.FailureClass_FAILURE_CLASS_SETTING:
+		return "correct the setting of the application, then " + again(w)
+	case maintenancev1.FailureClass_FAILURE_CLASS_SCHEDULER:
+		return "restart this server, and report it"
+	case maintenancev1.FailureClass_FAILURE_CLASS_INTERNAL, maintenancev1.FailureClass_FAILURE_CLASS_UNSPECIFIED:
+	}
+	return "the log of the run has it; caretaker runs " + w.GetWorker() + " has its id"
+}
+
+// again is when the worker goes on, and how it does at once.
+func again(w *maintenancev1.WorkerStatus) string {
+	now := "caretaker run " + w.GetWorker() + " goes on at once"
+	if w.GetNextRunAt() == nil {
+		return now
+	}
+	return "the next run is at " + at(w.GetNextRunAt()) + ", " + now
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }

@@ -215,7 +215,7 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 		"CARETAKER_DATABASES_OTHER=x":                               "CARETAKER_DATABASES_OTHER: no such configuration key",
 		"CARETAKER_DATABASES_URL=x":                                 "no such configuration key, there is CARETAKER_DATABASES_<NAME>_URL",
 		"CARETAKER_WORKERS_ENABLED=false":                           "no such configuration key, there is CARETAKER_WORKERS_<NAME>_ENABLED",
-		"CARETAKER_ADDDRESS=x":                                        "did you mean CARETAKER_ADDRESS?",
+		"CARETAKER_ADDDRESS=x":                                      "did you mean CARETAKER_ADDRESS?",
 		"CARETAKER_SCHEDULER_ENABLED=no":                            `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=": `"" is not a duration`,
 	} {

@@ -196,6 +196,24 @@ func (d *Database) SaveRemoved(ctx context.Context, g Guard, r Removed, l Limits
 	})
 }
 
+// GroupRemoval is a removal that has begun, and what it has removed so far.
+type GroupRemoval struct {
+	Removed
+	BegunAt time.Time
+}
+
+const groupRemovalsSQL = `
+SELECT group_id, removed_groups, removed_projects, removed_rows, queued_bots, begun_at
+FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
+
+// GroupRemovals reads up to limit of the removals that have begun, the oldest first.
+func (d *Database) GroupRemovals(ctx context.Context, limit int, l Limits) ([]GroupRemoval, error) {
+	return boundedRows(ctx, d, "read the removals that have begun", l, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
+		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.BegunAt)
+		return r, err
+	}, groupRemovalsSQL, limit)
+}
+
 const endRemovalSQL = `
 DELETE FROM maintenance.group_removals WHERE group_id = $1
 RETURNING removed_groups + $2::bigint, removed_projects + $3::bigint, removed_rows + $4::bigint, queued_bots + $5::bigint`

@@ -95,6 +95,25 @@ func (e *Error) Explanation() string {
 	return ""
 }
 
+// Advice continues the condition where something else than the statement is to blame: what, as far as the database says,
+// and where to look. "" elsewhere.
+func (e *Error) Advice() string {
+	switch e.SQLState {
+	case "55P03":
+		what := "a table or row"
+		if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
+			// The driver's text is not for clients, the name of a table is.
+			if named := regexp.MustCompile(`in relation "(\w+)"`).FindStringSubmatch(pgErr.Where); named != nil {
+				what = "a row of " + named[1]
+			}
+		}
+		return ": another transaction holds a lock on " + what + " that this needs; look for long ones in pg_stat_activity"
+	case "57014":
+		return ": it took too long, or was cancelled; look for locks and load in pg_stat_activity"
+	}
+	return ""
+}
+
 // Refused says that the server is there and does not let us in: the URL is wrong, or rights are missing.
 func (e *Error) Refused() bool { return e.connecting && hasPrefix(e.SQLState, "28", "3D") }
 

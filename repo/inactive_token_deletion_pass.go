@@ -156,29 +156,30 @@ func (d *Database) CountNewDeletions(ctx context.Context, users []int64, reason 
 const tokenBacklogSQL = `
 SELECT p.started_at, (SELECT count(*) FROM (
     SELECT FROM users WHERE (user_type, id) > (6, p.cursor) AND user_type <= 6 ORDER BY user_type, id LIMIT $1) above),
-  EXISTS (SELECT FROM maintenance.river_job j
+  (SELECT min(j.scheduled_at) FROM maintenance.river_job j
     WHERE j.kind = 'continue_inactive_token_deletion' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
       AND j.args @> jsonb_build_object('pass_id', p.id)),
   clock_timestamp()
 FROM maintenance.token_passes p WHERE p.finished_at IS NULL`
 
-// TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its continuation waits.
-// Dead are not counted here.
-func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, err error) {
+// TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its continuation waits, which
+// is due at goesOn; zero: none waits. Dead are not counted here.
+func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, goesOn time.Time, err error) {
 	type row struct {
 		StartedAt time.Time
 		Above     int64
-		Waits     bool
+		GoesOn    *time.Time
 		ReadAt    time.Time
 	}
 	passes, _, err := candidateRows(ctx, d, "count the backlog", l, pgx.RowToStructByPos[row], tokenBacklogSQL, backlogCap+1)
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
-		if !p.Waits {
+		goesOn = orZero(p.GoesOn)
+		if goesOn.IsZero() {
 			b.Due = p.Above
 		}
 	}
-	return b.capped(), err
+	return b.capped(), goesOn, err
 }
 
 // abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end of its process. Runs

@@ -274,7 +274,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				if b, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
+				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
 					t.Fatalf("%+v, %v", b, err)
 				}
 				nodes, text := plan(t, conn, heard.statements, "auto")

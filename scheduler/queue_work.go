@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -215,7 +216,7 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 	}
 	err = errors.Join(record(ctx, result.Outcome, result.Reason), recordSpan(ctx, result.TraceParent))
 	if err == nil && result.Outcome == service.JobRefused {
-		return &refusedError{result.Reason}
+		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Words, ": ")}
 	}
 	return err
 }

@@ -43,11 +43,11 @@ func TestQueue_RefusedJobKeepsItsReasonAndIsNotTriedAgain(t *testing.T) {
 	l := newLab(t)
 	l.insert(deleteUser(1))
 	w := &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER"}, nil
+		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Words: "of a type that stays"}, nil
 	}}
 	l.work(l.Queue, w)
 	l.until(fate, "cancelled 1 refused INTERNAL_USER")
-	l.want(`SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "refused: INTERNAL_USER")
+	l.want(`SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "refused: INTERNAL_USER: of a type that stays")
 	l.stop(l.Queue)
 	if n := len(w.seen()); n != 1 {
 		t.Errorf("worked %d times", n)

@@ -62,12 +62,14 @@ func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 	status := &maintenancev1.WorkerStatus{
 		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: toRun(w.CurrentRun),
 		LastRun: toRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
-		Backlog: &maintenancev1.Backlog{
-			Pending: w.Backlog.Pending, OldestAt: toTime(w.Backlog.OldestAt), Due: w.Backlog.Due, Deferred: w.Backlog.Deferred,
-			Dead: w.Backlog.Dead,
-		},
 		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
 		ConditionDetail: w.ConditionDetail,
+	}
+	if !w.BacklogUnknown {
+		status.Backlog = &maintenancev1.Backlog{
+			Pending: w.Backlog.Pending, OldestAt: toTime(w.Backlog.OldestAt), Due: w.Backlog.Due, Deferred: w.Backlog.Deferred,
+			Dead: w.Backlog.Dead,
+		}
 	}
 	if f := w.Failing; f != nil {
 		class := maintenancev1.FailureClass(maintenancev1.FailureClass_value[classPrefix+string(f.Class)])

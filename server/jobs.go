@@ -12,6 +12,9 @@ import (
 
 // ListJobs pages through the deferred jobs, the newest first.
 func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsRequest) (*maintenancev1.ListJobsResponse, error) {
+	if r.GetId() != 0 {
+		return m.oneJob(ctx, r.GetId())
+	}
 	p, err := newPage("jobs", r.GetPageSize(), r.GetPageToken(), r.GetKind(), r.GetState())
 	if err != nil {
 		return nil, err
@@ -37,6 +40,15 @@ func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsReq
 		response.Jobs = append(response.Jobs, job)
 	}
 	return response, nil
+}
+
+func (m *maintenance) oneJob(ctx context.Context, id int64) (*maintenancev1.ListJobsResponse, error) {
+	found, err := m.service.Job(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	job, err := toJob(&found)
+	return &maintenancev1.ListJobsResponse{Jobs: []*maintenancev1.Job{job}}, err
 }
 
 // RetryJob lets a job be worked now.

@@ -43,6 +43,17 @@ func TestListJobs_Pages(t *testing.T) {
 	}
 }
 
+func TestListJobs_FindsOneByItsID(t *testing.T) {
+	f := start(t)
+	f.queued(3, "delete_user", "completed", `{"user_id": 1}`)
+	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 2})
+	if err != nil || len(answer.GetJobs()) != 1 || answer.GetJobs()[0].GetId() != 2 || answer.GetNextPageToken() != "" {
+		t.Errorf("got %v, %v", answer, err)
+	}
+	_, err = f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 9})
+	f.failure(err, codes.NotFound, "UNKNOWN_JOB")
+}
+
 func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 	f := start(t)
 	f.queued(1, "destroy_group", "retryable", `{"group_id": 12, "user_id": null}`)
@@ -85,7 +96,7 @@ func TestListJobs_RefusesBadRequests(t *testing.T) {
 		f.violates(err, field)
 	}
 	_, err = f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{State: "x"})
-	if !strings.Contains(err.Error(), "available, pending, scheduled, retryable, running, completed, cancelled, discarded") {
+	if !strings.Contains(err.Error(), "available, scheduled, retryable, running, completed, cancelled, discarded") {
 		t.Errorf("%v does not say what is allowed", err)
 	}
 }

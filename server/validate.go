@@ -86,7 +86,7 @@ func newPage(kind string, size int32, token string, filters ...string) (page, er
 	p := page{size: int(size), list: fmt.Sprintf("%016x", hash.Sum64())}
 	switch {
 	case size < 0 || size > maxPage:
-		return p, &service.InvalidArgumentError{Field: "page_size", Description: fmt.Sprintf("from 0 (%d) to %d", defaultPage, maxPage)}
+		return p, &service.InvalidArgumentError{Field: "page_size", Description: fmt.Sprintf("from 1 to %d; 0 stands for %d", maxPage, defaultPage)}
 	case size == 0:
 		p.size = defaultPage
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -154,8 +155,33 @@ func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.B
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	return countLostMarks(ctx, d, stores, b, remark)
+	progress, err := removalProgress(ctx, d, limits)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	b, remark, err = countLostMarks(ctx, d, stores, b, remark)
+	if b.Dead > 0 {
+		progress = append(progress, fmt.Sprintf("%d groups are held: somebody has to decide about them", b.Dead))
+	}
+	return b, strings.TrimPrefix(strings.Join(append([]string{remark}, progress...), "; "), "; "), err
 }
+
+// removalProgress says how far the removals are that have begun.
+func removalProgress(ctx context.Context, d *repo.Database, l repo.Limits) (words []string, err error) {
+	removals, err := d.GroupRemovals(ctx, removalsShown+1, l)
+	if len(removals) > removalsShown {
+		removals = removals[:removalsShown]
+		words = []string{"more removals have begun"}
+	}
+	for _, r := range removals {
+		words = append(words, fmt.Sprintf("removal of group %d, begun %s: %d rows, %d projects and %d groups are gone",
+			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), r.Rows, r.Projects, r.Groups))
+	}
+	return words, err
+}
+
+// removalsShown is of how many removals the status tells the progress.
+const removalsShown = 4
 
 // countLostMarks adds the lost marks to the dead, as far as it gets in half of the time that a backlog may take.
 func countLostMarks(ctx context.Context, d *repo.Database, stores repo.GroupStores, b repo.Backlog, remark string) (repo.Backlog, string, error) {

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -46,8 +47,9 @@ type remover struct {
 	queue repo.JobQueue
 	guard repo.Guard
 	bot   func(id int64) repo.Job
-	// removed since that was last saved.
+	// removed since that was last saved, at savedAt.
 	removed repo.Removed
+	savedAt time.Time
 	// project that is being removed, 0 if none is.
 	project int64
 }
@@ -64,7 +66,7 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 		return nil, err
 	}
 	origin := j.origin(ctx)
-	r := &remover{main: s.main, queue: s.queue, guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
+	r := &remover{main: s.main, queue: s.queue, savedAt: time.Now(), guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
 		job := origin
 		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
 		return job
@@ -75,7 +77,10 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 			if j.Left() <= 0 {
 				return errSliceOver
 			}
-			return context.Cause(ctx)
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return r.save(ctx)
 		},
 		count: func(_ context.Context, _ string, c repo.Change, rows int64) {
 			if c.Delete {
@@ -128,8 +133,26 @@ func (r *remover) removeProject(ctx context.Context, id int64) error {
 	return nil
 }
 
+// saveEvery is how often the progress of a group's removal is recorded while one of its projects, or the group, is at work:
+// as much is missing from the counts when the process is killed.
+const saveEvery = 2 * time.Second
+
+// save records what has been removed of a group, now and then.
+func (r *remover) save(ctx context.Context) error {
+	if r.removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
+		return nil
+	}
+	if err := r.main.SaveRemoved(ctx, r.guard, r.removed, groupLimits()); err != nil {
+		return err
+	}
+	r.saved()
+	return nil
+}
+
 // saved forgets what is now recorded.
-func (r *remover) saved() { r.removed = repo.Removed{GroupID: r.removed.GroupID} }
+func (r *remover) saved() {
+	r.removed, r.savedAt = repo.Removed{GroupID: r.removed.GroupID}, time.Now()
+}
 
 // clearRow removes or nullifies what depends on a row, except in some tables.
 func (r *remover) clearRow(ctx context.Context, table string, id int64, except ...string) error {

@@ -65,8 +65,11 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 			e.backlog, e.remark, e.known, e.measuredAt = fresh, remark, true, e.readAt
 		}
 	}
-	if err := cmp.Or(trouble, e.failure); err != nil {
-		return e.backlog, "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures", e.known
+	switch err := cmp.Or(trouble, e.failure); {
+	case err != nil && e.known:
+		return e.backlog, "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures", true
+	case err != nil:
+		return e.backlog, "backlog of " + d.Name + " not known: not read since this server was started (" + publicText(err) + ")", false
 	}
 	return e.backlog, e.remark, e.known
 }

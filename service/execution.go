@@ -51,6 +51,8 @@ type execution struct {
 type stopError struct {
 	reason string
 	early  bool
+	// words for the run's error, fit for clients.
+	words string
 }
 
 func (r stopError) Error() string { return r.reason }
@@ -58,7 +60,6 @@ func (r stopError) Error() string { return r.reason }
 var (
 	errCancelled = stopError{reason: "CANCELLED"}
 	errShutdown  = stopError{reason: "SHUTDOWN"}
-	errPaused    = stopError{reason: "PAUSED"}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
 	errUnheard = stopError{reason: reasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), early: true}
 )

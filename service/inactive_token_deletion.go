@@ -142,10 +142,17 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
 }
 
 func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
-	b, err := d.TokenBacklog(ctx, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	b, goesOn, err := d.TokenBacklog(ctx, repo.Limits{Statement: backlogPatience, Lock: time.Second})
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
+	remark := ""
+	switch {
+	case goesOn.After(b.ReadAt):
+		remark = "the unfinished pass goes on at " + goesOn.UTC().Format(time.RFC3339)
+	case !goesOn.IsZero():
+		remark = "the unfinished pass goes on as soon as a server works its job continue_inactive_token_deletion"
+	}
 	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), `{"reason": "`+repo.TokenDeletionReason+`"}`)
-	return b, "", err
+	return b, remark, err
 }

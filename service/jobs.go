@@ -55,6 +55,8 @@ type JobResult struct {
 	Outcome string
 	// Reason is typed: TARGET_GONE and so on.
 	Reason string
+	// Words are what a refusal says besides its reason, fit for clients.
+	Words string
 	// Snooze puts the job back for so long without using up an attempt.
 	Snooze time.Duration
 	// Quiet ends are logged at debug.

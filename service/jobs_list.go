@@ -26,11 +26,11 @@ type JobFilter struct {
 	Limit int
 }
 
-// jobStates are the states that a job can be in.
+// jobStates are the states that a job can be in. River has one more, pending, which nothing here uses.
 func jobStates() []string {
 	return []string{
-		repo.JobAvailable, repo.JobPending, repo.JobScheduled, repo.JobRetryable, repo.JobRunning, repo.JobCompleted,
-		repo.JobCancelled, repo.JobDiscarded,
+		repo.JobAvailable, repo.JobScheduled, repo.JobRetryable, repo.JobRunning, repo.JobCompleted, repo.JobCancelled,
+		repo.JobDiscarded,
 	}
 }
 
@@ -39,7 +39,7 @@ func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
 		return nil, err
 	}
-	if err := oneOf("state", f.State, jobStates()); err != nil {
+	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {
 		return nil, err
 	}
 	return s.main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)

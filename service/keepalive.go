@@ -77,9 +77,18 @@ func (s *Service) beat(ctx context.Context, x *execution) error {
 	case cancelled:
 		x.halt(errCancelled)
 	case paused:
-		x.halt(errPaused)
+		x.halt(stopError{reason: "PAUSED", words: s.pausedBy(ctx, x.worker)})
 	}
 	return nil
+}
+
+// pausedBy says whose the pause of a worker is and why, "" if nobody knows.
+func (s *Service) pausedBy(ctx context.Context, w *worker) string {
+	pause, err := s.paused(ctx, w)
+	if err != nil || pause == nil {
+		return ""
+	}
+	return (&WorkerPausedError{w.name, *pause}).Error()
 }
 
 // record writes the end of the run, and only then shows it to those who wait. If main does not answer, that is tried

@@ -39,7 +39,7 @@ func conclude(run *Run, workErr error) {
 		}
 		run.Reason = strings.TrimSuffix(stopped.reason+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped):
-		run.State, run.Reason = repo.RunCancelled, stopped.reason
+		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.reason, stopped.words
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, publicText(workErr)
 	default:
@@ -79,7 +79,7 @@ func publicText(err error) string {
 	case fitForClients(err) != nil:
 		return fitForClients(err).Error()
 	case errors.As(err, &refused):
-		return fmt.Sprintf("%s on %s: %s", refused.Operation, refused.Database, refused.Condition())
+		return fmt.Sprintf("%s on %s: %s%s", refused.Operation, refused.Database, refused.Condition(), refused.Advice())
 	case errors.Is(err, repo.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
 	case errors.Is(err, repo.ErrLeaseLost):

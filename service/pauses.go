@@ -90,7 +90,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	st := WorkerStatus{Worker: AllWorkers, Condition: ConditionIdle, ConditionDetail: "no pause of all workers is in force"}
+	st := WorkerStatus{Worker: AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: "no pause of all workers is in force"}
 	if i := slices.IndexFunc(all, pauseOf(AllWorkers)); i >= 0 {
 		st.Paused, st.Condition = &all[i], ConditionPaused
 		st.ConditionDetail = (&WorkerPausedError{AllWorkers, all[i]}).Error()

@@ -39,6 +39,7 @@ func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobRes
 		result.Outcome, result.Reason = JobSkipped, reasonNotAPlaceholder
 	case verdict.Reference != nil:
 		result.Outcome, result.Reason = JobRefused, reasonStillReferenced
+		result.Words = verdict.Reference.Table + "." + verdict.Reference.Column + " refers to it"
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,
 			"table", verdict.Reference.Table, "column", verdict.Reference.Column)
 	}

@@ -110,8 +110,10 @@ type WorkerStatus struct {
 	CurrentRun, LastRun *Run
 	LastSuccessAt       time.Time
 	Backlog             Backlog
-	Condition           Condition
-	ConditionDetail     string
+	// BacklogUnknown: this server has not been able to read any of it since it was started.
+	BacklogUnknown  bool
+	Condition       Condition
+	ConditionDetail string
 	// Failing is set with ConditionFailing.
 	Failing *Failing
 }

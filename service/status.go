@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,6 +69,10 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	found.add(s.failing(ctx, err))
 	found.add(s.failing(ctx, missingErr))
 	var remarks []string
+	if err != nil && st.LastRun == nil {
+		remarks = append(remarks, "last run and last success are not known while main does not answer")
+	}
+	st.BacklogUnknown = !slices.ContainsFunc(places, func(p place) bool { return p.known })
 	for _, p := range places {
 		st.Backlog = addBacklogs(st.Backlog, p.backlog)
 		st.Leases = append(st.Leases, p.leases...)
@@ -198,9 +203,9 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case throttled != "":
 		return ConditionThrottled, throttled
 	case s.schedulerOff:
-		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): only requests start runs"
+		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
 	case w.config.Disabled:
-		return ConditionSchedulerOff, fmt.Sprintf("workers.%s.enabled is false: only requests start runs", w.name)
+		return ConditionSchedulerOff, fmt.Sprintf("workers.%s.enabled is false on this server: here only requests start runs", w.name)
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {

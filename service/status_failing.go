@@ -161,6 +161,7 @@ func failed(run repo.Failure) Failing {
 	switch {
 	case run.Reason == reasonLeaseLost:
 		f.Class = FailureLeaseLost
+		f.Message += "; RunBatch starts it at once"
 	case strings.HasPrefix(run.Reason, "SETTING"):
 		f.Class = FailureSetting
 	case named:

@@ -36,6 +36,18 @@ func (c *curve) Words() string {
 	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.", span(c.Span), c.Least, c.Peak, c.Last)
 }
 
+// curveOf is that of a worker. It ends with what was kept last where the present backlog is not known.
+func curveOf(samples []service.BacklogSample, w service.WorkerStatus, at time.Time, most time.Duration) *curve {
+	if !w.BacklogUnknown {
+		return newCurve(samples, w.Backlog.Pending, at, most)
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	last := samples[len(samples)-1]
+	return newCurve(samples, last.Pending, last.At, most)
+}
+
 // newCurve is nil if there are no samples within the span. The present value ends it.
 func newCurve(samples []service.BacklogSample, now int64, at time.Time, most time.Duration) *curve {
 	c := &curve{To: at, Span: most, Last: now, Peak: now, Least: now}

@@ -76,7 +76,7 @@ func (b *board) Leases() (leases []service.Lease) {
 
 // Curve of a worker's backlog over the last hours, ending with the present one.
 func (b *board) Curve(w service.WorkerStatus) *curve {
-	return newCurve(b.History.Value[w.Worker], w.Backlog.Pending, b.Workers.At, overviewSpan)
+	return curveOf(b.History.Value[w.Worker], w, b.Workers.At, overviewSpan)
 }
 
 // Down says that main does not answer.
@@ -141,6 +141,9 @@ type workerPage struct {
 	Verdict verdict
 }
 
+// Down says that main does not answer.
+func (p *workerPage) Down() bool { return p.Runs.Err != nil }
+
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	ctx, name := r.Context(), r.PathValue("name")
 	all := p.statuses(ctx)
@@ -156,7 +159,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	wait.Go(func() { page.Fires = p.fires(ctx, name, "", workerRuns) })
 	wait.Go(func() { history = p.history(ctx) })
 	wait.Wait()
-	page.Curve = newCurve(history.Value[name], page.Status.Backlog.Pending, all.At, workerSpan)
+	page.Curve = curveOf(history.Value[name], page.Status, all.At, workerSpan)
 	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil)
 	p.show(w, r, http.StatusOK, "worker", words(page.Status.Condition)+" · "+name, page)
 }

@@ -97,7 +97,7 @@ type Trigger int32
 const (
 	// Not set.
 	Trigger_TRIGGER_UNSPECIFIED Trigger = 0
-	// The worker's schedule.
+	// The worker's schedule, also of what goes on with a scheduled run that stopped before its end.
 	Trigger_TRIGGER_SCHEDULE Trigger = 1
 	// A call of RunBatch.
 	Trigger_TRIGGER_REQUEST Trigger = 2
@@ -220,7 +220,8 @@ const (
 	Condition_CONDITION_PAUSED Condition = 3
 	// A lease of this worker is held by another process.
 	Condition_CONDITION_LEASE_HELD_ELSEWHERE Condition = 4
-	// The scheduler, or this worker's schedule, is switched off: only requests start runs.
+	// The scheduler of the server that answers, or this worker's schedule there, is switched off: there only requests start
+	// runs. Other servers have schedules of their own.
 	Condition_CONDITION_SCHEDULER_OFF Condition = 5
 	// Something it needs is missing: condition_detail names it.
 	Condition_CONDITION_NOT_CONFIGURED Condition = 6
@@ -622,7 +623,8 @@ type Run struct {
 	OverLimit bool `protobuf:"varint,12,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// What went wrong, or of a skipped run what to do about it. Never driver text, values or SQL.
+	// What went wrong, or of a skipped run what to do about it, or of one that a pause has ended, whose and why. Never driver
+	// text, values or SQL.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -1205,7 +1207,8 @@ type WorkerStatus struct {
 	LastRun *Run `protobuf:"bytes,7,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	// End of the newest run that succeeded, without dry runs.
 	LastSuccessAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_success_at,json=lastSuccessAt,proto3" json:"last_success_at,omitempty"`
-	// What is left to do.
+	// What is left to do; absent when the server that answers has not been able to read it since it was started. Of several
+	// databases it is the sum of those that could be read; condition_detail names the others.
 	Backlog *Backlog `protobuf:"bytes,9,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Why it is, or is not, running now.
 	Condition Condition `protobuf:"varint,10,opt,name=condition,proto3,enum=maintenance.v1.Condition" json:"condition,omitempty"`
@@ -2708,7 +2711,9 @@ type ListJobsRequest struct {
 	// At most so many; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only the job with this id, whatever else is asked for; 0: all. UNKNOWN_JOB if there is none.
+	Id            int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2769,6 +2774,13 @@ func (x *ListJobsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListJobsRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
 }
 
 // ListJobsResponse is one page of jobs.
@@ -3289,13 +3301,14 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x13ResumeWorkerRequest\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\"L\n" +
 	"\x14ResumeWorkerResponse\x124\n" +
-	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"w\n" +
+	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"\x87\x01\n" +
 	"\x0fListJobsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"c\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\x03R\x02id\"c\n" +
 	"\x10ListJobsResponse\x12'\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x13.maintenance.v1.JobR\x04jobs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
