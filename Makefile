@@ -11,10 +11,10 @@ BENCH_ARGS =
 DEV_ARGS   =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-web pictures test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
+.PHONY: help run build test test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 run: build ## start caretaker with a database of its own and demo data (DEV_ARGS="--listen ADDR")
 	@tools/require.sh postgres
@@ -35,6 +35,10 @@ pictures: ## take the documentation's pictures of the status page anew
 	@tools/require.sh postgres chromium
 	$(GO) test -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
 
+test-prometheus: ## test alerts and dashboard: a real Prometheus watches servers while each alert is caused
+	@tools/require.sh postgres prometheus $(if $(RACE),compiler)
+	$(GO) test $(RACE) -tags prometheus -run TestPrometheus $(TEST_ARGS) ./cli
+
 test-jaeger: bin/jaeger ## run all workers against a real Jaeger and look at their traces
 	@tools/require.sh postgres $(if $(RACE),compiler)
 	$(GO) test $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
@@ -46,7 +50,7 @@ jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, qu
 bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
-check: verify test test-web test-jaeger ## all that CI checks
+check: verify test test-web test-prometheus test-jaeger ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 

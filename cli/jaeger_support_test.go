@@ -3,12 +3,8 @@
 package cli_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -55,37 +51,6 @@ func startJaeger(t *testing.T) *jaeger {
 		return err == nil
 	})
 	return j
-}
-
-func freePorts(t *testing.T, n int) (ports []string) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = listener.Close() }()
-		_, port, _ := net.SplitHostPort(listener.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports
-}
-
-func get(address string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, body)
-	}
-	return body, err
 }
 
 // jaegerTrace is a trace as Jaeger's query API returns it.

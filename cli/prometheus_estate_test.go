@@ -1,0 +1,144 @@
+//go:build prometheus
+
+package cli_test
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// watchedEstate is the demo's estate, with a Prometheus that scrapes two servers, of which one comes later.
+type watchedEstate struct {
+	*prometheus
+	sql   map[string]*pgx.Conn
+	ports []string
+	urls  map[string]string
+}
+
+// watchedServer is a server in a process of its own.
+type watchedServer struct {
+	maintenancev1.MaintenanceServiceClient
+	t       *testing.T
+	process *exec.Cmd
+	log     *screen
+}
+
+// troubledMainSQL is what runs in main will have trouble with: users that must not be deleted, a group that cannot be
+// restored, a bot that cannot be deleted, and children that cannot, or only slowly.
+const troubledMainSQL = `
+INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
+SELECT i, 'alert' || i, 'alert' || i, 0, 'active', 1, 1 FROM generate_series(9001, 9010) i;
+INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at)
+SELECT i, now(), now(), now() FROM generate_series(9001, 9010) i;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON namespaces FOR EACH ROW WHEN (OLD.id = 14) EXECUTE FUNCTION refuse();
+CREATE TRIGGER refuse BEFORE INSERT ON ghost_user_migrations FOR EACH ROW WHEN (NEW.user_id = 301) EXECUTE FUNCTION refuse();
+CREATE TABLE faulty (id bigserial PRIMARY KEY, faulter_id bigint); CREATE INDEX ON faulty (faulter_id);
+INSERT INTO faulty (faulter_id) VALUES (1);
+CREATE TRIGGER refuse BEFORE DELETE ON faulty FOR EACH ROW EXECUTE FUNCTION refuse();
+CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END $$;
+CREATE TABLE dozing (id bigserial PRIMARY KEY, dozer_id bigint); CREATE INDEX ON dozing (dozer_id);
+INSERT INTO dozing (dozer_id) SELECT 1 FROM generate_series(1, 600);
+CREATE TRIGGER nap BEFORE DELETE ON dozing FOR EACH ROW EXECUTE FUNCTION nap()`
+
+// slowChildrenSQL makes a run in ci last as long as it may, over records that are old already.
+const slowChildrenSQL = `
+CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END $$;
+CREATE TABLE sleeping (id bigserial PRIMARY KEY, sleeper_id bigint); CREATE INDEX ON sleeping (sleeper_id);
+INSERT INTO sleeping (sleeper_id) SELECT 1 FROM generate_series(1, 2000);
+CREATE TRIGGER nap BEFORE DELETE ON sleeping FOR EACH ROW EXECUTE FUNCTION nap();
+INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, created_at)
+VALUES ('public.sleepers', 1, now() - interval '7 hours')`
+
+const morePartitionsSQL = `
+DO $$ BEGIN
+  FOR i IN 101..108 LOOP
+    EXECUTE format('CREATE TABLE gitlab_partitions_dynamic.more_%s PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%s)', i, i);
+  END LOOP;
+END $$`
+
+const troubledDefinitions = `
+faulty: [{table: faulters, column: faulter_id, on_delete: async_delete}]
+dozing: [{table: dozers, column: dozer_id, on_delete: async_delete}]
+sleeping: [{table: sleepers, column: sleeper_id, on_delete: async_delete}]
+`
+
+func newWatchedEstate(t *testing.T) *watchedEstate {
+	t.Helper()
+	e := &watchedEstate{sql: map[string]*pgx.Conn{}, urls: map[string]string{}, ports: freePorts(t, 2)}
+	for _, name := range []string{"main", "ci", "sec"} {
+		e.urls[name] = databases.Clone(t, devdb.Template{Name: "prometheus_" + name, Schema: name})
+		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", e.urls[name])
+	}
+	if err := devdb.LoadDemo(t.Context(), e.urls); err != nil {
+		t.Fatal(err)
+	}
+	for name, trouble := range map[string]string{"main": troubledMainSQL, "ci": slowChildrenSQL, "sec": morePartitionsSQL} {
+		e.sql[name] = e.connect(t, name)
+		execute(t, e.sql[name], trouble)
+	}
+	defined(t, devdb.Definitions()+troubledDefinitions)
+	migrate(t)
+	e.prometheus = startPrometheus(t, "127.0.0.1:"+e.ports[0], "127.0.0.1:"+e.ports[1])
+	return e
+}
+
+func (e *watchedEstate) connect(t *testing.T, database string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), e.urls[database])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// serve starts one of the two servers, and waits until Prometheus has scraped it twice.
+func (e *watchedEstate) serve(which int, environment ...string) *watchedServer {
+	e.t.Helper()
+	s := &watchedServer{t: e.t}
+	target := "127.0.0.1:" + e.ports[which]
+	s.process, s.log = process(e.t, "serve", append(environment, "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN="+target)...)
+	conn, err := grpc.NewClient(s.log.field(e.t, "serving", "listen"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = conn.Close() })
+	s.MaintenanceServiceClient = maintenancev1.NewMaintenanceServiceClient(conn)
+	eventually(e.t, "Prometheus scrapes "+target, e.log, func() bool {
+		found, err := e.query(`sum_over_time(up{instance="` + target + `"}[1m]) >= 2`)
+		return err == nil && len(found) > 0
+	})
+	return s
+}
+
+// run asks for a run and returns it when it has ended, or at once when async.
+func (s *watchedServer) run(worker, database string, async bool) *maintenancev1.Run {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	answer, err := s.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker, Database: database, Async: async})
+	if err != nil {
+		s.t.Fatalf("%s %s: %v\n%s", worker, database, err, s.log)
+	}
+	return answer.GetRun()
+}
+
+// until waits until a query of main gives a row.
+func (e *watchedEstate) until(what, sql string) {
+	e.t.Helper()
+	eventually(e.t, what, e.log, func() bool {
+		tag, err := e.sql["main"].Exec(context.Background(), sql)
+		return err == nil && tag.RowsAffected() > 0
+	})
+}
