@@ -132,7 +132,7 @@ func (e *watchedEstate) burden(s *watchedServer) (end func()) {
 	}
 	again(func() { _, _ = flood.Exec(ctx, floodSQL) })
 	again(func() { _, _ = s.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main"}) })
-	for range 8 {
+	for range 24 {
 		again(func() { _, _ = s.ListLeases(ctx, &maintenancev1.ListLeasesRequest{Worker: worker}) })
 	}
 	return func() { cancel(); all.Wait() }
