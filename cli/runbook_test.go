@@ -1,0 +1,56 @@
+package cli_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+// runbook is the part of docs/operations.md about alerts.
+func runbook(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
+	if !found {
+		t.Fatal("docs/operations.md has no section Alerts")
+	}
+	return text
+}
+
+func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
+	commands := regexp.MustCompile("`caretaker\\s([^`]+)`").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range commands {
+		// With --help a command's flags are looked at, and nothing is done.
+		words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(m[1], -1)
+		if code, _, errOut := caretaker(t, append(words, "--help")...); code != 0 {
+			t.Errorf("caretaker %s: exit %d, %s", m[1], code, errOut)
+		}
+	}
+	if len(commands) < 40 {
+		t.Errorf("only %d commands found", len(commands))
+	}
+}
+
+func TestRunbook_StatementsWork(t *testing.T) {
+	url := databases.Clone(t, devdb.Template{Name: "cli_runbook", Schema: "main"})
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	migrate(t)
+	s := newShared(t, url)
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range blocks {
+		s.exec(m[1])
+	}
+	inline := regexp.MustCompile("`(SELECT[^`…]+);?`").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range inline {
+		s.exec(m[1])
+	}
+	if len(blocks) < 9 || len(inline) < 2 {
+		t.Errorf("only %d blocks and %d statements within lines found", len(blocks), len(inline))
+	}
+}
