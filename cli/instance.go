@@ -62,6 +62,9 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	if err := checkSchedules(c); err != nil {
 		return err
 	}
+	for _, doubt := range c.OpenTelemetryDoubts {
+		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
+	}
 	o := c.OpenTelemetry
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
@@ -70,9 +73,6 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 		return err
 	}
 	i.closers = append(i.closers, func() { i.flush(ctx) })
-	for _, doubt := range c.OpenTelemetryDoubts {
-		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
-	}
 	var closeDatabases func()
 	if i.databases, closeDatabases, err = a.databases(ctx, c, ""); err != nil {
 		return err

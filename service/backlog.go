@@ -67,9 +67,9 @@ func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble
 	}
 	switch err := cmp.Or(trouble, e.failure); {
 	case err != nil && e.known:
-		return e.backlog, "backlog of " + d.Name + " not read (" + publicText(err) + "), last known figures", true
+		return e.backlog, "backlog of " + d.Name + " not read (" + briefText(err) + "), last known figures", true
 	case err != nil:
-		return e.backlog, "backlog of " + d.Name + " not known: not read since this server was started (" + publicText(err) + ")", false
+		return e.backlog, "backlog of " + d.Name + " not known: not read since this server was started (" + briefText(err) + ")", false
 	}
 	return e.backlog, e.remark, e.known
 }

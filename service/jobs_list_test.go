@@ -102,7 +102,7 @@ func TestJobs_UnknownKindOrStateNamesWhatIsAllowed(t *testing.T) {
 		}
 		for _, name := range map[string][]string{
 			"kind":  {"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"},
-			"state": {"available", "pending", "scheduled", "retryable", "running", "completed", "cancelled", "discarded"},
+			"state": {"available", "scheduled", "retryable", "running", "completed", "cancelled", "discarded"},
 		}[field] {
 			if !strings.Contains(invalid.Description, name) {
 				t.Errorf("%q does not name %s", invalid.Description, name)

@@ -92,6 +92,14 @@ func publicText(err error) string {
 	return "internal error; the log of this run has it"
 }
 
+// briefText is publicText without what was tried and what to do: for remarks.
+func briefText(err error) string {
+	if refused, is := errors.AsType[*repo.Error](err); is {
+		return refused.Condition()
+	}
+	return publicText(err)
+}
+
 // fitForClients is the error within err, if there is one, whose text is made for clients.
 func fitForClients(err error) error {
 	var (
