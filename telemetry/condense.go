@@ -14,8 +14,9 @@ import (
 )
 
 // condenser keeps traces readable, however much is done in them: of the many children of one kind that a span has, it
-// lets through the first, the slowest, and those that failed or are linked to other traces, and adds to their parent
-// how many there were. Kinds are statements, which are all spans of clients, and spans of one name: batches.
+// lets through the first, the slowest, some that failed, some that say why they ended as they did, and some that are
+// linked to other traces, and adds to their parent how many there were. Kinds are statements, which are all spans of
+// clients, and spans of one name: batches.
 //
 // What it guarantees:
 //
@@ -30,11 +31,16 @@ type condenser struct {
 	open map[spanID]*node
 }
 
-// How many children of one kind a span keeps.
+// How many children of one kind a span keeps. One that is several of these counts as the first of them, so that what is
+// common does not keep out what is rare: every batch of an estate that is traced has links.
 const (
-	firstStatements, slowestStatements, notableStatements = 4, 2, 2
-	firstSpans, slowestSpans, notableSpans                = 2, 2, 4
+	firstStatements, slowestStatements, failedStatements = 4, 2, 2
+	firstSpans, slowestSpans, failedSpans                = 2, 2, 4
+	reasonedSpans, linkedSpans                           = 4, 2
 )
+
+// reasonKey is the attribute of a span that says why it ended as it did, if that was not as usual. One span a reason is kept.
+const reasonKey = "maintenance.reason"
 
 // spanID is unique among all traces.
 type spanID struct {
@@ -76,8 +82,13 @@ type node struct {
 
 // children of one kind.
 type children struct {
-	started, ended, notable, omitted int
-	// slowest of those that are neither first nor notable, the slowest first.
+	started, ended, omitted int
+	// failed are all that did, first ones too; shown are those that are kept for what they say, by that; reasons have been
+	// seen.
+	failed  int
+	shown   map[string]int
+	reasons map[string]bool
+	// slowest of those that are neither first nor shown, the slowest first.
 	slowest []*node
 }
 
@@ -142,20 +153,51 @@ func (c *condenser) ForceFlush(ctx context.Context) error { return c.next.ForceF
 func (n *node) children(kind string) *children {
 	c := n.kinds[kind]
 	if c == nil {
-		c = &children{}
+		c = &children{shown: map[string]int{}, reasons: map[string]bool{}}
 		n.kinds[kind] = c
 	}
 	return c
 }
 
 // quota is how many children of a kind are kept.
-type quota struct{ first, slowest, notable int }
+type quota struct{ first, slowest, failed, reasoned, linked int }
 
 func (n *node) limits() quota {
 	if n.kind == statement {
-		return quota{firstStatements, slowestStatements, notableStatements}
+		return quota{first: firstStatements, slowest: slowestStatements, failed: failedStatements}
 	}
-	return quota{firstSpans, slowestSpans, notableSpans}
+	return quota{firstSpans, slowestSpans, failedSpans, reasonedSpans, linkedSpans}
+}
+
+// shows says for what a child is kept besides those before it, "" if it is not.
+func (c *children) shows(n *node, span sdktrace.ReadOnlySpan) string {
+	q := n.limits()
+	for _, may := range []struct {
+		what string
+		is   bool
+		most int
+	}{
+		{"failed", n.failed, q.failed},
+		{"reason", c.newReason(span, q.reasoned), q.reasoned},
+		{"linked", len(span.Links()) > 0, q.linked},
+	} {
+		if may.is && c.shown[may.what] < may.most {
+			c.shown[may.what]++
+			return may.what
+		}
+	}
+	return ""
+}
+
+// newReason says whether a span has a reason that none had before it. So many are remembered.
+func (c *children) newReason(span sdktrace.ReadOnlySpan, most int) bool {
+	for _, a := range span.Attributes() {
+		if reason := a.Value.String(); a.Key == reasonKey && len(c.reasons) < most && !c.reasons[reason] {
+			c.reasons[reason] = true
+			return true
+		}
+	}
+	return false
 }
 
 // end adds the slowest children, and the span itself with the account of all.
@@ -205,17 +247,16 @@ func (n *node) settle(span sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 	if n.kind == statement {
 		p.statementTime += n.took
 	}
-	switch notable := c.notable < n.limits().notable; {
-	case n.first:
-	case n.failed && notable:
-		c.notable++
-		n.mark("failed")
-	case len(span.Links()) > 0 && notable:
-		c.notable++
-		n.mark("linked")
-	default:
-		p.compete(c, n)
-		return nil
+	if n.failed {
+		c.failed++
+	}
+	if !n.first {
+		why := c.shows(n, span)
+		if why == "" {
+			p.compete(c, n)
+			return nil
+		}
+		n.mark(why)
 	}
 	p.omittedStatements += n.omittedStatements
 	if p.fate == kept {
@@ -272,7 +313,8 @@ func (a *accounted) Attributes() []attribute.KeyValue {
 func (a *accounted) add(kind string, c *children) {
 	switch {
 	case kind == "maintenance.batch":
-		a.extra = append(a.extra, attribute.Int("maintenance.batches", c.ended), attribute.Int("maintenance.batches_omitted", c.omitted))
+		a.extra = append(a.extra, attribute.Int("maintenance.batches", c.ended), attribute.Int("maintenance.batches_omitted", c.omitted),
+			attribute.Int("maintenance.batches_failed", c.failed))
 	case kind != statement && c.omitted > 0:
 		a.extra = append(a.extra, attribute.Int(kind+".omitted", c.omitted))
 	}

@@ -82,6 +82,19 @@ func (c *condensed) attribute(name, key string) string {
 	return ""
 }
 
+// shown is how many spans of a name are there for what they say, by that.
+func (c *condensed) shown(name string) map[string]int {
+	out := map[string]int{}
+	for _, s := range c.spans.Ended() {
+		for _, a := range s.Attributes() {
+			if s.Name() == name && a.Key == "maintenance.shown_as" {
+				out[a.Value.AsString()]++
+			}
+		}
+	}
+	return out
+}
+
 func TestCondenser_OfManyBatchesKeepsTheFirstTheSlowestAndTheFailed(t *testing.T) {
 	c := newCondensed(t)
 	c.span(t.Context(), "maintenance.run", time.Hour, func(ctx context.Context, _ trace.Span) {
@@ -145,8 +158,42 @@ func TestCondenser_ABatchWhoseStatementFailedIsShown(t *testing.T) {
 	if names := c.names(); !slices.Contains(names, "DELETE 30") {
 		t.Errorf("got %v", names)
 	}
-	if got := c.attribute("DELETE 30", "maintenance.shown_as"); got != "" && got != "failed" {
-		t.Errorf("got %s", got)
+	if got := c.shown("DELETE 30"); got["failed"] != 1 {
+		t.Errorf("shown %v, want the one that failed", got)
+	}
+	if got := c.shown("maintenance.batch"); got["failed"] != 1 {
+		t.Errorf("shown %v, want the batch in which it failed", got)
+	}
+}
+
+func TestCondenser_LinksAndReasonsKeepNoFailureOut(t *testing.T) {
+	c := newCondensed(t)
+	_, other := c.Start(t.Context(), "other")
+	other.End()
+	c.span(t.Context(), "maintenance.run", time.Hour, func(ctx context.Context, _ trace.Span) {
+		for i := range 50 {
+			c.span(ctx, "maintenance.batch", time.Second, func(ctx context.Context, s trace.Span) {
+				s.AddLink(trace.LinkFromContext(trace.ContextWithSpan(ctx, other)))
+				if i > 10 && i != 40 {
+					s.SetAttributes(attribute.String("maintenance.reason", "RIGHTS_MISSING"))
+				}
+				if i == 40 {
+					s.SetAttributes(attribute.String("maintenance.reason", "DELETING_USER_MISSING"))
+				}
+				if i >= 30 && i%10 == 1 {
+					s.SetStatus(codes.Error, "40P01")
+				}
+			})
+		}
+	})
+	c.names()
+	if got, want := fmt.Sprint(c.shown("maintenance.batch")), "map[failed:2 linked:2 reason:2 slowest:2]"; got != want {
+		t.Errorf("shown %s, want %s", got, want)
+	}
+	for key, want := range map[string]string{"maintenance.batches_failed": "2", "maintenance.batches_omitted": "40"} {
+		if got := c.attribute("maintenance.run", key); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
 	}
 }
 
