@@ -2,14 +2,12 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -127,9 +125,9 @@ func (t *tracer) settle(ctx context.Context, err error) {
 		trace.WithAttributes(t.attributes...))
 	defer span.End()
 	if err != nil {
-		shown := quotingNothing(trace.ContextWithSpan(ctx, span), err)
-		span.RecordError(shown)
-		span.SetStatus(codes.Error, shown.Error())
+		failing := failingSpan{span, err}
+		failing.RecordError(err)
+		failing.SetStatus(codes.Error, "")
 	}
 }
 
@@ -163,16 +161,21 @@ func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 func (t *tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
 	t.times.end(ctx, data.Err)
 	t.settle(ctx, data.Err)
-	data.Err = quotingNothing(ctx, data.Err)
-	t.Tracer.TraceQueryEnd(ctx, conn, data)
+	t.Tracer.TraceQueryEnd(telling(ctx, data.Err), conn, data)
 }
 
 // TraceBatchStart begins the one span of statements that are sent together.
 func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	failure := new(error)
-	if !batchIsPlumbing(data.Batch) {
-		ctx = t.times.begin(ctx)
+	if batchIsPlumbing(data.Batch) {
+		name := ""
+		if recording(ctx) && data.Batch.Len() > 0 {
+			name = t.summaries.of(data.Batch.QueuedQueries[0].SQL)
+		}
+		ctx = t.Tracer.TraceBatchStart(quietly(ctx, name), conn, data)
+		return context.WithValue(ctx, failureKey{}, failure)
 	}
+	ctx = t.times.begin(ctx)
 	if recording(ctx) {
 		summary := ""
 		for _, q := range data.Batch.QueuedQueries {
@@ -204,8 +207,8 @@ func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.Tra
 		data.Err = *failure
 	}
 	t.times.end(ctx, data.Err)
-	data.Err = quotingNothing(ctx, data.Err)
-	t.Tracer.TraceBatchEnd(ctx, conn, data)
+	t.settle(ctx, data.Err)
+	t.Tracer.TraceBatchEnd(telling(ctx, data.Err), conn, data)
 }
 
 // TracePrepareStart is plumbing.
@@ -243,37 +246,4 @@ func (t *tracer) TraceAcquireStart(ctx context.Context, pool *pgxpool.Pool, data
 func (t *tracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
 	t.settle(ctx, data.Err)
 	t.Tracer.TraceAcquireEnd(ctx, pool, data)
-}
-
-// quotingNothing is an error for a span, with its class noted there: otelpgx takes its text.
-func quotingNothing(ctx context.Context, err error) error {
-	span := trace.SpanFromContext(ctx)
-	if err == nil || !span.IsRecording() {
-		return err
-	}
-	kind, text := describe(err)
-	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
-	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
-		span.SetAttributes(semconv.DBResponseStatusCode(pgErr.Code))
-	}
-	return errors.New(text)
-}
-
-// describe is an error's class and its description in words that quote nothing: of the server's errors the SQLSTATE and
-// PostgreSQL's name of it.
-func describe(err error) (kind, text string) {
-	pgErr, servers := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case servers:
-		return pgErr.Code, (&Error{SQLState: pgErr.Code}).Condition()
-	case errors.Is(err, ErrLeaseLost):
-		return "LEASE_LOST", ErrLeaseLost.Error()
-	case errors.Is(err, ErrJobLost):
-		return "JOB_LOST", ErrJobLost.Error()
-	case errors.Is(err, context.Canceled):
-		return "cancelled", "cancelled"
-	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
-		return "unreachable", ErrUnreachable.Error()
-	}
-	return "_OTHER", "the database did not answer, or not as expected"
 }

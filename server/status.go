@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -41,6 +42,7 @@ func clientError(ctx context.Context, err error) error {
 		return s.Err()
 	}
 	f := find(ctx, err)
+	trace.SpanFromContext(ctx).SetAttributes(attribute.String("maintenance.reason", f.reason))
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: f.reason, Metadata: f.metadata}
 	s, detailErr := status.New(f.code, f.message).WithDetails(append([]protoadapt.MessageV1{info}, f.details...)...)
 	if detailErr != nil {

@@ -53,6 +53,9 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 		default:
 			r.hold(ctx, g)
 		}
+		if err == nil {
+			tellOutcome(ctx, string(g.outcome), g.reason)
+		}
 		return err
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))
 	if err == nil || endsRun(ctx, err) {

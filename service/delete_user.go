@@ -95,7 +95,7 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error
 	case d.Refused != "":
 		r.Outcome, r.Reason = JobRefused, d.Refused
 	default:
-		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "queued", d.Queued)
+		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
 	}
 	if len(d.Groups) > 0 {
 		r.Attributes = append(r.Attributes, "groups", d.Groups)

@@ -34,7 +34,7 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 		t.Error(got)
 	}
 	e.want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
-	if !strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"queued":true`) {
+	if !strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`) {
 		t.Errorf("log: %s", log)
 	}
 }

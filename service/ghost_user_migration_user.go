@@ -43,11 +43,15 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 	if othersWait {
 		u.until = time.Now().Add(max(r.x.Left()/2, minimalSlice))
 	}
-	err := r.x.Batch(ctx, func(ctx context.Context) error {
+	return r.x.Batch(ctx, func(ctx context.Context) error {
 		u.linkDeletion(ctx)
-		return u.work(ctx)
+		return u.settle(ctx, u.work(ctx))
 	}, attribute.Int64("maintenance.user_id", m.UserID))
-	switch end := r.ending(ctx, err); {
+}
+
+// settle says what becomes of a user after an error of the user's own. Another one ends the run, and is returned.
+func (u *ghostUser) settle(ctx context.Context, err error) error {
+	switch end := u.ending(ctx, err); {
 	case err == nil, end != nil:
 		return end
 	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err), isLock(err):
@@ -155,8 +159,17 @@ func (u *ghostUser) postpone(ctx context.Context, why error) error {
 	}
 	u.deferred++
 	u.x.Count(ctx, "deferred_users", 1)
+	tellOutcome(ctx, outcomeDeferred, whyDeferred(why))
 	u.x.logDone(ctx, "user deferred", "user would be deferred", "user_id", u.UserID, "why", why.Error(), "tables", u.tables)
 	return u.reschedule(ctx, u.x.Database.DeferMigration)
+}
+
+// whyDeferred is why a user is put off, in words fit for traces.
+func whyDeferred(why error) string {
+	if errors.Is(why, errDeadline) || errors.Is(why, errSliceUsed) {
+		return why.Error()
+	}
+	return publicText(why)
 }
 
 // fail puts the user off after an error, which is logged here and nowhere else. That the user is of a type that stays is
@@ -164,6 +177,7 @@ func (u *ghostUser) postpone(ctx context.Context, why error) error {
 func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
+	tellFailure(ctx, cause)
 	if referenced, is := errors.AsType[*stillReferencedError](cause); is {
 		u.table, u.column = referenced.table, referenced.column
 	}

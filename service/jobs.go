@@ -134,6 +134,7 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 	traced, span := s.startJob(ctx, r)
 	defer span.End()
 	result, err := s.attempt(traced, j)
+	result.Attributes = withArguments(result.Attributes, j.Args)
 	s.reportJob(traced, j, result, err)
 	if span.SpanContext().IsSampled() {
 		result.TraceParent = traceParent(traced)

@@ -2,11 +2,19 @@ package service
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
@@ -16,7 +24,10 @@ func (s *Service) startJob(ctx context.Context, r JobRequest) (context.Context, 
 		attribute.String("messaging.operation.type", "process"), attribute.String("messaging.operation.name", "process"),
 		attribute.String("messaging.destination.name", r.Kind), attribute.String("messaging.message.id", fmt.Sprint(r.ID)),
 		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
-		attribute.Int("maintenance.job.attempt", r.Attempt), attribute.String("maintenance.run_id", r.RunID),
+		attribute.Int("maintenance.job.attempt", r.Attempt),
+	}
+	if r.RunID != "" {
+		attributes = append(attributes, attribute.String("maintenance.run_id", r.RunID))
 	}
 	if r.System != "" {
 		attributes = append(attributes, attribute.String("messaging.system", r.System))
@@ -35,31 +46,72 @@ func tellJob(ctx context.Context, r JobResult, outcome string, err error) {
 	if !span.IsRecording() {
 		return
 	}
-	if r.Snooze > 0 {
-		outcome = "snoozed"
+	reason, failed := r.Reason, err != nil
+	switch {
+	case r.Snooze > 0:
+		outcome = outcomeSnoozed
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
+	case errors.Is(err, repo.ErrJobLost):
+		outcome, reason, failed = outcomeLost, reasonJobLost, false
+	case err != nil && stoppedBy(ctx, err) != "":
+		outcome, reason, failed = outcomeInterrupted, stoppedBy(ctx, err), false
+	case err != nil && reason == "":
+		reason = reasonOf(err)
 	}
-	span.SetAttributes(attribute.String("maintenance.outcome", outcome), attribute.String("maintenance.reason", r.Reason))
-	for i := 0; i+1 < len(r.Attributes); i += 2 {
-		key, _ := r.Attributes[i].(string)
-		// Numbers only: what is in words may name somebody.
-		switch value := r.Attributes[i+1].(type) {
-		case int64:
-			span.SetAttributes(attribute.Int64("maintenance."+key, value))
-		case int:
-			span.SetAttributes(attribute.Int("maintenance."+key, value))
-		case bool:
-			span.SetAttributes(attribute.Bool("maintenance."+key, value))
-		case []int64:
-			span.SetAttributes(attribute.Int64Slice("maintenance."+key, value))
-		}
-	}
+	setTexts(span, "maintenance.outcome", outcome, "maintenance.reason", reason)
+	tellAttributes(span, r.Attributes)
 	if q, is := ctx.Value(queuedKey{}).(*queued); is {
 		// What an attempt has queued before it failed is not told: whether it was committed is not known.
 		q.committed(err == nil)
 	}
 	tellQueued(ctx, span)
-	if err != nil {
+	if failed {
 		noteError(span, err)
 	}
+}
+
+// tellAttributes copies what the log says of a job to its span, as far as that names nobody: each key has one type, of
+// whatever kind the job is, as there are backends that refuse another one.
+func tellAttributes(span trace.Span, pairs []any) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		key, _ := pairs[i].(string)
+		name := attribute.Key("maintenance." + key)
+		switch value := pairs[i+1].(type) {
+		case int64:
+			switch key {
+			case "user_id", "deleted_by_id", "group_id", "placeholder_user_id", "memberships", "authorizations", "groups", "projects", "rows", "bots":
+				span.SetAttributes(name.Int64(value))
+			}
+		case []int64:
+			// Of these the user is the only owner; other jobs count groups.
+			if key == "groups" || key == "organizations" {
+				span.SetAttributes(attribute.Int64Slice("maintenance.owned_"+key, value))
+			}
+		case bool:
+			if key == "ghost_migration_queued" {
+				span.SetAttributes(name.Bool(value))
+			}
+		case string:
+			switch key {
+			case "pass_id", "continued_by", "table", "column":
+				span.SetAttributes(name.String(value))
+			}
+		}
+	}
+}
+
+// withArguments are a job's attributes, and before them the ids among its arguments that are missing there: an attempt
+// that failed early tells whom it was for.
+func withArguments(attributes []any, args json.RawMessage) []any {
+	byName := map[string]json.RawMessage{}
+	if json.Unmarshal(args, &byName) != nil {
+		return attributes
+	}
+	var ids []any
+	for _, key := range slices.Sorted(maps.Keys(byName)) {
+		if id, err := strconv.ParseInt(string(byName[key]), 10, 64); err == nil && strings.HasSuffix(key, "_id") && !slices.Contains(attributes, any(key)) {
+			ids = append(ids, key, id)
+		}
+	}
+	return append(ids, attributes...)
 }

@@ -206,6 +206,45 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	}
 }
 
+func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
+	t.Parallel()
+	for outcome, c := range map[string]struct {
+		err    error
+		reason string
+		failed bool
+	}{
+		"interrupted": {context.Canceled, "INTERRUPTED", false},
+		"lost":        {repo.ErrJobLost, "JOB_LOST", false},
+		"failed":      {&reasonedError{reasonInternalUser, "no"}, "INTERNAL_USER", true},
+	} {
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) {
+				if outcome == "interrupted" {
+					cancel()
+				}
+				return JobResult{}, fmt.Errorf("step: %w", c.err)
+			})
+			_, _ = w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`)})
+			span := w.spans.Ended()[0]
+			attributes := attribute.NewSet(span.Attributes()...)
+			for key, want := range map[string]string{"maintenance.outcome": outcome, "maintenance.reason": c.reason, "maintenance.user_id": "7"} {
+				if v, _ := attributes.Value(attribute.Key(key)); v.String() != want {
+					t.Errorf("%s is %q, want %q", key, v.String(), want)
+				}
+			}
+			if failed := span.Status().Code.String() == "Error"; failed != c.failed {
+				t.Errorf("status %+v", span.Status())
+			}
+			if line := w.line(t); line["user_id"] != 7.0 {
+				t.Errorf("the log says %v", line)
+			}
+		})
+	}
+}
+
 func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
 	t.Parallel()
 	for _, parent := range []string{"", "nonsense"} {

@@ -65,8 +65,9 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 			}
 			return x.throttle.release(e)
 		}
-		rest = x.throttle.rest(ctx, e, rest)
+		rest, first := x.throttle.rest(ctx, e, rest)
 		rested += rest
+		x.tellRest(ctx, e.String(), rest, first)
 		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, rest)
 	}
 }
@@ -112,8 +113,8 @@ func (t *throttle) release(e *excess) error {
 	return nil
 }
 
-// rest rests until the time is over or the run is to stop, and returns for how long.
-func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested time.Duration) {
+// rest rests until the time is over or the run is to stop, and returns for how long. first: it had not rested before.
+func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
 	t.excess = e
@@ -128,8 +129,9 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	rested = time.Since(began)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	first = t.rested == 0
 	t.rested += rested
-	return rested
+	return rested, first
 }
 
 // state is what slows the run down at present, nil if nothing does, and for how long it has rested in all.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"go.opentelemetry.io/otel/attribute"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -39,8 +41,6 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 
 // walk counts for all due records of a parent; false: the time was up first.
 func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
-	limits := readLimits()
-	limits.ReadOnly = true
 	seen := map[int64]struct{}{}
 	for {
 		if err := d.x.Stopped(); err != nil {
@@ -49,26 +49,41 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 		if d.x.Left() <= 0 {
 			return false, nil
 		}
-		records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, limits)
-		if err != nil || len(records) == 0 {
-			return true, err
-		}
-		p.position = position
-		d.x.Count(ctx, "processed_records", int64(len(records)))
-		var keys []int64
-		for _, r := range records {
-			if _, again := seen[r.Key]; !again {
-				seen[r.Key] = struct{}{}
-				keys = append(keys, r.Key)
-			}
-		}
-		for _, s := range p.steps {
-			if d.x.Left() <= 0 {
-				return false, nil
-			}
-			d.count(ctx, s, keys)
+		left := true
+		err := d.x.Batch(ctx, func(ctx context.Context) (err error) {
+			left, finished, err = d.page(ctx, p, seen)
+			return err
+		}, attribute.String("maintenance.database", d.x.Database.Name), attribute.String("maintenance.parent", p.recorded))
+		if err != nil || !left {
+			return finished, err
 		}
 	}
+}
+
+// page counts for the next records of a parent. left: there are more; finished: there are none, false if the time was up.
+func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (left, finished bool, err error) {
+	limits := readLimits()
+	limits.ReadOnly = true
+	records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, limits)
+	if err != nil || len(records) == 0 {
+		return false, true, err
+	}
+	p.position = position
+	d.x.Count(ctx, "processed_records", int64(len(records)))
+	var keys []int64
+	for _, r := range records {
+		if _, again := seen[r.Key]; !again {
+			seen[r.Key] = struct{}{}
+			keys = append(keys, r.Key)
+		}
+	}
+	for _, s := range p.steps {
+		if d.x.Left() <= 0 {
+			return false, false, nil
+		}
+		d.count(ctx, s, keys)
+	}
+	return true, false, nil
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.

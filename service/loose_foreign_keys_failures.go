@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type failures struct {
 	mu  sync.Mutex
 	// records counts them by their text.
 	records map[string]int
+	// class is the SQLSTATE of all, or what else they have in common.
+	class string
 }
 
 func newFailures(log *slog.Logger) *failures { return &failures{log: log, records: map[string]int{}} }
@@ -49,6 +52,12 @@ func (l *failures) add(ctx context.Context, f *failure, records int, err error) 
 		l.log.ErrorContext(ctx, "definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
 	}
 	l.records[f.text()] += records
+	switch class := cmp.Or(f.sqlstate, "unreachable"); l.class {
+	case "", class:
+		l.class = class
+	default:
+		l.class = "_OTHER"
+	}
 }
 
 // err is the run's error: nil if nothing failed (loose_foreign_keys_cleanup.md 3.7).
@@ -63,7 +72,7 @@ func (l *failures) err() error {
 		return nil
 	}
 	slices.Sort(texts)
-	return &failedError{strings.Join(texts, "; ")}
+	return &itemsFailedError{strings.Join(texts, "; "), l.class}
 }
 
 // with adds the failures so far to an error that ended the run. A run that was cancelled or lost its lease stays so.

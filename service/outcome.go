@@ -22,6 +22,17 @@ type failedError struct{ text string }
 
 func (e *failedError) Error() string { return e.text }
 
+// itemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
+// the one of all failures, "_OTHER" if they differ.
+type itemsFailedError struct {
+	text, class string
+}
+
+func (e *itemsFailedError) Error() string { return e.text }
+
+// Unwrap lets it be one.
+func (e *itemsFailedError) Unwrap() error { return &failedError{e.text} }
+
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {
 	var skipped *skippedError

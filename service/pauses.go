@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -42,6 +44,7 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	case ttl != 0 && (ttl < minPause || ttl > maxPause):
 		return WorkerStatus{}, &InvalidArgumentError{"ttl", AllowedTTL}
 	}
+	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	if long := []rune(by); len(long) > maxBy {
 		by = string(long[:maxBy])
 	}

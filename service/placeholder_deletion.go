@@ -40,6 +40,7 @@ func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobRes
 	case verdict.Reference != nil:
 		result.Outcome, result.Reason = JobRefused, reasonStillReferenced
 		result.Words = verdict.Reference.Table + "." + verdict.Reference.Column + " refers to it"
+		result.Attributes = append(result.Attributes, "table", verdict.Reference.Table, "column", verdict.Reference.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,
 			"table", verdict.Reference.Table, "column", verdict.Reference.Column)
 	}

@@ -139,18 +139,24 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 		if err := x.Stopped(); err != nil {
 			return err
 		}
-		next, users, exhausted, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
+		next := int64(0)
+		err := x.Batch(ctx, func(ctx context.Context) (err error) {
+			var users []int64
+			var exhausted int64
+			next, users, exhausted, err = p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
+			x.Count(ctx, "exhausted_users", exhausted)
+			for _, user := range users {
+				if _, again := counted[user]; !again {
+					counted[user] = struct{}{}
+					x.Count(ctx, "scheduled_jobs", 1)
+				}
+			}
+			return err
+		}, attribute.Int64("maintenance.after_id", last))
 		if err != nil || next == 0 {
 			return err
 		}
 		last = next
-		x.Count(ctx, "exhausted_users", exhausted)
-		for _, user := range users {
-			if _, again := counted[user]; !again {
-				counted[user] = struct{}{}
-				x.Count(ctx, "scheduled_jobs", 1)
-			}
-		}
 	}
 	x.Report(func(r *Run) {
 		r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then"

@@ -10,6 +10,7 @@ const (
 	reasonSettingInvalid = "SETTING_INVALID"
 
 	reasonLeaseLost = "LEASE_LOST"
+	reasonJobLost   = "JOB_LOST"
 	reasonLeaseHeld = "LEASE_HELD"
 	// reasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because
 	// too many users wait for their deletion. reasonPaused is that of jobs that wait for the end of a pause.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -26,6 +27,7 @@ func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
+	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.name)
 	if err := validateRequest(r); err != nil {
 		return Run{}, err
 	}
@@ -201,16 +203,16 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 	ctx, span := s.tracer.Start(ctx, "maintenance.lease.acquire")
 	defer span.End()
 	x.leases = s.newLeaseSet(x, ttl)
+	setTexts(span, "maintenance.lease", x.leases.name)
 	lease, err := x.leases.acquire(ctx, x.Database)
 	if err == nil {
 		err = x.leases.fence(ctx, x.worker.fences)
 	}
 	if err != nil {
-		if skipReason(err) == "" {
-			noteError(span, err)
-		}
+		tellRefusedLease(span, err)
 		return err
 	}
+	span.SetAttributes(attribute.String("maintenance.outcome", "taken"), attribute.Int64("maintenance.lease_epoch", lease.Epoch))
 	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
 	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
 	return nil

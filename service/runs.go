@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -237,6 +238,7 @@ func (s *Service) CancelRun(ctx context.Context, id string) (Run, error) {
 	if err := validRunID(id); err != nil {
 		return Run{}, err
 	}
+	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	if x := s.local(id); x != nil {
 		x.halt(errCancelled)
 	}

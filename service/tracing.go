@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -146,6 +145,16 @@ type batchKey struct{}
 type batchCounts struct {
 	mu     sync.Mutex
 	counts map[string]int64
+	rested time.Duration
+}
+
+// rest adds to the time that the batch has rested, and says whether it had not before.
+func (b *batchCounts) rest(d time.Duration) (first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first = b.rested == 0
+	b.rested += d
+	return first
 }
 
 func (b *batchCounts) add(key string, n int64) {
@@ -154,7 +163,7 @@ func (b *batchCounts) add(key string, n int64) {
 	b.counts[key] += n
 }
 
-// Batch calls do within a span of a batch.
+// Batch calls do within a span of a batch. An error is the batch's failure, unless the run is to stop.
 func (x *execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
 	ctx, span := x.tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
 	defer span.End()
@@ -164,8 +173,15 @@ func (x *execution) Batch(ctx context.Context, do func(context.Context) error, a
 	counts := &batchCounts{counts: map[string]int64{}}
 	err := do(context.WithValue(ctx, batchKey{}, counts))
 	span.SetAttributes(countAttributes(counts.counts)...)
-	if err != nil {
-		noteError(span, err)
+	if counts.rested > 0 {
+		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", counts.rested.Seconds()))
+	}
+	switch reason := stoppedBy(ctx, err); {
+	case err == nil:
+	case reason != "":
+		setTexts(span, "maintenance.outcome", outcomeStopped, "maintenance.reason", reason)
+	default:
+		tellFailure(trace.ContextWithSpan(ctx, span), err)
 	}
 	return err
 }
@@ -188,8 +204,8 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
-		attribute.Bool("maintenance.over_limit", run.OverLimit), attribute.String("maintenance.stopped_because", whyStopped(run)))
+	setTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", whyStopped(run, err))
+	span.SetAttributes(attribute.Bool("maintenance.over_limit", run.OverLimit))
 	span.SetAttributes(countAttributes(run.Counts)...)
 	if run.TurboMode {
 		span.SetAttributes(attribute.Bool("maintenance.turbo_mode", true))
@@ -201,25 +217,14 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
 	tellQueued(ctx, span)
+	if _, rested := x.throttle.state(); rested > 0 {
+		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
+	}
 	if run.State == repo.RunFailed {
+		setTexts(span, "maintenance.error", run.Error)
 		noteError(span, err)
 		span.SetStatus(codes.Error, run.Error)
 	}
-}
-
-// whyStopped is a run's end in words.
-func whyStopped(run *Run) string {
-	switch {
-	case run.State == repo.RunFailed:
-		return run.Error
-	case run.State == repo.RunCancelled:
-		return "it was told to stop: " + run.Reason
-	case run.State == repo.RunSkipped:
-		return "there was nothing it could do: " + run.Reason
-	case run.OverLimit:
-		return run.Reason + "; more is left"
-	}
-	return "all that was due has been looked at"
 }
 
 func tableTexts(tables []repo.TableCount) (out []string) {
@@ -232,63 +237,6 @@ func tableTexts(tables []repo.TableCount) (out []string) {
 		out = append(out, fmt.Sprintf("%s: %d deleted, %d updated", t.Table, t.Deleted, t.Updated))
 	}
 	return out
-}
-
-// noteError marks a span as failed, in words fit for clients.
-func noteError(span trace.Span, err error) {
-	text := publicText(err)
-	span.SetAttributes(attribute.String("error.type", errorType(err)))
-	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
-		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
-	}
-	span.AddEvent("exception", trace.WithAttributes(attribute.String("exception.type", errorType(err)), attribute.String("exception.message", text)))
-	span.SetStatus(codes.Error, text)
-}
-
-// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
-func errorType(err error) string {
-	refused, is := errors.AsType[*repo.Error](err)
-	switch {
-	case is && refused.SQLState != "":
-		return refused.SQLState
-	case errors.Is(err, repo.ErrUnreachable):
-		return "unreachable"
-	case errors.Is(err, repo.ErrLeaseLost):
-		return reasonLeaseLost
-	case errors.Is(err, repo.ErrJobLost):
-		return "JOB_LOST"
-	}
-	if reason := reasonOf(err); reason != "" {
-		return reason
-	}
-	if fitForClients(err) != nil {
-		return "failed"
-	}
-	if stopped, is := errors.AsType[stopError](err); is {
-		kind, _, _ := strings.Cut(stopped.reason, ":")
-		return kind
-	}
-	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
-		return reason
-	}
-	return "_OTHER"
-}
-
-// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
-func refusedRun(span trace.Span, err error) {
-	defer span.End()
-	var known *knownRequestError
-	switch reason := skipReason(err); {
-	case reason != "":
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reason),
-			attribute.String("maintenance.stopped_because", err.Error()))
-	case errors.As(err, &known):
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", "REQUEST_KNOWN"),
-			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
-	default:
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
-		noteError(span, err)
-	}
 }
 
 // traceParent is the span of a context in W3C's form, "" if there is none.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -85,6 +86,12 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 		t.Fatal("no statement failed")
 	}
 	wantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
+	if kind := attribute.NewSet(failed[0].Events()[0].Attributes...); len(failed[0].Events()) != 1 || !kind.HasValue("exception.type") || fmt.Sprint(kind.ToSlice()[1].Value.String()) != "P0001" {
+		t.Errorf("events %v", failed[0].Events())
+	}
+	wantAttributes(t, root, map[string]string{
+		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all that was due has been looked at",
+	})
 	if failed[0].Status().Description != "P0001 raise_exception" {
 		t.Errorf("status %+v", failed[0].Status())
 	}
@@ -166,6 +173,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}); err != nil {
 		t.Fatal(err)
 	}
+	wantOneType(t, spans)
 	ghost := named(spans, "maintenance.run")[1]
 	if len(ghost.Links()) != 2 {
 		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())

@@ -1,0 +1,171 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// What spans say about an end. Only what failed has the status Error: what was told to stop, or is put off because its
+// time is over, says so as its outcome and reason.
+
+// Outcomes of batches and attempts that are none of runs and jobs.
+const (
+	// outcomeStopped: the run was told to stop in the middle of the batch, the reason says by what.
+	outcomeStopped = "stopped"
+	// outcomeDeferred: what the batch is about is put off, and is no failure.
+	outcomeDeferred = "deferred"
+	// outcomeInterrupted and outcomeLost are those of attempts of jobs that are worked again by somebody else.
+	outcomeInterrupted = "interrupted"
+	outcomeLost        = "lost"
+	outcomeSnoozed     = "snoozed"
+)
+
+// reasonInterrupted: the process or the queue has ended the work.
+const reasonInterrupted = "INTERRUPTED"
+
+// tellOutcome says on the span of a context how that ended, and why, if that is not as usual.
+func tellOutcome(ctx context.Context, outcome, reason string) {
+	setTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
+}
+
+// setTexts sets attributes, key by key, except those that are empty.
+func setTexts(span trace.Span, pairs ...string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			span.SetAttributes(attribute.String(pairs[i], pairs[i+1]))
+		}
+	}
+}
+
+// stoppedBy is what has stopped work that returned an error without having failed, "" if it has failed.
+func stoppedBy(ctx context.Context, err error) string {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, repo.ErrLeaseLost) || errors.Is(err, repo.ErrLeaseLost) {
+		return ""
+	}
+	for _, e := range []error{cause, err} {
+		if stopped, is := errors.AsType[stopError](e); is {
+			reason, _, _ := strings.Cut(stopped.reason, ":")
+			return reason
+		}
+	}
+	switch {
+	case errors.Is(err, errOtherBatch):
+		return "OTHER_BATCH"
+	case errors.Is(ctx.Err(), context.Canceled):
+		return reasonInterrupted
+	}
+	return ""
+}
+
+// tellFailure says on the span of a context that what it is about has failed.
+func tellFailure(ctx context.Context, err error) {
+	tellOutcome(ctx, repo.RunFailed, reasonOf(err))
+	noteError(trace.SpanFromContext(ctx), err)
+}
+
+// noteError marks a span as failed, in words fit for clients.
+func noteError(span trace.Span, err error) {
+	text := publicText(err)
+	span.SetAttributes(attribute.String("error.type", errorType(err)))
+	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
+		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
+	}
+	span.AddEvent("exception", trace.WithAttributes(attribute.String("exception.type", errorType(err)), attribute.String("exception.message", text)))
+	span.SetStatus(codes.Error, text)
+}
+
+// errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
+func errorType(err error) string {
+	refused, is := errors.AsType[*repo.Error](err)
+	items, some := errors.AsType[*itemsFailedError](err)
+	switch {
+	case is && refused.SQLState != "":
+		return refused.SQLState
+	case errors.Is(err, repo.ErrUnreachable):
+		return "unreachable"
+	case errors.Is(err, repo.ErrLeaseLost):
+		return reasonLeaseLost
+	case errors.Is(err, repo.ErrJobLost):
+		return reasonJobLost
+	case some:
+		return items.class
+	}
+	if reason := reasonOf(err); reason != "" {
+		return reason
+	}
+	if fitForClients(err) != nil {
+		return "failed"
+	}
+	if stopped, is := errors.AsType[stopError](err); is {
+		kind, _, _ := strings.Cut(stopped.reason, ":")
+		return kind
+	}
+	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+		return reason
+	}
+	return "_OTHER"
+}
+
+// whyStopped is a run's end in words. That some of what it did failed is another matter: that is its error.
+func whyStopped(run *Run, err error) string {
+	_, items := errors.AsType[*itemsFailedError](err)
+	switch {
+	case run.State == repo.RunFailed && !items:
+		return run.Error
+	case run.State == repo.RunCancelled:
+		return "it was told to stop: " + run.Reason
+	case run.State == repo.RunSkipped:
+		return "there was nothing it could do: " + run.Reason
+	case run.OverLimit:
+		return run.Reason + "; more is left"
+	}
+	return "all that was due has been looked at"
+}
+
+// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
+func refusedRun(span trace.Span, err error) {
+	defer span.End()
+	var known *knownRequestError
+	switch reason := skipReason(err); {
+	case reason != "":
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reason),
+			attribute.String("maintenance.stopped_because", err.Error()))
+	case errors.As(err, &known):
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", "REQUEST_KNOWN"),
+			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
+	default:
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
+		noteError(span, err)
+	}
+}
+
+// tellRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
+func tellRefusedLease(span trace.Span, err error) {
+	held, is := errors.AsType[*LeaseHeldError](err)
+	if !is {
+		noteError(span, err)
+		return
+	}
+	setTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)
+	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
+}
+
+// tellRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
+func (x *execution) tellRest(ctx context.Context, load string, rested time.Duration, first bool) {
+	event := trace.WithAttributes(attribute.String("maintenance.load", load))
+	if first {
+		x.span.AddEvent("throttled", event)
+	}
+	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is && batch.rest(rested) {
+		trace.SpanFromContext(ctx).AddEvent("throttled", event)
+	}
+}
