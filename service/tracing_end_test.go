@@ -67,9 +67,10 @@ func TestTrace_AUserWhoFailedIsAFailure(t *testing.T) {
 func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	spans := tracing(t)
 	e := newDeletedParents(t, 2000)
+	e.exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	e.gate("main", "c")
 	e.shut("main", caretakerApp)
-	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 10 })
+	s := e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 10 })
 	r := begin(t, s, "main")
 	e.atGate("main", caretakerApp)
 	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
