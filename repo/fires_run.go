@@ -37,8 +37,8 @@ WITH fire AS (
   WHERE worker = $2 AND fire_time = $3 AND run_id = $1::text::uuid AND outcome IN ('claimed', 'ran')
   RETURNING worker
 )
-INSERT INTO maintenance.runs AS r (id, worker, database, trigger, state, requested_by, replica, heartbeat_ttl, reason, error, finished_at)
-SELECT $1::text::uuid, fire.worker, $4, 'schedule', $7, $5, $6, interval '0', $10, $8, clock_timestamp() FROM fire
+INSERT INTO maintenance.runs AS r (id, worker, database, trigger, state, requested_by, replica, trace_id, heartbeat_ttl, reason, error, finished_at)
+SELECT $1::text::uuid, fire.worker, $4, 'schedule', $7, $5, $6, $11, interval '0', $10, $8, clock_timestamp() FROM fire
 ON CONFLICT (id) DO UPDATE
 SET state = EXCLUDED.state, reason = EXCLUDED.reason, error = EXCLUDED.error, finished_at = EXCLUDED.finished_at
 WHERE r.state = 'running'
@@ -51,7 +51,7 @@ func (d *Database) EndFire(ctx context.Context, run Run) (Run, error) {
 		outcome = FireSkipped
 	}
 	stored, err := d.oneRun(ctx, "record the fire's end", endFireSQL, run.ID, run.Worker, run.Fire, run.Database,
-		run.RequestedBy, run.Replica, run.State, run.Error, outcome, run.Reason)
+		run.RequestedBy, run.Replica, run.State, run.Error, outcome, run.Reason, run.TraceID)
 	return stored, d.fireLost(run, err)
 }
 

@@ -164,12 +164,13 @@ const abandonedSQL = `'the process that ran it gave no sign of life'`
 const closeAbandonedRunsSQL = `
 UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
   error = ` + abandonedSQL + `
-WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl`
+WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
+RETURNING ` + runColumns
 
-// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end.
-func (d *Database) CloseAbandonedRuns(ctx context.Context) error {
-	_, err := d.exec(ctx, "close abandoned runs", closeAbandonedRunsSQL)
-	return err
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end, and
+// returns those that it was that closed them: each is returned to one caller.
+func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
+	return collect(ctx, d, "close abandoned runs", scanRun, closeAbandonedRunsSQL)
 }
 
 const requestCancelSQL = `

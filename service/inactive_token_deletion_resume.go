@@ -86,7 +86,7 @@ func mustWait(err error) bool {
 // left work that must not wait for the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
 	// What died before it worked is then for RunDue to take over.
-	errs := []error{s.main.GiveBackDeadFires(ctx, s.workerNames())}
+	errs := []error{s.main.GiveBackDeadFires(ctx, s.workerNames()), s.closeAbandoned(ctx)}
 	for _, w := range s.workers {
 		if w.config.Disabled {
 			continue

@@ -40,6 +40,8 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
 	if f.workers, err = s.main.WorkerFigures(ctx, names); !errors.Is(err, ErrUnreachable) {
+		// Nobody else may look where the scheduler is off: what has died is counted in the same reading or the next.
+		_ = s.closeAbandoned(ctx)
 		f.runs, _ = s.main.RunFigures(ctx, workers, databases)
 		f.flags, _ = s.main.FeatureFlags(ctx)
 		// Last, because it can take longest.

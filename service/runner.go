@@ -122,14 +122,17 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if err != nil {
 		return nil, err
 	}
-	ctx, span := s.startRun(ctx, w, run, database)
-	x := &execution{
-		Database: database, Flags: flags, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
-		loads: s.loads, throttle: throttle{halted: make(chan struct{})},
-		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
+	ctx, x := s.newExecution(ctx, w, run, database)
+	if err := s.launch(ctx, x, flags); err != nil {
+		refusedRun(x.span, err)
+		return nil, err
 	}
-	x.MaxRuntime, run.TurboMode = w.maxRuntime(database.Name, flags)
-	ctx, x.cancel = context.WithCancelCause(ctx)
+	return x, nil
+}
+
+// newExecution is a run that nothing has been done for yet, but that has its span: that is to be ended if it cannot start.
+func (s *Service) newExecution(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, *execution) {
+	ctx, span := s.startRun(ctx, w, run, database)
 	run.State, run.Replica, run.Counts = repo.RunRunning, s.replica, map[string]int64{}
 	for key := range w.actions {
 		run.Counts[key] = 0
@@ -137,18 +140,28 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		run.TraceID = id.String()
 	}
-	x.Log = s.logger.With("worker", w.name, "run_id", run.ID, "database", run.Database, "dry_run", run.DryRun)
-	x.run = run
-	if err := s.enlist(ctx, x, run); err != nil {
+	return ctx, &execution{
+		Database: database, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
+		Log:   s.logger.With("worker", w.name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
+		loads: s.loads, throttle: throttle{halted: make(chan struct{})}, run: run,
+		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// launch is start for a run that has its span.
+func (s *Service) launch(ctx context.Context, x *execution, flags map[string]bool) error {
+	x.Flags = flags
+	x.MaxRuntime, x.run.TurboMode = x.worker.maxRuntime(x.Database.Name, flags)
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	if err := s.enlist(ctx, x, x.snapshot()); err != nil {
 		x.refuse(err)
 		s.dismiss(x)
-		refusedRun(span, err)
-		return nil, err
+		return err
 	}
 	x.tellStarted()
 	close(x.begun)
 	go s.execute(ctx, x)
-	return x, nil
+	return nil
 }
 
 // enlist writes the run's record and takes its lease. On an error nothing is left of either.
@@ -266,16 +279,9 @@ func guarded(do func() error) (err error) {
 func (s *Service) report(ctx context.Context, x *execution, run Run, err error) {
 	duration := x.Elapsed()
 	x.tell(ctx, x.span, &run, err)
-	attrs := []any{
-		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
-		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
-		"duration_seconds", duration.Seconds(), "tables", run.Tables,
-	}
+	attrs := runLine(run, duration)
 	if _, rested := x.throttle.state(); rested > 0 {
 		attrs = append(attrs, "rested_seconds", rested.Seconds())
-	}
-	for key, n := range run.Counts {
-		attrs = append(attrs, key, n)
 	}
 	if from, _ := x.reader.Source(); from != "" {
 		attrs = append(attrs, "read_from", from)
@@ -286,11 +292,27 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 		level = slog.LevelError
 		attrs = append(attrs, "error", err)
 	}
-	x.Log.Log(ctx, level, "run finished", attrs...)
+	x.Log.Log(ctx, level, runFinished, attrs...)
 	s.metrics.addRun(ctx, run, duration)
 	if x.worker.finished != nil {
 		x.worker.finished(ctx, run)
 	}
+}
+
+// runFinished is the message of the line that every run has at its end.
+const runFinished = "run finished"
+
+// runLine is what that line says, besides which run it is.
+func runLine(run Run, duration time.Duration) []any {
+	attrs := []any{
+		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
+		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
+		"duration_seconds", duration.Seconds(), "tables", run.Tables,
+	}
+	for key, n := range run.Counts {
+		attrs = append(attrs, key, n)
+	}
+	return attrs
 }
 
 // newID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.

@@ -132,7 +132,7 @@ func (s *Service) Run(ctx context.Context, id string) (Run, error) {
 	run, err := s.main.Run(ctx, id)
 	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
 		// Its process may have died. One that gives signs of life has not: whoever watches it asks twice a second.
-		if err = s.main.CloseAbandonedRuns(ctx); err == nil {
+		if err = s.closeAbandoned(ctx); err == nil {
 			run, err = s.main.Run(ctx, id)
 		}
 	}
@@ -182,7 +182,7 @@ func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
 		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
 	}
-	if err := s.main.CloseAbandonedRuns(ctx); err != nil {
+	if err := s.closeAbandoned(ctx); err != nil {
 		return nil, err
 	}
 	runs, err := s.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -45,12 +46,13 @@ func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id s
 	run = Run{
 		ID: id, Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica, Fire: fire,
 	}
-	if err = s.ready(ctx, w); err == nil {
-		if x, err = s.start(ctx, w, run, database); err == nil {
-			s.metrics.addFires(ctx, w.name, repo.FireRan, 1)
-			return x, run, nil
-		}
+	traced, begun := s.newExecution(ctx, w, run, database)
+	run = begun.snapshot()
+	if err = s.startBegun(ctx, traced, begun); err == nil {
+		s.metrics.addFires(ctx, w.name, repo.FireRan, 1)
+		return begun, run, nil
 	}
+	defer refusedRun(begun.span, err)
 	switch reason := skipReason(err); {
 	case errors.Is(err, ErrStopping), errors.Is(err, repo.ErrFireLost):
 		return nil, Run{}, err
@@ -64,8 +66,20 @@ func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id s
 	default:
 		run.State, run.Error = repo.RunFailed, publicText(err)
 	}
-	run, err = s.recordStillborn(ctx, w, run, err)
+	run, err = s.recordStillborn(traced, begun, run, err)
 	return nil, run, err
+}
+
+// startBegun starts the run of a fire unless something is against it. traced is the context of the run's span.
+func (s *Service) startBegun(ctx, traced context.Context, x *execution) error {
+	if err := s.ready(ctx, x.worker); err != nil {
+		return err
+	}
+	flags, err := s.main.FeatureFlags(ctx)
+	if err != nil {
+		return err
+	}
+	return s.launch(traced, x, flags)
 }
 
 // skipReason is why a fire gets no run, "" if the error is another one.
@@ -85,24 +99,29 @@ func skipReason(err error) string {
 }
 
 // recordStillborn records, logs and counts the run of a fire that could not start.
-func (s *Service) recordStillborn(ctx context.Context, w *worker, run Run, why error) (Run, error) {
-	run.Replica = s.replica
+func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, why error) (Run, error) {
 	run, err := s.main.EndFire(ctx, run)
 	if err != nil {
 		return run, errors.Join(why, err)
 	}
-	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", run.Database)
+	// The reason on record bears the words of whoever has paused the worker: the log has its type.
+	told := run
+	told.Reason, _, _ = strings.Cut(run.Reason, ":")
+	attrs := append(runLine(told, 0), "fire", x.snapshot().Fire)
 	outcome := repo.FireRan
 	if run.State == repo.RunSkipped {
 		outcome = repo.FireSkipped
-		log.InfoContext(ctx, "run skipped", "reason", run.Reason, "why", why.Error())
+		if _, paused := errors.AsType[*WorkerPausedError](why); !paused {
+			attrs = append(attrs, "why", why.Error())
+		}
+		x.Log.InfoContext(ctx, "run skipped", attrs...)
 	} else {
-		log.ErrorContext(ctx, "run did not start", "error", why)
+		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
 	s.metrics.addRun(ctx, run, 0)
-	s.metrics.addFires(ctx, w.name, outcome, 1)
-	if w.finished != nil {
-		w.finished(ctx, run)
+	s.metrics.addFires(ctx, run.Worker, outcome, 1)
+	if x.worker.finished != nil {
+		x.worker.finished(ctx, run)
 	}
 	return run, nil
 }

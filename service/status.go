@@ -49,7 +49,7 @@ type overview struct {
 
 // overview is read once for each look at the workers.
 func (s *Service) overview(ctx context.Context) (o overview) {
-	if o.err = s.main.CloseAbandonedRuns(ctx); o.err == nil {
+	if o.err = s.closeAbandoned(ctx); o.err == nil {
 		o.pauses, o.err = s.main.Pauses(ctx)
 	}
 	return o

@@ -1,7 +1,9 @@
 package service_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/telemetry"
 )
 
 // tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
@@ -112,6 +115,51 @@ func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
 	})
 	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
 		t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
+	}
+}
+
+func TestTrace_ATickOfAPausedWorkerIsSkippedInATraceOfItsOwnWithoutAnybodysWords(t *testing.T) {
+	spans := tracing(t)
+	e := newDeletedParents(t, 5)
+	log := &bytes.Buffer{}
+	s := e.service(oneChild, func(c *service.Config) { c.Logger = telemetry.NewLogger(log, "json", "info") })
+	pause(t, s, cleanupWorker)
+	log.Reset()
+	r, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, repo.RunSkipped)
+	root := named(spans, "maintenance.run")[0]
+	if id := root.SpanContext().TraceID().String(); r.TraceID != id || !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
+		t.Errorf("trace %q, want %s; reason %s", r.TraceID, id, r.Reason)
+	}
+	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped})
+	line := map[string]any{}
+	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+		t.Fatalf("%v: %s", err, log)
+	}
+	for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
+		if line[key] != want {
+			t.Errorf("%s is %v, want %v", key, line[key], want)
+		}
+	}
+}
+
+func TestTrace_ARunThatCannotStartHasItsErrorInItsTrace(t *testing.T) {
+	spans := tracing(t)
+	e := newDeletedParents(t, 5)
+	s := e.service(oneChild)
+	e.exec("main", `ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
+	r, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, repo.RunFailed)
+	root := named(spans, "maintenance.run")[0]
+	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunFailed, "error.type": "42P01"})
+	if root.SpanContext().TraceID().String() != r.TraceID || root.Status().Code.String() != "Error" {
+		t.Errorf("trace %q, status %+v", r.TraceID, root.Status())
 	}
 }
 

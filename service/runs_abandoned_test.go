@@ -1,0 +1,84 @@
+package service_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/telemetry"
+)
+
+// deadRun records a run whose process has died long ago, in this trace.
+func (e *estate) deadRun(id, worker, database, trace string) {
+	e.t.Helper()
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, replica, trace_id, lease_epoch, counts, started_at, heartbeat_at, heartbeat_ttl)
+		VALUES ($1::text::uuid, $2, $3, 'schedule', 'running', 'vm/1/x', $4, 3, '{"migrated_users": 7}', now() - interval '10 minutes', now() - interval '5 minutes', '70 s')`,
+		id, worker, database, trace)
+}
+
+func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
+	m, spans := newMeter(t), tracing(t)
+	e := newEstate(t, "main", "main")
+	log := &bytes.Buffer{}
+	s := e.service(oneChild, func(c *service.Config) { c.Logger = telemetry.NewLogger(log, "json", "info") })
+	other := e.service(oneChild)
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	e.deadRun("0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", trace)
+	e.deadRun("0197c000-0000-7000-8000-000000000002", cleanupWorker, "main", "")
+	e.deadRun("0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
+	for _, look := range []*service.Service{s, other, s} {
+		if _, err := look.Runs(t.Context(), service.RunFilter{Limit: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]int64{
+		"maintenance.runs worker=ghost_user_migration database=main outcome=failed": 1, "maintenance.leases.lost worker=ghost_user_migration database=main": 1,
+		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed": 1, "maintenance.sli.error database=main error=true": 1,
+	} {
+		name, attributes, _ := strings.Cut(name, " ")
+		if got := m.counter(name, attributes); got != want {
+			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
+		}
+	}
+	first, _, _ := strings.Cut(log.String(), "\n")
+	line := map[string]any{}
+	if err := json.Unmarshal([]byte(first), &line); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{
+		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
+		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "the process that ran it gave no sign of life",
+	} {
+		if line[key] != want {
+			t.Errorf("%s is %v, want %v", key, line[key], want)
+		}
+	}
+	if n := strings.Count(log.String(), "run finished"); n != 3 {
+		t.Errorf("%d lines, want one a run: %s", n, log)
+	}
+	for _, span := range named(spans, "maintenance.run") {
+		if span.SpanContext().TraceID().String() != trace {
+			continue
+		}
+		wantAttributes(t, span, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST", "maintenance.count.migrated_users": "7"})
+		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
+			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
+		}
+		return
+	}
+	t.Error("no span in the trace of the run")
+}
+
+func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
+	m := newMeter(t)
+	e := newEstate(t, "main", "main")
+	e.service(oneChild, func(c *service.Config) { c.SchedulerOff = true })
+	e.deadRun("0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
+	m.values("maintenance.paused", "")
+	if n := m.counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
+		t.Errorf("%d runs failed, want 1", n)
+	}
+}
