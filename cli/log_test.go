@@ -31,6 +31,12 @@ var everyLine = map[string][]string{
 	"finished call":                                                                                    {"grpc.service", "grpc.method", "grpc.code", "trace_id"},
 }
 
+// everyCount is a count that the end of every run of a worker has.
+var everyCount = map[string]string{
+	"loose_foreign_keys_cleanup": "dead_records", "inactive_token_deletion": "examined_users", "ghost_user_migration": "nullified_rows",
+	"adjourned_group_deletion": "held_groups", "placeholder_user_cleanup": "exhausted_users",
+}
+
 func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testing.T) {
 	ctx := context.Background()
 	url := databases.Clone(t, devdb.Template{Name: "cli_demo", Schema: "all", Prepare: func(ctx context.Context, url string) error {
@@ -78,6 +84,9 @@ func checkLine(t *testing.T, text string, seen map[string]bool) {
 		if _, has := line[key]; !has {
 			t.Errorf("%s is missing in %s", key, text)
 		}
+	}
+	if count := everyCount[fmt.Sprint(line["worker"])]; message == "run finished" && line[count] == nil {
+		t.Errorf("%s is missing in %s", count, text)
 	}
 	if line["level"] == "ERROR" && fmt.Sprint(line["stack"]) == "" {
 		t.Errorf("no stack in %s", text)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/telemetry"
 )
 
 // deadRun records a run whose process has died long ago, in this trace.
@@ -23,7 +22,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	m, spans := newMeter(t), tracing(t)
 	e := newEstate(t, "main", "main")
 	log := &bytes.Buffer{}
-	s := e.service(oneChild, func(c *service.Config) { c.Logger = telemetry.NewLogger(log, "json", "info") })
+	s := e.service(oneChild, tracedLogTo(log))
 	other := e.service(oneChild)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	e.deadRun("0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", trace)

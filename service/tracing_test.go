@@ -16,7 +16,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/telemetry"
 )
 
 // tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
@@ -122,7 +121,7 @@ func TestTrace_ATickOfAPausedWorkerIsSkippedInATraceOfItsOwnWithoutAnybodysWords
 	spans := tracing(t)
 	e := newDeletedParents(t, 5)
 	log := &bytes.Buffer{}
-	s := e.service(oneChild, func(c *service.Config) { c.Logger = telemetry.NewLogger(log, "json", "info") })
+	s := e.service(oneChild, tracedLogTo(log))
 	pause(t, s, cleanupWorker)
 	log.Reset()
 	r, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282))
