@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/server"
 )
 
 // connection is how a client command reaches the server.
@@ -59,6 +61,16 @@ func (a *app) ask(ctx context.Context, do func(context.Context, maintenancev1.Ma
 	})
 }
 
+// userName is the name that the server is told, as far as a header can bear it: what it puts down as the one who has
+// paused a worker or started a run.
+func userName() string {
+	u, err := user.Current()
+	if err != nil || strings.ContainsFunc(u.Username, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return ""
+	}
+	return u.Username
+}
+
 // connect calls do with a client and explains its error.
 func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
 	transport, err := a.client.credentials()
@@ -74,6 +86,9 @@ func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev
 		return usage(fmt.Errorf("--address %s: %w", a.client.address, err))
 	}
 	defer func() { _ = conn.Close() }()
+	if name := userName(); name != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, server.UserHeader, name)
+	}
 	if a.client.tokenFile != "" {
 		token, err := os.ReadFile(a.client.tokenFile)
 		if err != nil {

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"unicode"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
 
@@ -81,15 +84,43 @@ func (c Config) authenticate(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
-// caller is who calls: the client's address, with the name in its certificate where it had to show one.
+// UserHeader is the header by which clients may say who calls. It is believed where no client certificate says it.
+const UserHeader = "caretaker-user"
+
+// maxUser is how many characters of a name are kept.
+const maxUser = 100
+
+// caller is who calls: a name, if there is one, and the client's address. The name is that in the certificate where the
+// client had to show one, else what it says of itself.
 func caller(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return "unknown"
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if ok && len(info.State.VerifiedChains) > 0 {
-		return info.State.PeerCertificates[0].Subject.CommonName + " at " + p.Addr.String()
+	name := userOf(ctx)
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+		name = info.State.PeerCertificates[0].Subject.CommonName
 	}
-	return p.Addr.String()
+	if name == "" {
+		return p.Addr.String()
+	}
+	return name + " at " + p.Addr.String()
+}
+
+// userOf is the name in the header, without what would confuse a log or a terminal.
+func userOf(ctx context.Context) string {
+	values := metadata.ValueFromIncomingContext(ctx, UserHeader)
+	if len(values) == 0 {
+		return ""
+	}
+	name := strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, values[0]))
+	if runes := []rune(name); len(runes) > maxUser {
+		name = string(runes[:maxUser])
+	}
+	return name
 }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -281,6 +282,30 @@ func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
 		if err != nil || resumed.GetWorker().GetPaused() != nil {
 			t.Errorf("got %v, %v", resumed, err)
+		}
+	}
+}
+
+func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
+	f := start(t)
+	for said, want := range map[string]string{
+		"":                       "",
+		"alice":                  "alice at ",
+		" alice <a@b> ":          "alice <a@b> at ",
+		strings.Repeat("a", 300): strings.Repeat("a", 100) + " at ",
+		"  ":                     "",
+	} {
+		ctx := t.Context()
+		if said != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, UserHeader, said)
+		}
+		paused, err := f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "127.0.0.1:")
+		if name != want {
+			t.Errorf("%q: by %q, want %q and the address", said, name, want)
 		}
 	}
 }

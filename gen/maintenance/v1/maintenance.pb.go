@@ -632,7 +632,8 @@ type Run struct {
 	LeaseEpoch int64 `protobuf:"varint,16,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// The run had the limits of turbo mode.
 	TurboMode bool `protobuf:"varint,17,opt,name=turbo_mode,json=turboMode,proto3" json:"turbo_mode,omitempty"`
-	// Who asked for it: the client's address, or the replica whose schedule fired.
+	// Who asked for it: the client's name, if it has given one, and address, or the replica whose schedule fired. The name is
+	// that in the client's certificate where the server asks for one, else what the header caretaker-user says.
 	RequestedBy   string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1037,7 +1038,7 @@ type Pause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, as given to PauseWorker.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who paused it.
+	// Who paused it, as in Run.requested_by.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
