@@ -303,7 +303,7 @@ func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "127.0.0.1:")
+		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "bufconn")
 		if name != want {
 			t.Errorf("%q: by %q, want %q and the address", said, name, want)
 		}
