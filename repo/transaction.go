@@ -34,12 +34,13 @@ func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, pa
 	return d.guardedTx(ctx, operation, Guard{}, l, patience, do)
 }
 
-// guardedTx is limitedTx that begins with a guard, which holds until its end. That costs no round trip.
+// guardedTx is limitedTx that begins with a guard, which holds until its end. That costs no round trip. Whatever the
+// server's default is, each statement sees what was committed before it: what is looked at behind a lock must be new.
 func (d *Database) guardedTx(ctx context.Context, operation string, g Guard, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
 	err := again(ctx, func() error {
-		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			if err := beginUnder(ctx, tx, l, g); err != nil {
 				return err
 			}

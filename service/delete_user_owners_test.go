@@ -1,0 +1,108 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// held locks rows until so many others wait for locks, or a minute is over.
+func (e *estate) held(sql string, waiting int) {
+	e.t.Helper()
+	ctx, conn := context.Background(), e.connect("main")
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, sql); err != nil {
+		e.t.Fatal(err)
+	}
+	watch, ended := e.connect("main"), make(chan error, 1)
+	go func() {
+		awaitLocks(ctx, watch, waiting)
+		ended <- tx.Rollback(ctx)
+	}()
+	e.t.Cleanup(func() {
+		if err := <-ended; err != nil {
+			e.t.Error(err)
+		}
+	})
+}
+
+// awaitLocks waits until so many connections to the database wait for a lock.
+func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var n int
+		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
+		if err != nil || n >= waiting {
+			return
+		}
+	}
+}
+
+// endedDeletions are how the jobs delete_user ended, and how many did so.
+const endedDeletions = `SELECT string_agg(format('%s %s', n, how), ', ' ORDER BY how) FROM (
+	SELECT count(*) AS n, concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) AS how
+	FROM maintenance.river_job WHERE kind = 'delete_user' GROUP BY 2) ended`
+
+func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
+	t.Parallel()
+	// User 7 is an owner of group 50, whose parents are 51 and 52.
+	for name, c := range map[string]struct{ owner, isolation string }{
+		"of the group":         {memberSQL(`8, 50, 50`), "read committed"},
+		"of one in a circle":   {`UPDATE namespaces SET parent_id = 50 WHERE id = 52;` + memberSQL(`8, 51, 50`), "read committed"},
+		"with older snapshots": {memberSQL(`8, 50, 50`), "repeatable read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := tokenEstate(t)
+			e.exec("main", `DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+c.isolation+`'); END $do$`)
+			e.user(7, 0, 1)
+			e.user(8, 0, 1)
+			e.user(9, 0, 1)
+			e.group(52, 0)
+			e.group(51, 52)
+			e.group(50, 51)
+			e.member(7, 50)
+			e.exec("main", `DO $do$ BEGIN `+c.owner+`; END $do$`)
+			e.personalProjects(9, 901)
+			e.exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 901, 50), (8, 901, 50)`)
+			s := e.service("", e.withQueue)
+			e.insert(jobOf(authorized(7)), jobOf(authorized(8)))
+			// Whoever comes first has left the group, which nobody sees yet, when the other one's turn comes.
+			e.held(`SELECT FROM project_authorizations FOR UPDATE`, 2)
+			e.work(s, "delete_user")
+			e.want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_GROUP, 1 completed succeeded")
+			e.want("main", `SELECT count(*) FROM members WHERE source_type = 'Namespace'`, "1")
+		})
+	}
+}
+
+func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
+		SELECT i, 'u' || i, 'u' || i, 0, 'active', 6, 1 FROM generate_series(1001, 1040) i`)
+	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1, 20) i`)
+	// Owners 1001 and 1021 have group 1 and the next, and so on in a circle: each waits for two trees.
+	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+		SELECT u, g, 'Namespace', 'GroupMember', 50, g FROM generate_series(1001, 1040) u, LATERAL (VALUES (1 + (u - 1001) % 20), (1 + (u - 1000) % 20)) v (g)`)
+	first, second := e.service("", e.withQueue), e.service("", e.withQueue)
+	for id := int64(1001); id <= 1040; id++ {
+		e.insert(jobOf(authorized(id)))
+	}
+	other := e.queue()
+	if err := other.Start(onlyKind{second, "delete_user"}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := other.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	e.work(first, "delete_user")
+	e.want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
+	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
+}
