@@ -37,6 +37,8 @@ type instance struct {
 	metrics   *http.Server
 	// site is the status page, nil without.
 	site *web.Site
+	// replica is the name of this process in leases, runs and telemetry.
+	replica string
 	// failed gets what ends a listener before its time.
 	failed chan error
 	work   sync.WaitGroup
@@ -66,8 +68,9 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
 	}
 	o := c.OpenTelemetry
+	i.replica = service.ReplicaName()
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
-		Version: version(), Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
+		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
 	})
 	if err != nil {
 		return err
@@ -106,7 +109,7 @@ func (i *instance) wire(c *config.Config) (err error) {
 		return err
 	}
 	workers.Databases, workers.Queue, workers.SchedulerOff, workers.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
-	workers.HistoryKeep = c.HistoryKeep
+	workers.HistoryKeep, workers.Replica = c.HistoryKeep, i.replica
 	if i.service, err = service.New(workers); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func TestJaeger(t *testing.T) {
 		_, trace := e.call(&maintenancev1.RunBatchRequest{Worker: "loose_foreign_keys_cleanup", Database: database})
 		t.Run("tree of "+database, func(t *testing.T) { wantTree(t, trace) })
 	}
+	ends := e.ends()
 	for range 3 {
 		if _, err := e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
 			t.Fatal(err)
@@ -46,6 +47,7 @@ func TestJaeger(t *testing.T) {
 	} {
 		t.Run("tree of "+name, func(t *testing.T) { wantTree(t, trace) })
 	}
+	wantEnds(t, ends)
 	jobs := e.search("maintenance.job", nil)
 	t.Run("a run tells what it queued", func(t *testing.T) { wantQueued(t, placeholders, placeholderTrace, tokenTrace, groupTrace) })
 	t.Run("jobs are linked to what queued them", func(t *testing.T) {
@@ -60,7 +62,7 @@ func TestJaeger(t *testing.T) {
 	// What docs/tracing.md shows: make test-jaeger with JAEGER_TREES=FILE.
 	if file := os.Getenv("JAEGER_TREES"); file != "" {
 		var out strings.Builder
-		for _, trace := range append([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, jobs...) {
+		for _, trace := range slices.Concat([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, slices.Collect(maps.Values(ends)), jobs) {
 			fmt.Fprintf(&out, "%d spans, trace %s\n%s\n", len(trace.Spans), trace.TraceID, trace)
 		}
 		if err := os.WriteFile(file, []byte(out.String()), 0o600); err != nil {
@@ -120,7 +122,7 @@ func wantStatement(t *testing.T, s jaegerSpan) {
 			t.Errorf("%s: %s is %q", s.Name, key, got)
 		}
 	}
-	if summary := s.tag("db.query.summary"); summary != "" && summary != s.Name {
+	if summary := s.tag("db.query.summary"); summary != s.Name || summary == "" {
 		t.Errorf("%s is called %s", summary, s.Name)
 	}
 	if s.tag("error") == "true" && (s.tag("error.type") == "" || strings.ContainsAny(s.tag("error.type"), " :")) {
@@ -261,6 +263,9 @@ func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 			known[s.SpanID] = true
 		}
 		for _, s := range trace.Spans {
+			if s.Name == "" {
+				t.Errorf("a span of trace %s has no name: %v", trace.TraceID, s.Tags)
+			}
 			if s.parent() == "" || s.parent() == callerSpan {
 				roots[s.Name]++
 			} else if !known[s.parent()] {
@@ -273,7 +278,7 @@ func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 			}
 		}
 	}
-	for _, name := range []string{runBatch, "maintenance.run", "maintenance.job"} {
+	for _, name := range []string{runBatch, "maintenance.run", "maintenance.job", cancelRun, pauseWorker, resumeWorker} {
 		delete(roots, name)
 	}
 	if len(roots) > 0 {

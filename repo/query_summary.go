@@ -9,9 +9,9 @@ import (
 // The summary of a statement is what the semantic conventions call db.query.summary: what it does to which tables, as
 // "DELETE issues". It has no values, and none of the CTEs that are only there to bound the work.
 
-// summarize says what a statement does: its writes, at most three of them; else the first table that it reads. Writes
-// and reads of our own schema count only where there are no others. A statement without a table is its first word, with
-// the function if there is one.
+// summarize says what a statement does: its writes, at most three of them; else the tables that it reads, at most three,
+// and "…" if there are more. Writes and reads of our own schema count only where there are no others. A statement without
+// a table is its first word, with the function if it calls one.
 func summarize(sql string) string {
 	words := lex(sql)
 	ctes := ctesOf(words)
@@ -25,33 +25,55 @@ func summarize(sql string) string {
 		switch {
 		case table == "" || slices.Contains(ctes, table):
 		case operation == "SELECT" && own:
-			ownReads = append(ownReads, "SELECT "+table)
+			ownReads = append(ownReads, table)
 		case operation == "SELECT":
-			reads = append(reads, "SELECT "+table)
+			reads = append(reads, table)
 		case own:
 			ownWrites = append(ownWrites, operation+" "+table)
 		default:
 			writes = append(writes, operation+" "+table)
 		}
 	}
-	for _, found := range [][]string{writes, ownWrites, reads, ownReads} {
+	for _, found := range [][]string{writes, ownWrites} {
 		if found = unique(found); len(found) > 0 {
-			most := 3
-			if strings.HasPrefix(found[0], "SELECT") {
-				most = 1
-			}
-			return strings.Join(found[:min(most, len(found))], " ")
+			return strings.Join(found[:min(mostTables, len(found))], " ")
+		}
+	}
+	for _, found := range [][]string{reads, ownReads} {
+		if found = unique(found); len(found) > mostTables {
+			return "SELECT " + strings.Join(found[:mostTables], " ") + " …"
+		} else if len(found) > 0 {
+			return "SELECT " + strings.Join(found, " ")
 		}
 	}
 	switch {
 	case len(words) == 0:
 		return ""
-	case wordIs(words, 0, "WITH"):
-		return "SELECT"
-	case wordIs(words, 0, "SELECT") && wordIs(words, 2, "("):
-		return "SELECT " + unquoted(words[1])
+	case wordIs(words, 0, "WITH"), wordIs(words, 0, "SELECT"):
+		return strings.TrimSuffix("SELECT "+called(words), " ")
 	}
 	return strings.ToUpper(words[0])
+}
+
+// mostTables is how many tables a summary names.
+const mostTables = 3
+
+// called is the function that a statement begins its last list with, outside of all parentheses.
+func called(words []string) (name string) {
+	depth := 0
+	for i, w := range words {
+		switch {
+		case w == "(":
+			depth++
+		case w == ")":
+			depth--
+		case depth == 0 && wordIs(words, i, "SELECT"):
+			if name = ""; wordIs(words, i+2, "(") && named(words[i+1]) {
+				name = unquoted(words[i+1])
+			}
+		}
+	}
+	return name
 }
 
 // unique keeps the order.
@@ -75,6 +97,11 @@ func lex(sql string) (words []string) {
 			n = endOf(sql, 2, "*/")
 		case first == '\'':
 			n = endOf(sql, 1, "'")
+		case (first == 'E' || first == 'e') && strings.HasPrefix(sql[1:], "'"):
+			n = endOfEscaped(sql)
+		case dollarQuote(sql) != "":
+			mark := dollarQuote(sql)
+			n = endOf(sql, len(mark), mark)
 		case first == '"':
 			for n = endOf(sql, 1, `"`); strings.HasPrefix(sql[n:], `"`); {
 				n = endOf(sql, n+1, `"`)
@@ -99,6 +126,31 @@ func endOf(sql string, from int, mark string) int {
 		return from + i + len(mark)
 	}
 	return len(sql)
+}
+
+// endOfEscaped is where a literal ends that begins with E and a quote: a backslash takes what follows with it.
+func endOfEscaped(sql string) int {
+	for i := 2; i < len(sql); i++ {
+		switch sql[i] {
+		case '\\':
+			i++
+		case '\'':
+			return i + 1
+		}
+	}
+	return len(sql)
+}
+
+// dollarQuote is the mark, $$ or $tag$, if SQL begins with one. $1 is a parameter.
+func dollarQuote(sql string) string {
+	if sql[0] != '$' {
+		return ""
+	}
+	n := strings.IndexFunc(sql[1:], func(r rune) bool { return r == '$' || !inName(r) })
+	if n < 0 || sql[1+n] != '$' || n > 0 && unicode.IsDigit(rune(sql[1])) {
+		return ""
+	}
+	return sql[:n+2]
 }
 
 // inName says whether a letter is part of a name or number; those beyond ASCII are.

@@ -34,7 +34,7 @@ type (
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec.
 	Databases []*repo.Database
-	// Replica names this process in leases and runs; empty: host name, process id and a random part.
+	// Replica names this process in leases and runs; empty: a [ReplicaName].
 	Replica string
 	// SchedulerOff says that nothing starts by itself here; only GetStatus cares.
 	SchedulerOff bool
@@ -175,7 +175,7 @@ func New(c Config) (*Service, error) {
 	s.historyKeep = cmp.Or(c.HistoryKeep, historyKeep)
 	s.pulse.beat(Failing{})
 	if s.replica == "" {
-		s.replica = replicaName()
+		s.replica = ReplicaName()
 	}
 	if s.logger == nil {
 		s.logger = slog.Default()
@@ -269,8 +269,9 @@ func (s *Service) Shutdown(ctx context.Context) error {
 	}
 }
 
-// replicaName is host, process and a random part: a process that comes back is another holder.
-func replicaName() string {
+// ReplicaName is a name for this process: host, process id and a random part, so that a process that comes back is another
+// holder of leases.
+func ReplicaName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"

@@ -31,13 +31,14 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
 // Config says what to set up. The zero value traces and counts without exporting.
 type Config struct {
-	// Version of the program.
-	Version string
+	// Version of the program, and the name of this process among its replicas, "" if it has none.
+	Version, Instance string
 	// Disabled turns tracing and counting off, the log excepted.
 	Disabled bool
 	// Traces and Metrics are exported as the OTEL variables say, which means OTLP where they name no exporter.
@@ -72,7 +73,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 		otel.SetMeterProvider(metricsnoop.NewMeterProvider())
 		return t, nil
 	}
-	who, err := identity(ctx, config.Version)
+	who, err := identity(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +85,14 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 }
 
 // identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own.
-func identity(ctx context.Context, version string) (*resource.Resource, error) {
+func identity(ctx context.Context, config Config) (*resource.Resource, error) {
+	own := []attribute.KeyValue{semconv.ServiceName("caretaker"), semconv.ServiceVersion(config.Version)}
+	if config.Instance != "" {
+		own = append(own, semconv.ServiceInstanceID(config.Instance))
+	}
 	who, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
-		resource.WithAttributes(attribute.String("service.name", "caretaker"), attribute.String("service.version", version)),
-		resource.WithFromEnv())
+		resource.WithAttributes(own...), resource.WithFromEnv(), resource.WithSchemaURL(semconv.SchemaURL))
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("describe the service to OpenTelemetry, see OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}

@@ -176,3 +176,18 @@ func TestNewLogger_HasLevels(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+func TestIdentity_TellsReplicasApart(t *testing.T) {
+	who, err := identity(t.Context(), Config{Version: "v1", Instance: "host/1/abc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[attribute.Key]string{"service.name": "caretaker", "service.version": "v1", "service.instance.id": "host/1/abc"} {
+		if got, _ := who.Set().Value(key); got.AsString() != want {
+			t.Errorf("%s is %q, want %q", key, got.AsString(), want)
+		}
+	}
+	if who.SchemaURL() == "" {
+		t.Error("no schema URL")
+	}
+}
