@@ -79,7 +79,7 @@ func (e *tracedEstate) failedJob() jaegerTrace {
 			j.metadata - 'processed_by' - 'outcome' - 'reason', 25, 1, 'default', 'available'
 		FROM (SELECT metadata FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' LIMIT 1) j,
 			(SELECT min(u.id) AS id FROM users u WHERE u.user_type = 0 AND NOT EXISTS (SELECT FROM ghost_user_migrations g WHERE g.user_id = u.id)
-				AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id) AND NOT EXISTS (SELECT FROM organization_users o WHERE o.user_id = u.id)) u RETURNING id`)
+				AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id AND m.access_level = 50) AND NOT EXISTS (SELECT FROM organization_users o WHERE o.user_id = u.id AND o.access_level = 50)) u RETURNING id`)
 	eventually(e.t, "an attempt fails", e.log, func() bool {
 		return e.value(fmt.Sprintf(`SELECT count(*) FROM maintenance.river_job WHERE id = %d AND errors IS NOT NULL`, id)) > 0
 	})

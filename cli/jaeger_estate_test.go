@@ -49,7 +49,7 @@ CREATE TABLE slow (id bigint PRIMARY KEY); INSERT INTO slow VALUES (1);
 CREATE TABLE slow_child (slow_id bigint); CREATE INDEX ON slow_child (slow_id);
 CREATE TABLE next_child (slow_id bigint); CREATE INDEX ON next_child (slow_id);
 INSERT INTO slow_child VALUES (1); INSERT INTO next_child VALUES (1);
-CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$;
 CREATE TRIGGER dawdle BEFORE DELETE ON slow_child EXECUTE FUNCTION dawdle();
 ANALYZE`
 
