@@ -133,6 +133,7 @@ func (a *app) describeJob(job *maintenancev1.Job) error {
 		{"begun", at(job.GetAttemptedAt())},
 		{"ended", at(job.GetFinalizedAt())},
 		{"run", cmp.Or(job.GetRunId(), none)},
+		{"trace", cmp.Or(job.GetTraceId(), none)},
 	} {
 		if line.text != "" {
 			a.say("  %-7s %s", line.name, line.text)

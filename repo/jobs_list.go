@@ -36,6 +36,8 @@ type QueuedJob struct {
 	Errors []AttemptError
 	// Outcome and Reason of the last attempt that did not snooze; RunID is the run that queued it.
 	Outcome, Reason, RunID string
+	// TraceID is the trace of the last attempt that has ended, however it did.
+	TraceID string
 }
 
 // AttemptError is why an attempt of a job failed, in words fit for clients.
@@ -47,12 +49,12 @@ type AttemptError struct {
 
 const jobColumns = `id, kind, state::text, args, attempt, max_attempts, created_at, scheduled_at, attempted_at, finalized_at,
   coalesce(to_jsonb(errors), '[]'), coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
-  coalesce(metadata ->> 'run_id', '')`
+  coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', '')`
 
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var attempted, finalized *time.Time
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts, &j.CreatedAt, &j.ScheduledAt, &attempted,
-		&finalized, &j.Errors, &j.Outcome, &j.Reason, &j.RunID)
+		&finalized, &j.Errors, &j.Outcome, &j.Reason, &j.RunID, &j.TraceID)
 	if attempted != nil {
 		j.AttemptedAt = *attempted
 	}

@@ -29,11 +29,16 @@ func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	kind := jobs[0].Args.Kind()
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.system", system), attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.operation.name", "send"), attribute.String("messaging.destination.name", kind),
+	}
+	if len(jobs) > 1 {
+		// The conventions want it of batches only.
+		attributes = append(attributes, attribute.Int("messaging.batch.message_count", len(jobs)))
+	}
 	return otel.Tracer("github.com/caretaker-go/caretaker/scheduler").Start(ctx, "send "+kind, //nolint:spancheck // InsertJobs ends it
-		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-			attribute.String("messaging.system", system), attribute.String("messaging.operation.type", "send"),
-			attribute.String("messaging.operation.name", "send"), attribute.String("messaging.destination.name", kind),
-			attribute.Int("messaging.batch.message_count", len(jobs))))
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 }
 
 // tellInserted says which of the jobs were inserted.
@@ -49,6 +54,20 @@ func tellInserted(span trace.Span, inserted []*rivertype.JobInsertResult) {
 	if len(ids) == 1 {
 		span.SetAttributes(attribute.String("messaging.message.id", ids[0]))
 	}
+}
+
+// traceIDKey is the key, in a job's metadata, of the trace of its last attempt.
+const traceIDKey = "trace_id"
+
+// recordTrace keeps with a job in which trace it was worked last, also if that failed: that is when somebody looks for it.
+func recordTrace(ctx context.Context, id string) error {
+	if id == "" {
+		return nil
+	}
+	if err := river.MetadataSet(ctx, traceIDKey, id); err != nil {
+		return fmt.Errorf("keep the trace of a job: %w", err)
+	}
+	return nil
 }
 
 // recordSpan keeps with a job which span has worked it, so that what it has set off can be traced back to it.

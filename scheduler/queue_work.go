@@ -200,6 +200,9 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, Attempt: job.Attempt, MaxAttempts: job.MaxAttempts, AttemptedAt: *job.AttemptedAt,
 		RunID: runID, TraceParent: parent, Stopping: w.stopping, System: system, QueuedAt: job.CreatedAt,
 	})
+	if kept := recordTrace(ctx, result.TraceID); err == nil {
+		err = kept
+	}
 	switch {
 	case err != nil && interrupted(ctx):
 		// River puts it back without using up the attempt.

@@ -38,6 +38,32 @@ func TestQueue_JobEndsAsItsResultSays(t *testing.T) {
 	}
 }
 
+func TestQueue_TraceOfTheLastAttemptIsKeptHoweverItEnds(t *testing.T) {
+	t.Parallel()
+	for state, do := range map[string]func() (service.JobResult, error){
+		"completed": func() (service.JobResult, error) { return service.JobResult{Outcome: service.JobSucceeded}, nil },
+		"retryable": func() (service.JobResult, error) { return service.JobResult{}, errors.New("no") },
+		"cancelled": func() (service.JobResult, error) { return service.JobResult{Outcome: service.JobRefused}, nil },
+		"scheduled": func() (service.JobResult, error) { return service.JobResult{Snooze: time.Hour}, nil },
+	} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.insert(deleteUser(1))
+			l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
+				r, err := do()
+				r.TraceID = "0af7651916cd43dd8448eb211c80319c"
+				return r, err
+			}})
+			l.until(`SELECT state::text FROM maintenance.river_job`, state)
+			listed, err := l.main.ListJobs(context.Background(), "", "", 0, 10)
+			if err != nil || len(listed) != 1 || listed[0].TraceID != "0af7651916cd43dd8448eb211c80319c" {
+				t.Errorf("%+v, %v", listed, err)
+			}
+		})
+	}
+}
+
 func TestQueue_RefusedJobKeepsItsReasonAndIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -65,7 +65,7 @@ func toJob(j *service.Job) (*maintenancev1.Job, error) {
 	job := &maintenancev1.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // PostgreSQL's smallint
-		ScheduledAt: toTime(j.ScheduledAt), Reason: j.Reason, RunId: j.RunID, Outcome: j.Outcome,
+		ScheduledAt: toTime(j.ScheduledAt), Reason: j.Reason, RunId: j.RunID, Outcome: j.Outcome, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
 	}
 	for _, e := range j.Errors {

@@ -65,6 +65,8 @@ type JobResult struct {
 	Attributes []any
 	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
 	TraceParent string
+	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it. WorkJob sets it.
+	TraceID string
 }
 
 // jobWork does an attempt of one kind of job. args are decoded by it.
@@ -136,6 +138,9 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 	result, err := s.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
 	s.reportJob(traced, j, result, err)
+	if id := span.SpanContext().TraceID(); id.IsValid() {
+		result.TraceID = id.String()
+	}
 	if span.SpanContext().IsSampled() {
 		result.TraceParent = traceParent(traced)
 	}

@@ -183,10 +183,14 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	ctx, run := w.tracer.Start(context.Background(), "maintenance.run")
 	parent := traceParent(ctx)
 	run.End()
-	if _, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent}); err != nil {
+	result, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})
+	if err != nil {
 		t.Fatal(err)
 	}
 	span := w.spans.Ended()[1]
+	if result.TraceID != span.SpanContext().TraceID().String() {
+		t.Errorf("the trace is said to be %q", result.TraceID)
+	}
 	links := span.Links()
 	if span.Name() != "maintenance.job" || len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() ||
 		links[0].SpanContext.TraceID() != run.SpanContext().TraceID() {

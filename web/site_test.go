@@ -47,16 +47,18 @@ func TestDryRun_IsMarkedEverywhere(t *testing.T) {
 }
 
 func TestJob_TellsWhatBecameOfIt(t *testing.T) {
-	f := start(t)
+	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}" })
 	f.run(tokens, false)
+	const trace = "0af7651916cd43dd8448eb211c80319c"
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
+		metadata = metadata || '{"trace_id": "` + trace + `"}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 1})
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%v, %v", jobs, err)
 	}
-	f.page("/", "Jobs given up", "a table is locked")
-	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID)
+	f.page("/", "Jobs given up", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
+	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`)
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {

@@ -1367,7 +1367,9 @@ type Job struct {
 	// Begin of the last attempt; absent before the first.
 	AttemptedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=attempted_at,json=attemptedAt,proto3" json:"attempted_at,omitempty"`
 	// When it ended; absent while it waits or runs.
-	FinalizedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
+	FinalizedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
+	// Trace of the last attempt that has ended, however it did; empty before there is one, and when its process died.
+	TraceId       string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1498,6 +1500,13 @@ func (x *Job) GetFinalizedAt() *timestamppb.Timestamp {
 		return x.FinalizedAt
 	}
 	return nil
+}
+
+func (x *Job) GetTraceId() string {
+	if x != nil {
+		return x.TraceId
+	}
+	return ""
 }
 
 // JobError is why an attempt of a job failed.
@@ -3216,7 +3225,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
 	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
-	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\x9c\x04\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xb7\x04\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3233,7 +3242,8 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12=\n" +
 	"\fattempted_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vattemptedAt\x12=\n" +
-	"\ffinalized_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vfinalizedAt\"f\n" +
+	"\ffinalized_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vfinalizedAt\x12\x19\n" +
+	"\btrace_id\x18\x0f \x01(\tR\atraceId\"f\n" +
 	"\bJobError\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
