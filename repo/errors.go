@@ -52,6 +52,23 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
 }
 
+// Discreet is the text without the server's message, in which triggers and types quote values of rows; with the table and
+// the constraint that it complains of instead. One of a database that did not answer is what it is.
+func (e *Error) Discreet() string {
+	text := fmt.Sprintf("%s on %s: %s", e.Operation, e.Database, e.Condition())
+	if e.SQLState == "" || e.Class() == ClassUnreachable {
+		return e.Error()
+	}
+	table, constraint := e.violated()
+	if constraint != "" {
+		text += ", constraint " + constraint
+	}
+	if table.Name != "" {
+		text += " of " + table.String()
+	}
+	return text
+}
+
 // Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a client.
 func (e *Error) Cause() error { return e.cause }
 

@@ -204,7 +204,7 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		"duration_seconds", time.Since(j.started).Seconds(),
 	}, r.Attributes...)
 	if err != nil {
-		attrs = append(attrs, "error", err)
+		attrs = append(attrs, "error", discreet(err))
 	}
 	tellJob(ctx, r, outcome, err)
 	switch {
@@ -221,6 +221,24 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		j.Log.Log(ctx, level, "job finished", attrs...)
 		s.metrics.addJob(ctx, j.Kind, outcome)
 	}
+}
+
+// discreetError is an error with another text.
+type discreetError struct {
+	error
+	text string
+}
+
+func (e *discreetError) Error() string { return e.text }
+func (e *discreetError) Unwrap() error { return e.error }
+
+// discreet is an error of a job as the log may have it, which names nobody: jobs are about people.
+func discreet(err error) error {
+	refused, is := errors.AsType[*repo.Error](err)
+	if !is {
+		return err
+	}
+	return &discreetError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Discreet())}
 }
 
 // PublicJobError is a job's error in words fit for clients and for the queue's table.

@@ -64,9 +64,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 		t.logger = slog.New(slog.DiscardHandler)
 	}
 	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		t.logger.WarnContext(ctx, "telemetry was lost", "error", err.Error())
-	}))
+	otel.SetErrorHandler(&lost{logger: t.logger})
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	if config.Disabled {
 		otel.SetTracerProvider(tracenoop.NewTracerProvider())

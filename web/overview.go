@@ -123,7 +123,7 @@ func (p *pages) board(ctx context.Context) *board {
 	wait.Go(func() { b.Missed = p.fires(ctx, "", "missed", firesShown) })
 	wait.Go(func() { b.History = p.history(ctx) })
 	wait.Wait()
-	b.Verdict = judge(b.Workers.Value, b.Down())
+	b.Verdict = judge(b.Workers.Value, b.Down()).withDead(b.Workers.Value, b.Counts.Value)
 	return b
 }
 
@@ -160,7 +160,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	wait.Go(func() { history = p.history(ctx) })
 	wait.Wait()
 	page.Curve = curveOf(history.Value[name], page.Status, all.At, workerSpan)
-	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil)
+	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil).withDead(all.Value[i:i+1], nil)
 	p.show(w, r, http.StatusOK, "worker", words(page.Status.Condition)+" · "+name, page)
 }
 

@@ -57,7 +57,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%v, %v", jobs, err)
 	}
-	f.page("/", "Jobs given up", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
+	f.page("/", "Jobs given up", "jobs given up · caretaker</title>", " × delete_user", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
 	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`)
 }
 
@@ -73,7 +73,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 			t.Errorf("%s: what somebody wrote is not escaped", path)
 		}
 	}
-	f.page("/", "<title>1 paused · caretaker</title>")
+	f.page("/", "<title>1 paused", " for somebody to decide · caretaker</title>")
 	f.page("/workers/"+tokens, "until")
 }
 

@@ -56,3 +56,40 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 	}
 	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
 }
+
+// withDead adds what has been given up, or waits for somebody to decide, to whatever is less bad than a failure. Some of
+// it may be told twice: the jobs of a worker are dead for its backlog too.
+func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCount) verdict {
+	if v.Tone == "bad" {
+		return v
+	}
+	var parts []string
+	rows, dead := int64(0), int64(0)
+	for _, c := range jobs {
+		if c.State == "discarded" {
+			dead += c.Jobs
+			parts = append(parts, number(c.Jobs)+" × "+c.Kind)
+		}
+	}
+	for _, w := range workers {
+		if n := w.Backlog.Dead; n > 0 {
+			rows += n
+			parts = append(parts, number(n)+" of "+w.Worker)
+		}
+	}
+	switch {
+	case dead == 1:
+		v.Short += ", 1 job given up"
+	case dead > 1:
+		v.Short += ", " + number(dead) + " jobs given up"
+	case rows > 0:
+		v.Short += ", " + number(rows) + " for somebody to decide"
+	default:
+		return v
+	}
+	v.Long += " Given up, or for somebody to decide: " + strings.Join(parts, ", ") + "."
+	if v.Tone == "good" {
+		v.Tone = "warn"
+	}
+	return v
+}

@@ -1,0 +1,22 @@
+package service_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
+	t.Parallel()
+	e := tokenEstate(t)
+	e.user(7, 0, 1)
+	e.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	log := &bytes.Buffer{}
+	if _, err := e.attemptOf(e.service("", e.withQueue, tracedLogTo(log)), authorized(7), nil); err == nil {
+		t.Fatal("the trigger has refused nothing")
+	}
+	if text := log.String(); strings.Contains(text, "secret") || !strings.Contains(text, "on main: P0001 raise_exception") {
+		t.Errorf("logged %s", text)
+	}
+}
