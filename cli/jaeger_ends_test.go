@@ -95,6 +95,7 @@ func (e *tracedEstate) failedJob() jaegerTrace {
 // wantEnds fails the test unless each trace tells its end on the span of that name, and no other spans than these have the
 // status Error.
 func wantEnds(t *testing.T, ends map[string]jaegerTrace) {
+	t.Helper()
 	for name, c := range map[string]struct {
 		span string
 		// tells are attributes; "*" is any value.
