@@ -153,9 +153,9 @@ LIMIT 1`
 )
 
 // refuseStubborn is a [*StubbornError] if such a query names a table.
-func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, ids ...any) error {
+func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any) error {
 	var table string
-	err := tx.QueryRow(ctx, staysSQL, ids...).Scan(&table)
+	err := tx.QueryRow(ctx, staysSQL, args...).Scan(&table)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

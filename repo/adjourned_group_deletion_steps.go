@@ -88,8 +88,11 @@ WITH picked AS MATERIALIZED (
 removed AS (
   DELETE FROM members m USING picked WHERE m.id = picked.id AND {which} RETURNING m.user_id
 )
-SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM removed),
+SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM removed),
   ARRAY(SELECT u.id FROM users u WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM removed) ORDER BY u.id)`
+
+// membersStaySQL looks again for members that were picked and not removed: they may have been somebody else's to remove.
+const membersStaySQL = `SELECT 'members' FROM members m WHERE {which} AND m.id = ANY ($3::bigint[]) LIMIT 1`
 
 // membersPage is how many members, and at most as many jobs, one transaction takes.
 const membersPage = 500
@@ -110,13 +113,12 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		condition = namespaceMembersSQL
 	}
 	err = d.guardedTx(ctx, "remove members", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		var picked int64
-		var bots []int64
+		var picked, bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)
-		if err == nil && picked > 0 && r.Rows == 0 {
-			err = &StubbornError{Table: "members"}
+		if err == nil && len(picked) > 0 && r.Rows == 0 {
+			err = refuseStubborn(ctx, tx, fill(membersStaySQL, "{which}", condition), which.SourceType, which.SourceID, picked)
 		}
-		if r.More = picked > 0; err != nil || len(bots) == 0 {
+		if r.More = len(picked) > 0; err != nil || len(bots) == 0 {
 			return err
 		}
 		jobs := make([]Job, len(bots))

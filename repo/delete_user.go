@@ -170,12 +170,17 @@ func (u *deleting) lookForProjects(ctx context.Context) error {
 
 const (
 	leaveSQL = `
-DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM members WHERE user_id = $1 LIMIT $2))`
+WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1 LIMIT $2),
+gone AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING 1)
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 
 	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by their places.
 	unauthorizeSQL = `
-DELETE FROM project_authorizations
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM project_authorizations WHERE user_id = $1 LIMIT $2)) AND user_id IS NOT DISTINCT FROM $1`
+WITH picked AS MATERIALIZED (SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1 LIMIT $2),
+gone AS (
+  DELETE FROM project_authorizations WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1 RETURNING 1
+)
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 )
 
 // membershipBatch is how many rows one statement deletes (inactive_token_deletion.md section 6.8).
@@ -184,25 +189,35 @@ const membershipBatch = 1000
 // leave is step 8.
 func (u *deleting) leave(ctx context.Context) (err error) {
 	if u.features.members {
-		if u.Memberships, err = u.deleteAll(ctx, leaveSQL); err != nil {
+		if u.Memberships, err = u.deleteAll(ctx, "members", leaveSQL); err != nil {
 			return err
 		}
 	}
 	if u.features.authorizations {
-		u.Authorizations, err = u.deleteAll(ctx, unauthorizeSQL)
+		u.Authorizations, err = u.deleteAll(ctx, "project_authorizations", unauthorizeSQL)
 	}
 	return err
 }
 
-// deleteAll repeats a statement until it finds nothing.
-func (u *deleting) deleteAll(ctx context.Context, sql string) (deleted int64, err error) {
-	for {
-		tag, err := u.tx.Exec(ctx, sql, u.args.UserID, membershipBatch)
-		deleted += tag.RowsAffected()
-		if err != nil || tag.RowsAffected() == 0 {
+// maxFruitless statements in a row may find rows and delete none, because others delete them at the same time.
+const maxFruitless = 3
+
+// deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*StubbornError].
+func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted int64, err error) {
+	for fruitless := 0; fruitless < maxFruitless; {
+		var picked, gone int64
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone)
+		deleted += gone
+		switch {
+		case err != nil, picked == 0:
 			return deleted, err
+		case gone == 0:
+			fruitless++
+		default:
+			fruitless = 0
 		}
 	}
+	return deleted, &StubbornError{Table: table}
 }
 
 // queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one

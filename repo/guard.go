@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -17,6 +18,8 @@ type Guard struct {
 	fence   *Fence
 	attempt *AttemptOf
 	lock    *int64
+	// part is the key of a second lock, that of a part of what lock stands for.
+	part *int64
 }
 
 // Guard lets only the holder of the lease write; else the error is [ErrLeaseLost].
@@ -35,8 +38,15 @@ func (g Guard) WithLock(key int64) Guard {
 	return g
 }
 
+// WithPart asks for a second advisory lock besides that of WithLock or [AdvisoryLock], without which it is nothing. That
+// two wait for each other cannot be: nobody waits.
+func (g Guard) WithPart(key int64) Guard {
+	g.part = &key
+	return g
+}
+
 const (
-	tryLockSQL = `guard AS MATERIALIZED (SELECT 1 AS held WHERE pg_try_advisory_xact_lock($1))`
+	tryLockSQL = `guard AS MATERIALIZED (SELECT 1 AS held WHERE pg_try_advisory_xact_lock($1) AND pg_try_advisory_xact_lock($2))`
 	openSQL    = `guard AS MATERIALIZED (SELECT 1 AS held)`
 	fencedSQL  = fenceSQL + `,
 guard AS MATERIALIZED (SELECT held FROM fence)`
@@ -50,7 +60,7 @@ guard AS MATERIALIZED (SELECT held FROM fence)`
 	attemptedSQL = attemptSQL + `,
 guard AS MATERIALIZED (SELECT held FROM attempt)`
 	attemptedLockSQL = attemptSQL + `,
-guard AS MATERIALIZED (SELECT held FROM attempt WHERE pg_try_advisory_xact_lock($3))`
+guard AS MATERIALIZED (SELECT held FROM attempt WHERE pg_try_advisory_xact_lock($3) AND pg_try_advisory_xact_lock($4))`
 )
 
 // parameters are the values of a statement that is put together from parts.
@@ -79,13 +89,13 @@ func (g Guard) sql(p *parameters) string {
 		*p = append(*p, g.fence.Name, g.fence.Holder, g.fence.Epoch)
 		return fencedSQL
 	case g.attempt != nil && g.lock != nil:
-		*p = append(*p, g.attempt.ID, g.attempt.AttemptedAt, *g.lock)
+		*p = append(*p, g.attempt.ID, g.attempt.AttemptedAt, *g.lock, *cmp.Or(g.part, g.lock))
 		return attemptedLockSQL
 	case g.attempt != nil:
 		*p = append(*p, g.attempt.ID, g.attempt.AttemptedAt)
 		return attemptedSQL
 	case g.lock != nil:
-		*p = append(*p, *g.lock)
+		*p = append(*p, *g.lock, *cmp.Or(g.part, g.lock))
 		return tryLockSQL
 	}
 	return openSQL

@@ -21,9 +21,10 @@ import (
 //     marks, details and route.
 //  3. After 45 s the attempt snoozes. What is gone is the progress.
 //
-// Invariants: every step is a transaction of its own that holds the advisory lock of the group and the row of its own
-// attempt, so that two attempts never overlap and one that was taken for dead writes nothing more; marks and the record of the beginning go with the row of the group, last; with the members go the jobs
-// for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
+// Invariants: every step is a transaction of its own that holds the advisory locks of the job's group and of the group of
+// the tree that it removes, and the row of its own attempt, so that two attempts never overlap, one that was taken for dead
+// writes nothing more, and the job of a subgroup and that of a group above it never work on the same group at once; marks
+// and the record of the beginning go with the row of the group, last; with the members go the jobs for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
 // deletion_error, for the next attempt, and after the last one for the next run.
 func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (JobResult, error) {
 	args, err := decode[repo.DestroyGroup](j)
@@ -163,6 +164,8 @@ func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.R
 
 // removeGroup removes one group of the tree, which has no groups below it any more.
 func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (total repo.Removed, err error) {
+	// The group may have a job of its own, from before its parent was due or marked.
+	r.guard = d.guard().WithPart(id)
 	if err := d.removeProjects(ctx, r, id); err != nil {
 		return total, err
 	}

@@ -45,6 +45,7 @@ type remover struct {
 	*sweeper
 	main  *repo.Database
 	queue repo.JobQueue
+	// guard is that of every transaction.
 	guard repo.Guard
 	bot   func(id int64) repo.Job
 	// removed since that was last saved, at savedAt.
@@ -72,7 +73,7 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: s.sparing(j, guardWriter(j.guard().WithLock(lock))),
+		catalog: catalog, sizes: s.sizes, write: s.sparing(j, guardWriter(func() repo.Guard { return r.guard })),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// held locks rows until so many others wait for locks, or a minute is over.
+// held does something in a transaction that is committed when so many others wait for locks, or a minute is over.
 func (e *estate) held(sql string, waiting int) {
 	e.t.Helper()
 	ctx, conn := context.Background(), e.connect("main")
@@ -22,7 +22,7 @@ func (e *estate) held(sql string, waiting int) {
 	watch, ended := e.connect("main"), make(chan error, 1)
 	go func() {
 		awaitLocks(ctx, watch, waiting)
-		ended <- tx.Rollback(ctx)
+		ended <- tx.Commit(ctx)
 	}()
 	e.t.Cleanup(func() {
 		if err := <-ended; err != nil {

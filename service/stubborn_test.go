@@ -47,6 +47,26 @@ func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *tes
 	}
 }
 
+func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing.T) {
+	t.Parallel()
+	for table, insert := range map[string]string{
+		"members":                memberSQL(`7, 50, 30`),
+		"project_authorizations": `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 801, 30)`,
+	} {
+		e := tokenEstate(t)
+		e.user(7, 0, 1)
+		e.user(8, 0, 1)
+		e.personalProjects(8, 801)
+		e.group(50, 0)
+		e.exec("main", insert)
+		e.keep("DELETE", table, "true")
+		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
+		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+		e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
+	}
+}
+
 func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesTheTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ table, condition string }{

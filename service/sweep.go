@@ -18,10 +18,10 @@ func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table,
 	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
 }
 
-// guardWriter is the writer of a job, all of whose transactions have the same guard.
-func guardWriter(g repo.Guard) writer {
+// guardWriter is the writer of a job, with the guard that its transactions have at the time.
+func guardWriter(guard func() repo.Guard) writer {
 	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-		return do(g, l)
+		return do(guard(), l)
 	}
 }
 
