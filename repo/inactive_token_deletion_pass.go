@@ -189,7 +189,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
   AND NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
   AND coalesce((
     SELECT r.state = 'running' OR r.reason IN ('LEASE_LOST', 'SHUTDOWN') FROM maintenance.runs r
-    WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.lease_epoch > 0)
+    WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.reason = 'LEASE_LOST' OR r.lease_epoch > 0)
     ORDER BY r.id DESC LIMIT 1), false)`
 
 // TokenPassAbandoned says whether a run of this worker that died has left a pass unfinished, and its lease has expired.
