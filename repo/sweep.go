@@ -16,6 +16,8 @@ type Rows struct {
 	Match    []Match
 	// Condition is more SQL on the table as t, a constant: "t.type = 'DeployKey'".
 	Condition string
+	// except are rows that are none of these.
+	except *Match
 	// partitioned tables are worked partition by partition; part is one of them.
 	partitioned bool
 	part        *part
@@ -63,6 +65,12 @@ func (c *Catalog) Children(k ForeignKey, values [][]string) Rows {
 // Where is the rows among r with a further match, by which they are found.
 func (r Rows) Where(m Match) Rows {
 	r.Match, r.behind = append(slices.Clone(r.Match), m), ""
+	return r
+}
+
+// Except is the rows among r without those that have these values of the columns.
+func (r Rows) Except(columns []Column, values [][]string) Rows {
+	r.except = &Match{columns, values}
 	return r
 }
 
@@ -213,6 +221,10 @@ func (r Rows) sql(p *parameters) (match, filter string) {
 	}
 	if r.Condition != "" {
 		found, asked = append(found, "("+r.Condition+")"), append(asked, "("+r.Condition+")")
+	}
+	if r.except != nil {
+		_, named := r.except.sql(p)
+		found, asked = append(found, "("+named+") IS NOT TRUE"), append(asked, "("+named+") IS NOT TRUE")
 	}
 	if condition := r.part.condition(p); condition != "" {
 		found, asked = append(found, condition), append(asked, condition)

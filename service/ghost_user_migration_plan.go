@@ -103,7 +103,8 @@ func (p *ghostPlan) homes(database string) []*repo.Catalog {
 }
 
 // addRest adds the foreign keys to users whose column is in no list (section 6.4): first those whose rows go or are
-// cleared, then those that forbid.
+// cleared, then those that forbid. The user's own row, and the row of the queue, are no rows that refer to the user: they
+// go together, last.
 func (p *ghostPlan) addRest(main *repo.Catalog) {
 	listed := map[string]bool{p.queue.Table().Name + ".user_id": true, "group_deletion_schedules.user_id": true, "namespaces.owner_id": true}
 	for table, columns := range ghostColumns() {
@@ -120,7 +121,13 @@ func (p *ghostPlan) addRest(main *repo.Catalog) {
 		}
 		step := ghostStep{
 			catalog: main, table: key.Child.Name, column: column, normal: forbid, hard: forbid,
-			rowsOf: func(user int64) repo.Rows { return main.Referring(key, "id", repo.IDs(user)...) },
+			rowsOf: func(user int64) repo.Rows {
+				rows := main.Referring(key, "id", repo.IDs(user)...)
+				if own := p.ownColumn(users, key.Child); own != "" {
+					rows = rows.Except([]repo.Column{{Name: own, Type: "bigint"}}, [][]string{repo.IDs(user)})
+				}
+				return rows
+			},
 		}
 		switch key.OnDelete {
 		case repo.OnDeleteCascade:
@@ -134,4 +141,15 @@ func (p *ghostPlan) addRest(main *repo.Catalog) {
 		p.steps = append(p.steps, step)
 	}
 	p.steps = append(p.steps, forbidding...)
+}
+
+// ownColumn is the column of a table by which a user's own row is known that goes last, "" if the table has no such row.
+func (p *ghostPlan) ownColumn(users, table repo.Table) string {
+	switch table {
+	case users:
+		return "id"
+	case p.queue.Table():
+		return "user_id"
+	}
+	return ""
 }

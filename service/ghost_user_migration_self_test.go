@@ -1,0 +1,71 @@
+package service_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// A key of users to themselves is not in the reference schema; other schemas may have one.
+
+func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
+	t.Parallel()
+	for _, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT"} {
+		for name, key := range map[string]string{
+			"users": `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE ` + onDelete + `; UPDATE users SET created_by_id = 10 WHERE id = 10`,
+			"queue": `ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE ` + onDelete + `; UPDATE ghost_user_migrations SET initiator_user_id = 10`,
+		} {
+			t.Run(name+" "+onDelete, func(t *testing.T) {
+				t.Parallel()
+				g := newGhosts(t)
+				g.doomed(10)
+				g.exec("main", key)
+				s := g.service()
+				// The personal namespace's route and details.
+				wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=2")
+				g.run(s, "migrated_users=1 deleted_rows=2")
+				g.wantGone(10)
+			})
+		}
+	}
+}
+
+func TestGhostUserMigration_AUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE users SET created_by_id = 10 WHERE id = 10;
+		ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE ghost_user_migrations SET initiator_user_id = 10;
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	s := g.service()
+	g.run(s, "failed_users=1 deleted_rows=2")
+	g.wantLater(10, 30*time.Minute)
+	g.exec("main", `DROP TRIGGER refuse ON users; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.run(s, "migrated_users=1")
+	g.wantGone(10)
+}
+
+func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *testing.T) {
+	t.Parallel()
+	for onDelete, test := range map[string]struct{ counts, others string }{
+		"CASCADE":   {"migrated_users=1 deleted_rows=3", "0"},
+		"SET NULL":  {"migrated_users=1 deleted_rows=2 nullified_rows=1", "1"},
+		"NO ACTION": {"failed_users=1", "1"},
+	} {
+		t.Run(onDelete, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE `+onDelete+`;
+				INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (11, 'e@x', 'e', 0, 1); UPDATE users SET created_by_id = 10 WHERE id IN (10, 11)`)
+			s := g.service()
+			dry := g.runs(s, true)
+			wantState(t, dry, repo.RunSucceeded)
+			wantCounts(t, dry, test.counts)
+			g.run(s, test.counts)
+			g.want("main", `SELECT count(*) FROM users WHERE id = 11`, test.others)
+		})
+	}
+}
