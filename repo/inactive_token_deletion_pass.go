@@ -183,7 +183,7 @@ func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, goesO
 }
 
 // abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end of its process. Runs
-// that had a lease have an epoch, or are about to save theirs.
+// that had a lease have an epoch, or were about to save theirs: LEASE_LOST says so of one that has been closed meanwhile.
 const abandonedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
   AND NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())

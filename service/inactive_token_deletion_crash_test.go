@@ -135,6 +135,7 @@ func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 	}{
 		"died":                        {died, unpaused, true},
 		"died before its first beat":  {died + `, lease_epoch = 0`, unpaused, true},
+		"taken for dead so early":     {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', lease_epoch = 0`, unpaused, true},
 		"taken for dead":              {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`, unpaused, true},
 		"stopped with its server":     {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'SHUTDOWN'`, unpaused, true},
 		"cancelled":                   {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'CANCELLED'`, unpaused, false},
