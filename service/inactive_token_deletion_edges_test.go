@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -94,31 +92,6 @@ func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	_, err := e.service("").RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
 	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
 		t.Errorf("%v, want that it is not configured", err)
-	}
-}
-
-func TestInactiveTokenDeletion_MissingPrivilegeNamesTheTable(t *testing.T) {
-	t.Parallel()
-	e := tokenEstate(t)
-	role := "reader_" + e.value("main", `SELECT substr(md5(current_database()), 1, 8)`)
-	e.exec("main", `CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
-	e.exec("main", `GRANT ALL ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role+`;
-		REVOKE ALL ON personal_access_tokens FROM `+role)
-	t.Cleanup(func() { e.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	config, err := pgxpool.ParseConfig(e.urls["main"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := strings.Replace(e.urls["main"], config.ConnConfig.User+":"+config.ConnConfig.Password, role+":x", 1)
-	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.Close)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.Databases = []*repo.Database{d} })
-	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
-	if !errors.Is(err, repo.ErrForbidden) || !strings.Contains(err.Error(), "personal_access_tokens") {
-		t.Errorf("%v, want that the privilege on personal_access_tokens is missing", err)
 	}
 }
 
