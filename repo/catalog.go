@@ -56,7 +56,7 @@ const (
 type ForeignKey struct {
 	Name          string
 	Child, Parent Table
-	// Columns of the child refer to ParentColumns, one by one.
+	// Columns of the child refer to ParentColumns, one by one; of the child's it is known whether they may be NULL.
 	Columns, ParentColumns []Column
 	// OnDelete is one of the constants above, or another action, which caretaker leaves to the database.
 	OnDelete string
@@ -87,7 +87,7 @@ WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + prote
 // foreignKeysSQL reads all foreign keys, except those that partitions have inherited.
 const foreignKeysSQL = `
 SELECT k.conname, cn.nspname, ct.relname, ct.relkind = 'p', pn.nspname, pt.relname, k.confdeltype::text,
-  child.names, child.types, parent.names, parent.types,
+  child.names, child.types, child.required, parent.names, parent.types,
   CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN (
     SELECT coalesce(array_agg(a.attname::text), child.names) FROM jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null')) AS s (n)
     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = s.n::smallint)
@@ -96,7 +96,8 @@ FROM pg_constraint k
 JOIN pg_class ct ON ct.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = ct.relnamespace
 JOIN pg_class pt ON pt.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = pt.relnamespace
 CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
+  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types,
+    array_agg(a.attnotnull ORDER BY u.i) AS required
   FROM unnest(k.conkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n) child
 CROSS JOIN LATERAL (
   SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
@@ -168,11 +169,15 @@ func (c *Catalog) readTables(rows pgx.Rows) error {
 func (c *Catalog) readKeys(rows pgx.Rows) error {
 	var k ForeignKey
 	var names, types, parentNames, parentTypes, setNull []string
+	var required []bool
 	_, err := pgx.ForEachRow(rows, []any{
 		&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned, &k.Parent.Schema, &k.Parent.Name,
-		&k.OnDelete, &names, &types, &parentNames, &parentTypes, &setNull,
+		&k.OnDelete, &names, &types, &required, &parentNames, &parentTypes, &setNull,
 	}, func() error {
 		k.Columns, k.ParentColumns, k.setNull = pairColumns(names, types), pairColumns(parentNames, parentTypes), slices.Clone(setNull)
+		for i := range required {
+			k.Columns[i].NotNull = required[i]
+		}
 		c.keys = append(c.keys, k)
 		return nil
 	})
@@ -228,11 +233,21 @@ func (c *Catalog) Violated(e *Error) (k ForeignKey, found bool) {
 	return c.keys[i], true
 }
 
-// Column is the child's column that refers to the parent's column of this name, "" if there is none.
-func (k ForeignKey) Column(parentColumn string) string {
+// Column is the child's column that refers to the parent's column of this name; false if there is none.
+func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	for i, c := range k.ParentColumns {
 		if c.Name == parentColumn {
-			return k.Columns[i].Name
+			return k.Columns[i], true
+		}
+	}
+	return Column{}, false
+}
+
+// Required is the first of the columns that ON DELETE SET NULL sets, though it is NOT NULL; "" if none is.
+func (k ForeignKey) Required() string {
+	for _, c := range k.Columns {
+		if c.NotNull && slices.Contains(k.setNull, c.Name) {
+			return c.Name
 		}
 	}
 	return ""

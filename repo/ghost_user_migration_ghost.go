@@ -82,6 +82,20 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 	return id, err
 }
 
+// ProbeGhost says whether a ghost could be created, as far as the columns of users tell: the error may be
+// [*UnknownColumnError].
+func (d *Database) ProbeGhost(ctx context.Context, l Limits) error {
+	var unknown string
+	err := d.limitedTx(ctx, "look at the columns of users", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		_, _, unknown, err = ghostColumns(ctx, tx)
+		return err
+	})
+	if err == nil && unknown != "" {
+		err = &UnknownColumnError{unknown}
+	}
+	return err
+}
+
 // ghostColumns are the columns of users that a ghost gets values for, with these; unknown is the first that it needs and
 // we do not know.
 func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, unknown string, err error) {

@@ -115,12 +115,12 @@ func (p *ghostPlan) addRest(main *repo.Catalog) {
 	users := main.Table("users").Table
 	var forbidding []ghostStep
 	for _, key := range main.References(users) {
-		column := key.Column("id")
-		if column == "" || (key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column]) {
+		column, there := key.Column("id")
+		if !there || (key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column.Name]) {
 			continue
 		}
 		step := ghostStep{
-			catalog: main, table: key.Child.Name, column: column, normal: forbid, hard: forbid,
+			catalog: main, table: key.Child.Name, column: column.Name, required: column.NotNull, normal: forbid, hard: forbid,
 			rowsOf: func(user int64) repo.Rows {
 				rows := main.Referring(key, "id", repo.IDs(user)...)
 				if own := p.ownColumn(users, key.Child); own != "" {

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -95,7 +94,7 @@ func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
 		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
 	case nullify:
 		if step.required {
-			return &failedError{fmt.Sprintf("%s is NOT NULL: it cannot be cleared", step)}
+			return requiredError(step.table, step.column)
 		}
 		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}})
 	case remove:

@@ -100,7 +100,7 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	case u.Ghost == u.UserID:
 		return &reasonedError{reasonInternalUser, "the user is the ghost"}
 	}
-	if u.Ghost == 0 && !u.x.DryRun {
+	if u.Ghost == 0 {
 		if err := u.createGhost(ctx); err != nil {
 			return err
 		}
@@ -114,9 +114,13 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	return nil
 }
 
+// createGhost makes one; a dry run asks only whether it could.
 func (u *ghostUser) createGhost(ctx context.Context) error {
 	if err := u.goOn(); err != nil {
 		return err
+	}
+	if u.x.DryRun {
+		return u.x.Database.ProbeGhost(ctx, ghostLimits())
 	}
 	err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
 		u.Ghost, err = u.x.Database.CreateGhost(ctx, f, u.queue, u.Organization, l)

@@ -19,6 +19,11 @@ func (e *stillReferencedError) Error() string {
 	return fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
 }
 
+// requiredError means that a reference cannot be set to NULL.
+func requiredError(table, column string) error {
+	return &failedError{fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
+}
+
 // removal removes rows of one table with all that depends on them.
 type removal struct {
 	hand
@@ -113,7 +118,7 @@ func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 		case removed:
 			err = inner.remove(ctx, rows)
 		case nullified:
-			err = r.sweep(ctx, rows, d.nullify)
+			err = inner.nullify(ctx, rows, d)
 		case forbidding:
 			err = inner.forbid(ctx, rows, d.table.Name, d.column)
 		}
@@ -158,6 +163,18 @@ func (r *removal) without(ctx context.Context, free []int, rows repo.Rows) ([]in
 	}
 	referred, err := rows.Refer(ctx, probeLimits())
 	return slices.DeleteFunc(free, func(place int) bool { return slices.Contains(referred, place) }), err
+}
+
+// nullify clears the reference of a dependant's rows.
+func (r *removal) nullify(ctx context.Context, rows repo.Rows, d dependant) error {
+	if d.required == "" {
+		return r.sweep(ctx, rows, d.nullify)
+	}
+	has, err := r.any(ctx, rows)
+	if err == nil && has {
+		return requiredError(d.table.Name, d.required)
+	}
+	return err
 }
 
 // forbid is an error if there are such rows.

@@ -17,8 +17,12 @@ type dependant struct {
 	// rows that refer to these values of the parent's columns.
 	rows func(values [][]string) repo.Rows
 	fate dependantFate
-	// nullify is the change where that is their fate.
-	nullify repo.Change
+	// nullify is the change where that is their fate; required is a column of it that is NOT NULL, "" if none is.
+	nullify  repo.Change
+	required string
+	// waiting rows forbid the removal and are of a table on the path: nothing removes them first. own: that table is the
+	// parent itself, and rows that are removed together forbid nothing.
+	waiting, own bool
 }
 
 type dependantFate int
@@ -98,7 +102,7 @@ func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 		case repo.OnDeleteCascade:
 			d.fate = removed
 		case repo.OnDeleteSetNull:
-			d.fate, d.nullify = nullified, k.Nullify()
+			d.fate, d.nullify, d.required = nullified, k.Nullify(), k.Required()
 		}
 		all = append(all, d)
 	}
@@ -139,14 +143,31 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 	for i, c := range d.parent {
 		own[i] = values[slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })]
 	}
+	if d.own {
+		return d.rows(own).Except(columns, values)
+	}
 	return d.rows(own)
 }
 
-// present are the dependants that have rows, of those that this removal is about.
+// present are the dependants that have rows, of those that this removal is about. First those that forbid it whatever
+// else is removed, so that nothing is in vain.
 func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
 	all := slices.DeleteFunc(dependants(r.catalog, table), func(d dependant) bool {
-		entered := d.fate != nullified && slices.Contains(r.path, d.table)
+		entered := d.fate == removed && slices.Contains(r.path, d.table)
 		return entered || slices.Contains(r.except, d.table.Name)
+	})
+	for i, d := range all {
+		all[i].waiting = d.fate == forbidding && slices.Contains(r.path, d.table)
+		all[i].own = all[i].waiting && d.table == table
+	}
+	slices.SortStableFunc(all, func(a, b dependant) int {
+		switch {
+		case a.waiting == b.waiting:
+			return 0
+		case a.waiting:
+			return -1
+		}
+		return 1
 	})
 	rows := make([]repo.Rows, len(all))
 	for i, d := range all {

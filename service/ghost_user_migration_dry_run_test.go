@@ -1,0 +1,75 @@
+package service_test
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ sql, says, counts string }{
+		"a namespace below the personal one": {
+			`INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) VALUES (11, 'orphan', 'orphan', 'Project', 1, 10)`,
+			"STILL_REFERENCED: namespaces.parent_id still refers to it", "failed_users=1",
+		},
+		"a reference that must not be NULL": {
+			`CREATE TABLE badges (id bigserial PRIMARY KEY, holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES (10)`,
+			"badges.holder_id is NOT NULL: it cannot be cleared", "failed_users=1",
+		},
+		"a dependant's reference that must not be NULL": {
+			`CREATE TABLE badges (id bigserial PRIMARY KEY, email_id bigint NOT NULL REFERENCES emails ON DELETE SET NULL); INSERT INTO emails (id, user_id, email) VALUES (1, 10, 'x');
+			INSERT INTO badges (email_id) VALUES (1)`,
+			"badges.email_id is NOT NULL: it cannot be cleared", "failed_users=1",
+		},
+		"no ghost, and none can be made": {
+			`DELETE FROM users WHERE id = 5; UPDATE issues SET author_id = 10; ALTER TABLE users ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`,
+			"no ghost user could be created: users.shoe_size is NOT NULL", "failed_users=1",
+		},
+		"another row of the same table": {
+			`CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links); INSERT INTO links (id, user_id, before_id) VALUES (1, 10, NULL), (2, 7, 1)`,
+			"STILL_REFERENCED: links.before_id still refers to it", "failed_users=1",
+		},
+		"a row that waits for what refers to it": {
+			`CREATE TABLE heads (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, tail_id bigint);
+			CREATE TABLE tails (id bigserial PRIMARY KEY, head_id bigint REFERENCES heads ON DELETE CASCADE);
+			ALTER TABLE heads ADD FOREIGN KEY (tail_id) REFERENCES tails; INSERT INTO heads (id, user_id) VALUES (1, 10); INSERT INTO tails VALUES (1, 1); UPDATE heads SET tail_id = 1`,
+			"STILL_REFERENCED: heads.tail_id still refers to it", "failed_users=1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", test.sql)
+			s := g.service()
+			dry := g.runs(s, true)
+			wantState(t, dry, repo.RunSucceeded)
+			wantCounts(t, dry, test.counts)
+			g.wantLog(1, `"level":"ERROR"`, test.says)
+			g.log.reset()
+			done := g.run(s, test.counts)
+			if !maps.Equal(dry.Counts, done.Counts) {
+				t.Errorf("dry run %v, run %v", dry.Counts, done.Counts)
+			}
+			g.wantLog(1, `"level":"ERROR"`, test.says)
+			g.wantLater(10, 30*time.Minute)
+			// Nothing of the personal namespace is gone.
+			g.want("main", `SELECT count(*) FROM routes WHERE source_id = 10`, "1")
+		})
+	}
+}
+
+func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
+		INSERT INTO links (id, user_id, before_id) VALUES (1, 10, 2), (2, 10, 1), (3, 10, 3)`)
+	s := g.service()
+	wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=5")
+	g.run(s, "migrated_users=1 deleted_rows=5")
+	g.wantGone(10)
+}
