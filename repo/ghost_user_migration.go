@@ -153,26 +153,28 @@ func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m 
 }
 
 const (
+	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids nothing; the user's row is
+	// locked before it, as everybody else does.
+	unqueueSQL = `
+WITH locked AS MATERIALIZED (SELECT FROM users WHERE id = $1 FOR UPDATE)
+DELETE FROM {ghosts} WHERE user_id = $1 AND (SELECT count(*) FROM locked) >= 0`
+
 	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
 	deleteUserSQL = `DELETE FROM users WHERE id = $1`
 
 	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1`
-
-	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1`
 )
 
 // DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6). If a trigger keeps the
 // user, so does the queue: the error is a [*StubbornError].
 func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, l Limits) error {
 	return d.fencedTx(ctx, "delete from users", f, l, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, deleteUserSQL, user); err != nil {
-			return err
+		for _, sql := range []string{q.fill(unqueueSQL), deleteUserSQL} {
+			if _, err := tx.Exec(ctx, sql, user); err != nil {
+				return err
+			}
 		}
-		if err := refuseStubborn(ctx, tx, userStaysSQL, user); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, q.fill(unqueueSQL), user)
-		return err
+		return refuseStubborn(ctx, tx, userStaysSQL, user)
 	})
 }
 

@@ -87,14 +87,17 @@ claimed AS (
     AND (d.last_deletion_attempt_at IS NULL OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
   RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
 )
-SELECT page.last, coalesce(c.id, 0), coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
-FROM (SELECT coalesce(max(id), 0) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
+SELECT page.last, c.id IS NOT NULL, coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
+FROM (SELECT max(id) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
 ORDER BY c.id`
+
+// BeforePlaceholders is the id behind which the details of placeholder users begin: theirs may be 0 or less.
+const BeforePlaceholders = int64(-1 << 63)
 
 // PlaceholderClaim is a page of claimed details.
 type PlaceholderClaim struct {
-	// Last is the id to go on behind; 0: there is no candidate left.
-	Last int64
+	// Last is the id to go on behind; nil: there is no candidate left.
+	Last *int64
 	// Claimed rows, and Scheduled jobs of them really inserted.
 	Claimed, Scheduled int
 	// Exhausted are the users whose last attempt this is.
@@ -145,10 +148,11 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 			return err
 		}
 		var jobs []Job
-		var detail, user int64
+		var claimed bool
+		var user int64
 		var attempts int
-		_, err = pgx.ForEachRow(rows, []any{&claim.Last, &detail, &user, &attempts}, func() error {
-			if detail == 0 {
+		_, err = pgx.ForEachRow(rows, []any{&claim.Last, &claimed, &user, &attempts}, func() error {
+			if !claimed {
 				return nil
 			}
 			job := origin
@@ -174,16 +178,16 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 const previewPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
-SELECT coalesce(max(e.id), 0), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
+SELECT max(e.id), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
   coalesce(array_agg(DISTINCT e.placeholder_user_id) FILTER (WHERE NOT EXISTS (
     SELECT FROM maintenance.river_job j
     WHERE j.kind = 'delete_placeholder_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
       AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))), '{}')
 FROM eligible_for_deletion e`
 
-// PreviewPlaceholders says what ClaimPlaceholders would do with the next page: the id to go on behind (0: nothing is
+// PreviewPlaceholders says what ClaimPlaceholders would do with the next page: the id to go on behind (nil: nothing is
 // left), the users that would get a job, and how many rows would reach their last attempt.
-func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (last int64, users []int64, exhausted int64, err error) {
+func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (last *int64, users []int64, exhausted int64, err error) {
 	err = d.bounded(ctx, "preview placeholder users", l, []any{&last, &exhausted, &users}, previewPlaceholdersSQL, rules.args(after, limit)...)
 	return last, users, exhausted, err
 }
@@ -204,7 +208,7 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
 func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
 	_, err = d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
-		rules.Tables.fill(placeholderBacklogSQL), rules.args(int64(-1<<63), backlogCap+1)...)
+		rules.Tables.fill(placeholderBacklogSQL), rules.args(BeforePlaceholders, backlogCap+1)...)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

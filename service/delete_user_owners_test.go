@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// held does something in a transaction that is committed when so many others wait for locks, or a minute is over.
-func (e *estate) held(sql string, waiting int) {
+// held does something in a transaction, and when so many others wait for locks, or a minute is over, what comes then; it
+// commits.
+func (e *estate) held(sql string, waiting int, then ...string) {
 	e.t.Helper()
 	ctx, conn := context.Background(), e.connect("main")
 	tx, err := conn.Begin(ctx)
@@ -22,6 +23,12 @@ func (e *estate) held(sql string, waiting int) {
 	watch, ended := e.connect("main"), make(chan error, 1)
 	go func() {
 		awaitLocks(ctx, watch, waiting)
+		for _, sql := range then {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				ended <- err
+				return
+			}
+		}
 		ended <- tx.Commit(ctx)
 	}()
 	e.t.Cleanup(func() {

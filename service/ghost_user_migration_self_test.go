@@ -69,3 +69,29 @@ func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *test
 		})
 	}
 }
+
+func TestGhostUserMigration_NoKeyOfTheQueueKeepsTheUser(t *testing.T) {
+	t.Parallel()
+	for _, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT", "NO ACTION DEFERRABLE INITIALLY DEFERRED", ""} {
+		t.Run(onDelete, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
+			if onDelete != "" {
+				g.exec("main", `ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (user_id) REFERENCES users (id) ON DELETE `+onDelete)
+			}
+			g.run(g.service(), "migrated_users=1 deleted_rows=2")
+			g.wantGone(10)
+		})
+	}
+}
+
+func TestGhostUserMigration_DoesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQueue(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
+	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.wantGone(10)
+}

@@ -103,7 +103,7 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 	case x.DryRun:
 		return p.dryRun(ctx, x, rules)
 	}
-	last, index := int64(0), 0
+	last, index := repo.BeforePlaceholders, 0
 	for {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
@@ -121,10 +121,10 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 		if err != nil {
 			return err
 		}
-		if claim.Last == 0 {
+		if claim.Last == nil {
 			return nil
 		}
-		last, index = claim.Last, index+claim.Claimed
+		last, index = *claim.Last, index+claim.Claimed
 		for _, user := range claim.Exhausted {
 			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. Making the final attempt to delete the placeholder user.", p.config.MaxAttempts), //nolint:sloglint // the contract's words
 				"placeholder_user_id", user)
@@ -134,12 +134,12 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 
 // dryRun walks the same pages and counts what a run started now would do.
 func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules repo.PlaceholderRules) error {
-	last, counted := int64(0), map[int64]struct{}{}
+	last, counted := repo.BeforePlaceholders, map[int64]struct{}{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
 			return err
 		}
-		next := int64(0)
+		var next *int64
 		err := x.Batch(ctx, func(ctx context.Context) (err error) {
 			var users []int64
 			var exhausted int64
@@ -153,10 +153,10 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 			}
 			return err
 		}, attribute.Int64("maintenance.after_id", last))
-		if err != nil || next == 0 {
+		if err != nil || next == nil {
 			return err
 		}
-		last = next
+		last = *next
 	}
 	x.Report(func(r *Run) {
 		r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then"

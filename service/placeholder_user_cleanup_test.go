@@ -149,6 +149,19 @@ func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) 
 	e.want("main", `SELECT count(*) FROM maintenance.river_job`, "5")
 }
 
+func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
+	t.Parallel()
+	e := placeholderEstate(t)
+	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
+		e.detail(id, 14, `NULL`)
+	}
+	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 2 })
+	wantCounts(t, runPlaceholders(t, s, true), "scheduled_jobs=5 exhausted_users=5")
+	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=5 exhausted_users=5")
+	e.want("main", jobsOfPlaceholders, "-9000000000000000000 -5 -4 0 1")
+	e.want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 15`, "5")
+}
+
 func TestPlaceholderUserCleanup_AttemptAndJobExistBothOrNeither(t *testing.T) {
 	t.Parallel()
 	e := placeholderEstate(t)
