@@ -190,49 +190,6 @@ func (l *lfk) untrack() *cobra.Command {
 	}
 }
 
-func (l *lfk) dead() *cobra.Command {
-	var table string
-	command := &cobra.Command{
-		Use:   "dead",
-		Short: "List the deleted rows whose children could not be cleaned",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
-				records := []service.DeadRecord{}
-				err := keys.Dead(ctx, table, func(r service.DeadRecord) error {
-					records = append(records, r)
-					return nil
-				})
-				if err != nil && len(records) == 0 {
-					return err
-				}
-				if l.format == formatJSON {
-					return l.report(err, map[string]any{"dead_records": records}, nil)
-				}
-				return errors.Join(err, l.deadTable(records))
-			})
-		},
-	}
-	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; else all")
-	return command
-}
-
-func (l *lfk) deadTable(records []service.DeadRecord) error {
-	if len(records) == 0 {
-		l.say("no dead records")
-		return nil
-	}
-	const seconds = "2006-01-02 15:04:05"
-	var rows [][]string
-	for _, r := range records {
-		rows = append(rows, []string{
-			r.Database, strconv.FormatInt(r.ID, 10), r.Table, strconv.FormatInt(r.Key, 10), r.Definition, r.SQLState,
-			strconv.Itoa(r.Failures), r.RecordedAt.UTC().Format(seconds), r.DeadAt.UTC().Format(seconds),
-		})
-	}
-	return l.table([]string{"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "RECORDED", "DEAD SINCE"}, rows)
-}
-
 func (l *lfk) retry() *cobra.Command {
 	var id int64
 	var table string

@@ -76,12 +76,30 @@ func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 	want(t, 0, "lfk install")
 	want(t, 0, "lfk dead", "no dead records")
 	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
-		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', 'no', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
-	want(t, 0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE\n",
-		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03\n")
+		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
+	want(t, 0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE           MESSAGE\n",
+		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
 	want(t, 0, "lfk retry --id 2", "main: 1 put back")
 	want(t, 0, "lfk retry --table p", "main: 2 put back")
 	want(t, 1, "lfk retry --all", "no dead record matches: `caretaker lfk dead` lists them")
+}
+
+func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
+	sql := configured(t, "main")
+	migrate(t)
+	want(t, 0, "lfk dead --failing", "no failing records")
+	want(t, 0, "lfk install")
+	want(t, 0, "lfk dead --failing", "no failing records")
+	execute(t, sql, `WITH q AS (
+			INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			VALUES ('public.p', 7, '2126-01-01 01:02:03Z'), ('public.p', 8, '2026-01-01 01:02:03Z'), ('other.q', 9, now()) RETURNING partition, id)
+		INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
+		SELECT partition, id, 3, 4, 'c.p_id -> p', CASE id WHEN 1 THEN 'P0001' ELSE '' END, '2026-01-02 01:02:03Z' FROM q`)
+	want(t, 0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  FAILED               NEXT TRY\n",
+		"main      1   public.p  7    c.p_id -> p  P0001     3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
+		"main      2   public.p  8    c.p_id -> p  -         3         2026-01-02 01:02:03  now\n")
+	want(t, 0, "lfk dead --failing", "other.q")
+	want(t, 0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }
 
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {

@@ -39,6 +39,35 @@ func (l LooseForeignKeys) Dead(ctx context.Context, table string, send func(Dead
 	})
 }
 
+// FailingRecord is a deleted parent whose children could not be cleaned, and which is tried again.
+type FailingRecord struct {
+	Database string `json:"database"`
+	repo.FailingRecord
+}
+
+// Failing are the records of all selected databases, or those of one table, that have failed and are not dead, by database,
+// partition and id.
+func (l LooseForeignKeys) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
+	records := []FailingRecord{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		var last repo.FailingRecord
+		for {
+			page, err := d.FailingRecords(ctx, table, last, deadPage)
+			if err != nil {
+				return err
+			}
+			for _, r := range page {
+				last = r
+				records = append(records, FailingRecord{d.Name, r})
+			}
+			if len(page) < deadPage {
+				return nil
+			}
+		}
+	})
+	return records, err
+}
+
 // Retried is how many records Retry put back in one database.
 type Retried struct {
 	Database string `json:"database"`
