@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/config"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
@@ -198,9 +200,17 @@ func knownFlag(ctx context.Context, client maintenancev1.MaintenanceServiceClien
 		if f.GetName() == name {
 			return nil
 		}
-		names = append(names, f.GetName())
+		if isRead(f.GetName()) {
+			names = append(names, f.GetName())
+		}
 	}
 	return usage(fmt.Errorf("there is no flag %q: there are %s", name, strings.Join(names, ", ")))
+}
+
+// isRead says whether runs read a flag of this name: the server lists others, too, once the API has set them.
+func isRead(name string) bool {
+	database, turbo := strings.CutPrefix(name, "loose_foreign_keys_turbo_mode_")
+	return turbo && slices.Contains(config.DatabaseNames(), database)
 }
 
 func onOrOff(_ *cobra.Command, args []string) error {

@@ -157,6 +157,10 @@ func read(file string, environ []string) (*Config, error) {
 	mistakes = append(mistakes, more...)
 	for _, k := range keys {
 		v, set := fromEnvironment[k.path]
+		if set && v.text == "" && k.set("") != nil {
+			// As compose files make of a variable that nobody has set.
+			set = false
+		}
 		if !set {
 			v, set = values[k.path]
 		}

@@ -210,14 +210,13 @@ func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
 
 func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 	for entry, want := range map[string]string{
-		"CARETAKER_LISTENN=x":                                       "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
-		"CARETAKER_DATABASE_MAIN_URL=x":                             "did you mean CARETAKER_DATABASES_MAIN_URL?",
-		"CARETAKER_DATABASES_OTHER=x":                               "CARETAKER_DATABASES_OTHER: no such configuration key",
-		"CARETAKER_DATABASES_URL=x":                                 "no such configuration key, there is CARETAKER_DATABASES_<NAME>_URL",
-		"CARETAKER_WORKERS_ENABLED=false":                           "no such configuration key, there is CARETAKER_WORKERS_<NAME>_ENABLED",
-		"CARETAKER_ADDDRESS=x":                                      "did you mean CARETAKER_ADDRESS?",
-		"CARETAKER_SCHEDULER_ENABLED=no":                            `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
-		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=": `"" is not a duration`,
+		"CARETAKER_LISTENN=x":             "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
+		"CARETAKER_DATABASE_MAIN_URL=x":   "did you mean CARETAKER_DATABASES_MAIN_URL?",
+		"CARETAKER_DATABASES_OTHER=x":     "CARETAKER_DATABASES_OTHER: no such configuration key",
+		"CARETAKER_DATABASES_URL=x":       "no such configuration key, there is CARETAKER_DATABASES_<NAME>_URL",
+		"CARETAKER_WORKERS_ENABLED=false": "no such configuration key, there is CARETAKER_WORKERS_<NAME>_ENABLED",
+		"CARETAKER_ADDDRESS=x":            "did you mean CARETAKER_ADDRESS?",
+		"CARETAKER_SCHEDULER_ENABLED=no":  `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
 	} {
 		if _, err := load("", []string{mainURL, entry}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to contain %q", entry, err, want)
@@ -296,5 +295,21 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		if got := openTelemetry([]string{environ}); got != want {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)
 		}
+	}
+}
+
+func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
+	want, err := load(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := load(write(t, "log: {level: WARN}"), []string{
+		mainURL, "CARETAKER_LOG_LEVEL=", "CARETAKER_LOG_FORMAT=", "CARETAKER_METRICS_LISTEN=", "CARETAKER_LISTEN=", "CARETAKER_INSECURE=",
+		"CARETAKER_SCHEDULER_ENABLED=", "CARETAKER_HISTORY_KEEP=", "CARETAKER_LOAD_MAX_REPLICA_LAG=", "CARETAKER_LOAD_MAX_WAL_ARCHIVE_BACKLOG=",
+		"CARETAKER_WORKERS_GHOST_USER_MIGRATION_LIMIT=", "CARETAKER_WORKERS_GHOST_USER_MIGRATION_SCHEDULE=",
+		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_MAX_QUEUED=", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_CATCH_UP=",
+	})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }

@@ -123,12 +123,13 @@ func verbatim(to *string) func(string) error {
 	return func(s string) error { *to = s; return nil }
 }
 
+// oneOf takes one of the words, in capitals, too.
 func oneOf(to *string, allowed ...string) func(string) error {
 	return func(s string) error {
-		if !slices.Contains(allowed, s) {
+		if !slices.Contains(allowed, strings.ToLower(s)) {
 			return fmt.Errorf("%q is none of %s", s, strings.Join(allowed, ", "))
 		}
-		*to = s
+		*to = strings.ToLower(s)
 		return nil
 	}
 }

@@ -37,7 +37,7 @@ func toRun(r *service.Run) *maintenancev1.Run {
 		State:   maintenancev1.RunState(maintenancev1.RunState_value[statePrefix+strings.ToUpper(r.State)]),
 		Reason:  r.Reason, DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
 		Counts: r.Counts, OverLimit: r.OverLimit, Error: r.Error, TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
-		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy,
+		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy, Replica: r.Replica,
 	}
 	for _, t := range r.Tables {
 		run.Tables = append(run.Tables, &maintenancev1.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})

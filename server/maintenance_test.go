@@ -37,7 +37,7 @@ func TestRunBatch_AnswersWithTheRunAtItsEnd(t *testing.T) {
 	if run.GetCounts()["deleted_rows"] != 2 || run.GetCounts()["processed_records"] != 1 || run.GetLeaseEpoch() != 1 {
 		t.Errorf("got %v", run)
 	}
-	if run.GetRequestedBy() == "" || run.GetFinishedAt() == nil || len(run.GetTables()) != 1 {
+	if run.GetRequestedBy() == "" || run.GetReplica() == "" || run.GetFinishedAt() == nil || len(run.GetTables()) != 1 {
 		t.Errorf("got %v", run)
 	}
 	got, err := f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()})

@@ -634,7 +634,9 @@ type Run struct {
 	TurboMode bool `protobuf:"varint,17,opt,name=turbo_mode,json=turboMode,proto3" json:"turbo_mode,omitempty"`
 	// Who asked for it: the client's name, if it has given one, and address, or the replica whose schedule fired. The name is
 	// that in the client's certificate where the server asks for one, else what the header caretaker-user says.
-	RequestedBy   string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	RequestedBy string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	// The server that runs it, or has run it, by the name under which it holds leases.
+	Replica       string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -791,6 +793,13 @@ func (x *Run) GetTurboMode() bool {
 func (x *Run) GetRequestedBy() string {
 	if x != nil {
 		return x.RequestedBy
+	}
+	return ""
+}
+
+func (x *Run) GetReplica() string {
+	if x != nil {
+		return x.Replica
 	}
 	return ""
 }
@@ -3145,7 +3154,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x06parent\x18\x03 \x01(\tR\x06parent\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x12\n" +
 	"\x04rows\x18\x05 \x01(\x03R\x04rows\x12\x19\n" +
-	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\xf3\x05\n" +
+	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\x8d\x06\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x1a\n" +
@@ -3170,7 +3179,8 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"leaseEpoch\x12\x1d\n" +
 	"\n" +
 	"turbo_mode\x18\x11 \x01(\bR\tturboMode\x12!\n" +
-	"\frequested_by\x18\x12 \x01(\tR\vrequestedBy\x1a9\n" +
+	"\frequested_by\x18\x12 \x01(\tR\vrequestedBy\x12\x18\n" +
+	"\areplica\x18\x13 \x01(\tR\areplica\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x81\x03\n" +
