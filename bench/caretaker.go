@@ -30,7 +30,7 @@ func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey,
 	if err != nil {
 		return nil, err
 	}
-	s, err := service.New(service.Config{
+	s, err := service.New(service.Config{ //nolint:contextcheck // counters begin with the service, not with a call
 		Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler),
 		LooseForeignKeysCleanup: config,
 	})

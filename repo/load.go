@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -36,9 +37,12 @@ type TableLoad struct {
 	Locked, Vacuumed time.Duration
 }
 
-// Of says whether it is about this table, or one of its partitions.
+// Of says whether it is about this table, or one of its partitions. One without a schema is any of that name.
 func (l TableLoad) Of(t Table) bool {
 	name := t.Schema + "." + t.Name
+	if t.Schema == "" && t.Name != "" {
+		return strings.HasSuffix(l.Table, name) || strings.HasSuffix(l.Root, name)
+	}
 	return name == l.Table || name == l.Root
 }
 
@@ -134,12 +138,12 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // a pause or another's lease had none.
 const endedEarlySQL = `
 SELECT coalesce((
-  SELECT r.state = 'succeeded' AND starts_with(r.reason, $2) FROM maintenance.runs r
+  SELECT CASE WHEN r.state = 'succeeded' AND starts_with(r.reason, $2) THEN r.reason ELSE '' END FROM maintenance.runs r
   WHERE r.worker = $1 AND NOT r.dry_run AND NOT (r.state = 'skipped' AND r.reason ~ '^(LEASE_HELD|WORKER_PAUSED)')
-  ORDER BY r.id DESC LIMIT 1), false)`
+  ORDER BY r.id DESC LIMIT 1), '')`
 
-// EndedEarly says whether the last run of a worker succeeded with a reason that begins like this.
-func (d *Database) EndedEarly(ctx context.Context, worker, reason string) (ended bool, err error) {
-	err = d.queryRow(ctx, "look at the last run", []any{&ended}, endedEarlySQL, worker, reason)
-	return ended, err
+// EndedEarly is the reason with which the last run of a worker succeeded, if it begins like this; else it is empty.
+func (d *Database) EndedEarly(ctx context.Context, worker, begins string) (reason string, err error) {
+	err = d.queryRow(ctx, "look at the last run", []any{&reason}, endedEarlySQL, worker, begins)
+	return reason, err
 }

@@ -29,6 +29,9 @@ type Queue struct {
 	sql string
 }
 
+// Table is where the queue is.
+func (q Queue) Table() Table { return Table{q.Schema, queueTable} }
+
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   EXISTS (SELECT FROM maintenance.queue_partitions),

@@ -98,7 +98,7 @@ func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(re
 		return do(w)
 	}
 	limits := repo.Limits{Statement: patience, Lock: w.Limits.Lock}
-	return r.x.guarded(ctx, r.x.Database, repo.Table{}, limits, func(g repo.Guard, l repo.Limits) error {
+	return r.x.guarded(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits, func(g repo.Guard, l repo.Limits) error {
 		// The whole transaction has to end before the lease does.
 		w.Guard, w.Patience = g, l.Statement
 		w.Limits.Statement = min(w.Limits.Statement, w.Patience)

@@ -144,7 +144,7 @@ func (u *ghostUser) finish(ctx context.Context) error {
 	if err := u.goOn(); err != nil {
 		return err
 	}
-	err = u.x.Write(ctx, u.x.Database, probeLimits(), func(f repo.Fence, l repo.Limits) error {
+	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, probeLimits(), func(f repo.Fence, l repo.Limits) error {
 		return u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, l)
 	})
 	if err == nil && len(groups) > 0 {

@@ -140,7 +140,7 @@ func (u *ghostUser) write(ctx context.Context, do func(repo.Fence, repo.Limits) 
 	if u.x.DryRun {
 		return nil
 	}
-	return u.x.Write(ctx, u.x.Database, ghostLimits(), do)
+	return u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, ghostLimits(), do)
 }
 
 // goOn is asked before every statement of a user.

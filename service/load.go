@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,6 +140,26 @@ func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 
 // known says whether a look counts that has been made. b.mu is held.
 func (b *databaseLoad) known() bool { return b.slow > 0 || time.Since(b.seen) <= lookLife }
+
+// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is not.
+func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
+	if l.config.off() {
+		return nil
+	}
+	b := l.of(d)
+	l.look(ctx, d, b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Since(b.seen) > lookLife {
+		return nil
+	}
+	for i := range b.excesses {
+		if e := b.excesses[i]; strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ") {
+			return &e
+		}
+	}
+	return nil
+}
 
 func (l *loads) of(d *repo.Database) *databaseLoad {
 	l.mu.Lock()

@@ -24,6 +24,11 @@ func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) str
 		if e := s.loads.worst(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
+		if ended := earlyEnd(st); ended != "" {
+			if e := s.loads.lasting(ctx, d, st.LastRun.Reason); e != nil {
+				return e.String()
+			}
+		}
 	}
 	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, reasonQueueFull) || !s.schedulerOff && s.goesOn(w)) {
 		return ended
@@ -73,8 +78,8 @@ func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
 	if !s.goesOn(w) {
 		return false, nil
 	}
-	ended, err := s.main.EndedEarly(ctx, w.name, reasonThrottled+": ")
-	return err == nil && ended && s.loads.worst(ctx, s.main, repo.Table{}) == nil, err
+	reason, err := s.main.EndedEarly(ctx, w.name, reasonThrottled+": ")
+	return err == nil && reason != "" && s.loads.worst(ctx, s.main, repo.Table{}) == nil && s.loads.lasting(ctx, s.main, reason) == nil, err
 }
 
 // unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on

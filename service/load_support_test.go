@@ -43,7 +43,7 @@ func loadedEstate(t *testing.T, schema string, n int) *estate {
 // as opens main once more, as a role that is no superuser.
 func (e *estate) as(role string) *repo.Database {
 	e.t.Helper()
-	e.exec("main", `DO $$ BEGIN CREATE ROLE `+role+` LOGIN PASSWORD 'x'; EXCEPTION WHEN duplicate_object THEN END $$;
+	e.exec("main", `DO $$ BEGIN CREATE ROLE `+role+` LOGIN PASSWORD 'x'; EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$;
 		GRANT ALL ON SCHEMA maintenance, public TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA maintenance, public TO `+role)
 	u, err := url.Parse(e.urls["main"])
 	if err != nil {

@@ -292,3 +292,33 @@ func TestLoad_NegativeLimitsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
+	t.Parallel()
+	e := placeholderEstate(t)
+	e.detail(1, 0, "NULL")
+	limits := loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short})
+	s, other := e.service(oneChild, e.withQueue, limits), e.service(oneChild, e.withQueue, limits)
+	dissolve := e.lockQueue("import_placeholder_user_details", "1 s")
+	r := runPlaceholders(t, s, false)
+	wantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
+	wantCounts(t, r, "")
+	for _, replica := range []*service.Service{s, other} {
+		st, err := replica.Status(t.Context(), placeholderWorker)
+		if err != nil || st[0].Condition != service.ConditionThrottled {
+			t.Errorf("%+v, %v", st, err)
+		}
+	}
+	// A run that went on now would meet the same queue.
+	if err := other.ResumeRuns(t.Context()); err != nil {
+		t.Error(err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	dissolve()
+	waitFor(t, "the run to be gone on with", func() bool {
+		if err := other.ResumeRuns(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return e.value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
+	})
+}

@@ -256,7 +256,7 @@ func (c *cleanup) change(ctx context.Context, records []repo.Record, count strin
 	if len(records) == 0 {
 		return nil
 	}
-	return c.x.Write(ctx, c.x.Database, queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
+	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
 		n, err := do(ctx, f, c.queue, records, l)
 		c.x.Count(ctx, count, n)
 		return err
@@ -264,7 +264,7 @@ func (c *cleanup) change(ctx context.Context, records []repo.Record, count strin
 }
 
 func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) error {
-	return c.x.Write(ctx, c.x.Database, queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
+	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
 		rescheduled, dead, err := c.x.Database.FailRecords(ctx, f, c.queue, failed, l)
 		c.x.Count(ctx, "rescheduled_records", rescheduled)
 		c.x.Count(ctx, "dead_records", dead)
@@ -273,7 +273,7 @@ func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) error {
 }
 
 func (c *cleanup) charge(ctx context.Context, records []repo.Record) error {
-	return c.x.Write(ctx, c.x.Database, queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
+	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
 		incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, f, c.queue, records, l)
 		c.x.Count(ctx, "incremented_records", incremented)
 		c.x.Count(ctx, "rescheduled_records", rescheduled)

@@ -108,7 +108,7 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			err := x.Write(ctx, p.main, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+			err := x.WriteTable(ctx, p.main, repo.Table{Name: "import_placeholder_user_details"}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.origin(ctx), index, p.config.Interval, l)
 				return err
 			})

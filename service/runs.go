@@ -142,7 +142,7 @@ func (s *Service) Run(ctx context.Context, id string) (Run, error) {
 // told is a run as it is shown: one at work that gives no sign of life says so.
 func told(run Run) Run {
 	if !run.SilentSince.IsZero() {
-		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died or stands still; without one it ends as failed at %s",
+		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died, stands still or cannot reach main; without one it ends as failed at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
 	}
 	return run
