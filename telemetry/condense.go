@@ -69,7 +69,7 @@ type node struct {
 	first bool
 	fate  fate
 	ended bool
-	// failed: the span or one below it.
+	// failed: the span or one below it. A statement that failed below a batch does not make that one a failure.
 	failed bool
 	took   time.Duration
 	kinds  map[string]*children
@@ -83,7 +83,7 @@ type node struct {
 // children of one kind.
 type children struct {
 	started, ended, omitted int
-	// failed are all that did, first ones too; shown are those that are kept for what they say, by that; reasons have been
+	// failed are all that did themselves, first ones too; shown are those that are kept for what they say, by that; reasons have been
 	// seen.
 	failed  int
 	shown   map[string]int
@@ -219,6 +219,10 @@ func (n *node) end(span sdktrace.ReadOnlySpan) {
 		}
 		account.add(kind, c)
 	}
+	if n.kind == statement {
+		// What is below a statement, such as its preparation, is part of it.
+		n.statements, n.omittedStatements, n.statementTime = 0, 0, 0
+	}
 	if n.statements > 0 {
 		account.extra = append(account.extra, attribute.Int("maintenance.statements", n.statements),
 			attribute.Int("maintenance.statements_omitted", n.omittedStatements),
@@ -247,7 +251,7 @@ func (n *node) settle(span sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 	if n.kind == statement {
 		p.statementTime += n.took
 	}
-	if n.failed {
+	if span.Status().Code == codes.Error {
 		c.failed++
 	}
 	if !n.first {

@@ -266,3 +266,41 @@ func TestStart_WithoutAnExporterSpansHaveIdsAndCostNothing(t *testing.T) {
 		t.Errorf("valid %v, recording %v", span.SpanContext().IsValid(), span.IsRecording())
 	}
 }
+
+func TestCondenser_CountsAPreparationWithItsStatement(t *testing.T) {
+	c := newCondensed(t)
+	c.span(t.Context(), "run", 3*time.Second, func(ctx context.Context, _ trace.Span) {
+		for range 2 {
+			c.span(ctx, "maintenance.batch", time.Second, func(ctx context.Context, _ trace.Span) {
+				c.span(ctx, "UPDATE t", time.Second, func(ctx context.Context, _ trace.Span) {
+					c.statement(ctx, "PREPARE UPDATE t", time.Second)
+				}, trace.WithSpanKind(trace.SpanKindClient))
+			})
+		}
+	})
+	c.names()
+	for name, want := range map[string]string{"run": "2", "maintenance.batch": "1", "UPDATE t": ""} {
+		if n, took := c.attribute(name, "maintenance.statements"), c.attribute(name, "maintenance.statement_seconds"); n != want || took != want {
+			t.Errorf("%s: %q statements that took %q s, want %q of each", name, n, took, want)
+		}
+	}
+}
+
+func TestCondenser_ABatchIsNoFailureForAStatementThatFailed(t *testing.T) {
+	c := newCondensed(t)
+	c.span(t.Context(), "run", 3*time.Second, func(ctx context.Context, _ trace.Span) {
+		for i := range 3 {
+			c.span(ctx, "maintenance.batch", time.Second, func(ctx context.Context, batch trace.Span) {
+				c.span(ctx, "UPDATE t", time.Second, func(_ context.Context, s trace.Span) { s.SetStatus(codes.Error, "locked") },
+					trace.WithSpanKind(trace.SpanKindClient))
+				if i == 2 {
+					batch.SetStatus(codes.Error, "failed")
+				}
+			})
+		}
+	})
+	c.names()
+	if got := c.attribute("run", "maintenance.batches_failed"); got != "1" {
+		t.Errorf("%s batches failed, want the one that did", got)
+	}
+}

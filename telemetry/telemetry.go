@@ -53,7 +53,13 @@ type Config struct {
 type Telemetry struct {
 	registry *prometheus.Registry
 	logger   *slog.Logger
-	stops    []func(context.Context) error
+	stops    []stop
+}
+
+// stop sends what is left of a signal.
+type stop struct {
+	signal string
+	do     func(context.Context) error
 }
 
 // Start sets up the process's tracing and metrics. It does not wait for exporters to connect. The error names an OTEL
@@ -116,7 +122,7 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 	}
 	provider := trace.NewTracerProvider(options...)
 	otel.SetTracerProvider(provider)
-	t.stops = append(t.stops, provider.Shutdown)
+	t.stops = append(t.stops, stop{"traces", provider.Shutdown})
 	return nil
 }
 
@@ -138,7 +144,7 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	}
 	provider := metric.NewMeterProvider(options...)
 	otel.SetMeterProvider(provider)
-	t.stops = append(t.stops, provider.Shutdown)
+	t.stops = append(t.stops, stop{"metrics", provider.Shutdown})
 	return nil
 }
 
@@ -154,11 +160,13 @@ func (t *Telemetry) Handler() http.Handler {
 	return mux
 }
 
-// Shutdown sends what has not been sent yet, until ctx ends.
+// Shutdown sends what has not been sent yet, until ctx ends. The error names the signals that were lost.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, stop := range t.stops {
-		errs = append(errs, stop(ctx))
+		if err := stop.do(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", stop.signal, err))
+		}
 	}
 	return errors.Join(errs...)
 }
