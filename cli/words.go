@@ -2,14 +2,14 @@ package cli
 
 import (
 	"regexp"
-	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
 // asCommands says what the API says of its calls as commands: ResumeWorker is caretaker resume.
 func asCommands(text string) string {
-	text = strings.ReplaceAll(text, "ResumeWorker * (caretaker resume --all)", "caretaker resume --all")
+	// Some have the command beside them: WatchRun (caretaker watch ID).
+	text = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+(?: \*)? \((caretaker [^()]+)\)`).ReplaceAllString(text, "$1")
 	names := map[string]string{
 		"RunBatch": "run", "GetStatus": "status", "ListLeases": "leases", "GetRun": "watch", "ListRuns": "runs", "WatchRun": "watch",
 		"CancelRun": "cancel", "PauseWorker": "pause", "ResumeWorker": "resume", "ListJobs": "jobs", "RetryJob": "jobs retry",
