@@ -127,7 +127,8 @@ func (d *Database) DeleteRun(ctx context.Context, id string) error {
 }
 
 const saveProgressSQL = `
-UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5
+UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5,
+  reason = $6
 WHERE r.id = $1::text::uuid AND r.state = 'running'
 RETURNING r.cancel_requested_at IS NOT NULL, EXISTS (
   SELECT FROM maintenance.pauses p
@@ -137,7 +138,7 @@ RETURNING r.cancel_requested_at IS NOT NULL, EXISTS (
 // and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled, paused bool, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&cancelled, &paused}, saveProgressSQL,
-		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode)
+		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode, run.Reason)
 	return cancelled, paused, err
 }
 

@@ -65,9 +65,13 @@ func (s *Service) beats(ctx context.Context, x *execution) {
 	}
 }
 
-// beat saves the progress, and hears what others want of the run.
+// beat saves the progress, and what slows the run down as its reason for the time being, and hears what others want of the run.
 func (s *Service) beat(ctx context.Context, x *execution) error {
-	cancelled, paused, err := s.main.SaveProgress(ctx, x.snapshot())
+	run := x.snapshot()
+	if slow := x.throttle.words(); slow != "" {
+		run.Reason = reasonThrottled + ": " + slow
+	}
+	cancelled, paused, err := s.main.SaveProgress(ctx, run)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)

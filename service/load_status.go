@@ -14,10 +14,11 @@ import (
 func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
 		if x := s.local(st.CurrentRun.ID); x != nil {
-			if e, rested := x.throttle.state(); e != nil {
-				return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
-			}
-			return ""
+			return x.throttle.words()
+		}
+		// Its server says so with each sign of life.
+		if slow, is := strings.CutPrefix(st.CurrentRun.Reason, reasonThrottled+": "); is {
+			return slow
 		}
 	}
 	for _, d := range w.homes(s) {

@@ -54,6 +54,7 @@ func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	dissolve := e.lockQueue("c", "2 s")
 	r := begin(t, s, "main")
 	throttled(t, s, "somebody waits for a lock on public.c of main: ")
+	throttled(t, e.service(oneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	r = ended(t, s, r.ID)
 	wantEverything(t, r)

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -132,6 +133,15 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	first = t.rested == 0
 	t.rested += rested
 	return rested, first
+}
+
+// words say what slows the run down at present, "" if nothing does.
+func (t *throttle) words() string {
+	e, rested := t.state()
+	if e == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
 }
 
 // state is what slows the run down at present, nil if nothing does, and for how long it has rested in all.
