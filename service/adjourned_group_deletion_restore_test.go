@@ -139,6 +139,10 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	if r.Reason == "" {
 		t.Error("the reason does not say that a group failed")
 	}
+	st, err := g.service.Status(t.Context(), groupWorker)
+	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 groups failed") {
+		t.Errorf("status %v, %v", st, err)
+	}
 	g.want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
 	g.wantMarked("77")
 	g.wantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")

@@ -64,7 +64,7 @@ type WorkerPausedError struct {
 
 // Error says what is paused, by whom, since when, why, and how to end that.
 func (e *WorkerPausedError) Error() string {
-	what, how := e.Worker+" is", "ResumeWorker"
+	what, how := e.Worker+" is", "ResumeWorker (caretaker resume "+e.Worker+")"
 	if e.Pause.Worker == AllWorkers {
 		what, how = "all workers are", "ResumeWorker * (caretaker resume --all)"
 	}

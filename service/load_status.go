@@ -45,6 +45,19 @@ func earlyEnd(st WorkerStatus) string {
 	return "the last run ended early, the next one goes on: " + st.LastRun.Reason
 }
 
+// failedItems says what a run could not do that has succeeded for all the rest: the condition does not tell. "" if nothing, or
+// while a run is at work.
+func failedItems(st WorkerStatus) string {
+	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded || st.LastRun.Reason == "" {
+		return ""
+	}
+	counts := st.LastRun.Counts
+	if counts["failed_groups"]+counts["failed_users"]+counts["rescheduled_records"] == 0 {
+		return ""
+	}
+	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, st.LastRun.Reason)
+}
+
 func endedEarly(reason string) bool {
 	return strings.HasPrefix(reason, reasonThrottled+": ") || strings.HasPrefix(reason, reasonQueueFull+": ")
 }

@@ -105,6 +105,8 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	if ended := earlyEnd(st); throttled == "" && ended != "" {
 		remarks = append(remarks, ended)
+	} else if failed := failedItems(st); ended == "" && failed != "" {
+		remarks = append(remarks, failed)
 	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
 	if st.Condition == ConditionFailing {
