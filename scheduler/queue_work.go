@@ -150,10 +150,11 @@ func (q *Queue) Stop(ctx context.Context) error {
 	q.cancel()
 	q.loop.Wait()
 	// Nothing is taken any more when the attempts hear of it: they would get what they have just put back.
-	fetched := time.AfterFunc(stopMargin, func() { close(q.stopping) })
+	stopping := q.stopping
+	fetched := time.AfterFunc(stopMargin, func() { close(stopping) })
 	err := q.client.Stop(ctx)
 	if fetched.Stop() {
-		close(q.stopping)
+		close(stopping)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelPatience)
