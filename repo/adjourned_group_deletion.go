@@ -185,14 +185,25 @@ type GroupWrite struct {
 // errRehearsed takes a rehearsal back.
 var errRehearsed = errors.New("rehearsed")
 
+// rehearsalKey is the context's key of a rehearsal.
+type rehearsalKey struct{}
+
+// Rehearses says whether what is done in a context will be taken back: a queue tells nobody of jobs that never were.
+func Rehearses(ctx context.Context) bool { return ctx.Value(rehearsalKey{}) != nil }
+
+const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
+
 // groupTx runs a transaction for a group.
 func (d *Database) groupTx(ctx context.Context, operation string, w GroupWrite, do func(context.Context, pgx.Tx) error) error {
+	if w.Rehearse {
+		ctx = context.WithValue(ctx, rehearsalKey{}, true)
+	}
 	err := d.guardedTx(ctx, operation, w.Guard, w.Limits, w.Patience, func(ctx context.Context, tx pgx.Tx) error {
 		if err := do(ctx, tx); err != nil || !w.Rehearse {
 			return err
 		}
 		// What would be checked by the commit.
-		if _, err := tx.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`); err != nil {
+		if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
 			return err
 		}
 		return errRehearsed

@@ -102,11 +102,12 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 		}
 		return err
 	}
-	r := &groupRun{adjournedGroups: k, x: x, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days}}
+	r := &groupRun{adjournedGroups: k, x: x, held: map[string]int{}, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days}}
 	if err := r.decide(ctx); err != nil {
 		return err
 	}
 	// A restore takes both marks away: they are compared before.
+	defer r.tellHeld()
 	for _, step := range []func(context.Context) error{r.compareStores, r.act, r.lookForLostMarks} {
 		if err := step(ctx); err != nil {
 			return err

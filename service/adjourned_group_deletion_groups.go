@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -150,8 +152,27 @@ func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 }
 
 func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
-	r.x.Count(ctx, "held_groups", 1)
+	r.countHeld(ctx, g.reason)
 	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, groupHeld)...)
+}
+
+// countHeld counts a group that is held, by its reason besides.
+func (r *groupRun) countHeld(ctx context.Context, reason string) {
+	r.x.Count(ctx, "held_groups", 1)
+	r.held[reason]++
+}
+
+// tellHeld says on the run's span how many groups are held for what: of many the trace has some alone.
+func (r *groupRun) tellHeld() {
+	if len(r.held) == 0 {
+		return
+	}
+	var told []string
+	for reason, n := range r.held {
+		told = append(told, fmt.Sprintf("%s: %d", reason, n))
+	}
+	slices.Sort(told)
+	r.x.span.SetAttributes(attribute.StringSlice("maintenance.held", told))
 }
 
 // about is what the one line of a group says. The specification calls the group namespace_id where it lists the lines,

@@ -2,6 +2,8 @@ package service
 
 import (
 	"context"
+
+	"go.opentelemetry.io/otel/attribute"
 )
 
 // What is wrong with the marks themselves.
@@ -15,12 +17,23 @@ func (r *groupRun) lookForLostMarks(ctx context.Context) error {
 				// It has had its outcome: it was restored, and its own name looks like a mark.
 				continue
 			}
-			r.x.Count(ctx, "held_groups", 1)
-			r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
-				"outcome", string(groupHeld), "reason", reasonScheduleLost)
+			if err := r.holdLost(ctx, id); err != nil {
+				return next, err
+			}
 		}
 		return next, err
 	})
+}
+
+// holdLost says of one of them that it is held, in the log and in the trace.
+func (r *groupRun) holdLost(ctx context.Context, id int64) error {
+	return r.x.Batch(ctx, func(ctx context.Context) error {
+		r.countHeld(ctx, reasonScheduleLost)
+		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
+			"outcome", string(groupHeld), "reason", reasonScheduleLost)
+		tellOutcome(ctx, string(groupHeld), reasonScheduleLost)
+		return nil
+	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }
 
 // compareStores names the marks that the two stores disagree about, due or not, and those of namespaces that are no

@@ -19,6 +19,8 @@ type groupRun struct {
 	groups []adjournedGroup
 	// place finds a due group by its id.
 	place map[int64]int
+	// held are the groups held so far, by reason.
+	held map[string]int
 }
 
 // adjournedGroup is a due group and what is to become of it.

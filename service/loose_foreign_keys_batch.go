@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -57,8 +59,9 @@ type openKey struct {
 	records []repo.Record
 	// at is the step that comes next: len(steps) when the key is through.
 	at int
-	// locked and failure keep the key's records, though the other definitions go on.
-	locked  bool
+	// locked, the step whose rows somebody else has locked, and failure keep the key's records, though the other
+	// definitions go on.
+	locked  *step
 	failure *failure
 	removed bool
 	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
@@ -84,7 +87,7 @@ func newBatch(p *plan, records []repo.Record) *batch {
 func (k *openKey) next() { k.at, k.large = k.at+1, false }
 
 // flagged keys keep their records for now.
-func (k *openKey) flagged() bool { return k.locked || k.failure != nil }
+func (k *openKey) flagged() bool { return k.locked != nil || k.failure != nil }
 
 func (b *batch) through(k *openKey) bool { return k.at == len(b.steps) }
 
@@ -224,13 +227,15 @@ func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
 func (c *cleanup) settle(ctx context.Context, b *batch) error {
 	var failed []repo.RecordFailure
 	var locked, overrun []repo.Record
+	putOff := map[string]int{}
 	for _, k := range b.keys {
 		switch {
 		case k.removed:
 		case k.failure != nil:
 			failed = append(failed, k.failure.of(k.records)...)
-		case k.locked:
+		case k.locked != nil:
 			locked = append(locked, k.records...)
+			putOff[k.locked.place()] += len(k.records)
 		default:
 			overrun = append(overrun, k.records...)
 		}
@@ -243,11 +248,28 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
 		return err
 	}
+	c.locks.add(putOff)
+	b.tell(ctx, putOff)
 	if len(overrun) == 0 {
 		return nil
 	}
 	c.limit.setIncomplete()
 	return c.charge(ctx, overrun)
+}
+
+// tell says on the span of a batch that some of its records failed, or else that some were put off.
+func (b *batch) tell(ctx context.Context, putOff map[string]int) {
+	failures := newFailures(nil)
+	for _, k := range b.keys {
+		if k.failure != nil {
+			failures.count(k.failure, len(k.records))
+		}
+	}
+	if err := failures.err(); err != nil {
+		tellFailure(ctx, err)
+	} else if len(putOff) > 0 {
+		tellOutcome(ctx, outcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
+	}
 }
 
 type fate func(context.Context, repo.Fence, repo.Queue, []repo.Record, repo.Limits) (int64, error)

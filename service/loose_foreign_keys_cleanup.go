@@ -158,6 +158,7 @@ type cleanup struct {
 	loader   *loader
 	failures *failures
 	limit    limitReached
+	locks    locks
 	// noted: the run is traced, and so are deletions of parents that it may meet.
 	noted bool
 
@@ -208,6 +209,7 @@ func (c *cleanup) run(ctx context.Context) error {
 		})
 	}
 	wait.Wait()
+	c.tellLocks(ctx)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, errOtherBatch) }); i >= 0 {
 		return c.failures.with(errs[i])
 	}

@@ -51,6 +51,11 @@ func (l *failures) add(ctx context.Context, f *failure, records int, err error) 
 	if l.records[f.text()] == 0 {
 		l.log.ErrorContext(ctx, "definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
 	}
+	l.count(f, records)
+}
+
+// count is add without a word in the log.
+func (l *failures) count(f *failure, records int) {
 	l.records[f.text()] += records
 	switch class := cmp.Or(f.sqlstate, "unreachable"); l.class {
 	case "", class:

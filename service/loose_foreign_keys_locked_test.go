@@ -1,9 +1,14 @@
 package service_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // wantPostponed fails the test unless the one record left is this key's, due in about a minute, otherwise as it was.
@@ -42,8 +47,8 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 				key = "1"
 			}
 			e.wantPostponed(key)
-			if r.OverLimit {
-				t.Error("over_limit because of a locked row")
+			if r.OverLimit || r.Reason != "1 records put off, others hold locks: c on main (1)" {
+				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
 		})
 	}
@@ -222,4 +227,26 @@ func TestLooseForeignKeysCleanup_ARunGoesOnWhereOneWasKilled(t *testing.T) {
 		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
 	}
 	e.want("main", `SELECT count(*) FROM c`, "60")
+}
+
+func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testing.T) {
+	spans, log := tracing(t), &bytes.Buffer{}
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
+	e.deleted("main", "p", 1, 4)
+	other, err := pgx.Connect(t.Context(), e.urls["ci"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close(context.Background()) })
+	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, e.service(oneChild, tracedLogTo(log)), "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "rescheduled_records=4")
+	if want := "4 records put off, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
+		t.Errorf("reason %q, log %s", r.Reason, log)
+	}
+	wantAttributes(t, named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
 }

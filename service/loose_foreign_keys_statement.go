@@ -250,7 +250,7 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 		}
 	}
 	for _, k := range keys {
-		k.locked = true
+		k.locked = a.step
 		k.next()
 	}
 	return nil

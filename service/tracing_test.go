@@ -94,6 +94,11 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	wantAttributes(t, root, map[string]string{
 		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all that was due has been looked at",
 	})
+	batch := named(spans, "maintenance.batch")[0]
+	wantAttributes(t, batch, map[string]string{"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1"})
+	if batch.Status().Code.String() != "Error" {
+		t.Errorf("status of the batch %+v", batch.Status())
+	}
 	if failed[0].Status().Description != "P0001 raise_exception" {
 		t.Errorf("status %+v", failed[0].Status())
 	}
