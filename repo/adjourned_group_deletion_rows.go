@@ -88,7 +88,8 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 		}
 		all := removed
 		all.Rows += n
-		return saveRemoved(ctx, tx, all)
+		_, err = saveRemoved(ctx, tx, all)
+		return err
 	})
 }
 
@@ -115,7 +116,7 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		all := removed
 		all.Rows += n
 		if id != all.GroupID {
-			if err := saveRemoved(ctx, tx, all); err != nil {
+			if _, err := saveRemoved(ctx, tx, all); err != nil {
 				return err
 			}
 			return forgetRemoval(ctx, tx, id)
@@ -179,21 +180,31 @@ func deleteRows(ctx context.Context, tx pgx.Tx, statements ...statement) (rows i
 const saveRemovedSQL = `
 UPDATE maintenance.group_removals
 SET removed_groups = removed_groups + $2, removed_projects = removed_projects + $3, removed_rows = removed_rows + $4, queued_bots = queued_bots + $5
-WHERE group_id = $1`
+WHERE group_id = $1
+RETURNING removed_groups, removed_projects, removed_rows, queued_bots`
 
-func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) error {
+// saveRemoved returns the sums, zero where there is no record.
+func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err error) {
 	if r.GroupID == 0 {
-		return nil
+		return total, nil
 	}
-	_, err := tx.Exec(ctx, saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots)
-	return err
+	total.GroupID = r.GroupID
+	err = tx.QueryRow(ctx, saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots).
+		Scan(&total.Groups, &total.Projects, &total.Rows, &total.Bots)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Removed{}, nil
+	}
+	return total, err
 }
 
-// SaveRemoved records what an attempt has removed since the last row of a project or group.
-func (d *Database) SaveRemoved(ctx context.Context, g Guard, r Removed, l Limits) error {
-	return d.guardedTx(ctx, "record what has been removed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		return saveRemoved(ctx, tx, r)
+// SaveRemoved records what an attempt has removed since the last row of a project or group, and returns the sums of all
+// attempts, zero where there is no record.
+func (d *Database) SaveRemoved(ctx context.Context, g Guard, r Removed, l Limits) (total Removed, err error) {
+	err = d.guardedTx(ctx, "record what has been removed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		total, err = saveRemoved(ctx, tx, r)
+		return err
 	})
+	return total, err
 }
 
 // GroupRemoval is a removal that has begun, and what it has removed so far.

@@ -45,10 +45,10 @@ func (d *Database) Pause(ctx context.Context, worker, reason, by string, ttl tim
 
 const resumeSQL = `DELETE FROM maintenance.pauses WHERE worker = $1`
 
-// Resume ends a worker's pause.
-func (d *Database) Resume(ctx context.Context, worker string) error {
-	_, err := d.exec(ctx, "resume the worker", resumeSQL, worker)
-	return err
+// Resume ends a worker's pause, and says whether there was one.
+func (d *Database) Resume(ctx context.Context, worker string) (ended bool, err error) {
+	n, err := d.exec(ctx, "resume the worker", resumeSQL, worker)
+	return n > 0, err
 }
 
 const featureFlagsSQL = `SELECT name, enabled FROM maintenance.feature_flags`

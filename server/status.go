@@ -42,7 +42,12 @@ func clientError(ctx context.Context, err error) error {
 		return s.Err()
 	}
 	f := find(ctx, err)
-	trace.SpanFromContext(ctx).SetAttributes(attribute.String("maintenance.reason", f.reason))
+	span := trace.SpanFromContext(ctx)
+	span.SetAttributes(attribute.String("maintenance.reason", f.reason))
+	if f.code == codes.FailedPrecondition || f.code == codes.Aborted {
+		// Who has paused it or holds the lease, since when and why.
+		span.SetAttributes(attribute.String("maintenance.stopped_because", f.message))
+	}
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: f.reason, Metadata: f.metadata}
 	s, detailErr := status.New(f.code, f.message).WithDetails(append([]protoadapt.MessageV1{info}, f.details...)...)
 	if detailErr != nil {

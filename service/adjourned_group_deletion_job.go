@@ -135,15 +135,22 @@ func (d *groupRemoval) remove(ctx context.Context, actor *int64) (JobResult, err
 	r.removed.GroupID = d.args.GroupID
 	total, err := d.removeTree(ctx, r)
 	if err != nil {
-		return JobResult{}, errors.Join(err, d.saveRemoved(ctx, r.removed))
+		soFar, saveErr := d.saveRemoved(ctx, r.removed)
+		return JobResult{Attributes: removedAttributes(soFar)}, errors.Join(err, saveErr)
 	}
-	return JobResult{Outcome: JobSucceeded, Attributes: []any{
-		"groups", total.Groups, "projects", total.Projects, "rows", total.Rows, "bots", total.Bots,
-	}}, nil
+	return JobResult{Outcome: JobSucceeded, Attributes: removedAttributes(total)}, nil
 }
 
-// saveRemoved keeps the counts of an attempt that ends before its group.
-func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) error {
+// removedAttributes are what all attempts have removed so far, none if that is not known.
+func removedAttributes(r repo.Removed) []any {
+	if r == (repo.Removed{}) {
+		return nil
+	}
+	return []any{"groups", r.Groups, "projects", r.Projects, "rows", r.Rows, "bots", r.Bots}
+}
+
+// saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
+func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
 	defer cancel()
 	return d.service.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())

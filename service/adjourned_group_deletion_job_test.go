@@ -177,7 +177,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "remove project on main: P0001 raise_exception")
 	g.want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
 	g.want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 remove project on main: P0001 raise_exception")
-	g.wantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "remove project on main: P0001 raise_exception")
+	g.wantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "projects=1", "groups=1", "remove project on main: P0001 raise_exception")
 	g.wantLog(0, "secret SQL")
 	// The next run leaves it to the job that waits, and would not restore it, whatever its user's rights.
 	g.exec("main", `UPDATE users SET state = 'blocked'`)

@@ -143,7 +143,7 @@ func (r *remover) save(ctx context.Context) error {
 	if r.removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
 		return nil
 	}
-	if err := r.main.SaveRemoved(ctx, r.guard, r.removed, groupLimits()); err != nil {
+	if _, err := r.main.SaveRemoved(ctx, r.guard, r.removed, groupLimits()); err != nil {
 		return err
 	}
 	r.saved()

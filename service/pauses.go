@@ -63,12 +63,17 @@ func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, 
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	if err := s.main.Resume(ctx, name); err != nil {
+	ended, err := s.main.Resume(ctx, name)
+	if err != nil {
 		return WorkerStatus{}, err
 	}
 	s.pauses.forget()
 	s.logger.InfoContext(ctx, "worker resumed", "worker", name)
-	return s.pauseStatus(ctx, name)
+	st, err := s.pauseStatus(ctx, name)
+	if ended && st.Worker == AllWorkers && st.Paused == nil {
+		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
+	}
+	return st, err
 }
 
 // pausable refuses names of nothing.
@@ -79,6 +84,9 @@ func (s *Service) pausable(name string) error {
 	_, err := s.worker(name)
 	return err
 }
+
+// noPauseOfAll is how things stand with all workers, as a rule.
+const noPauseOfAll = "no pause of all workers is in force"
 
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
@@ -93,7 +101,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	st := WorkerStatus{Worker: AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: "no pause of all workers is in force"}
+	st := WorkerStatus{Worker: AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: noPauseOfAll}
 	if i := slices.IndexFunc(all, pauseOf(AllWorkers)); i >= 0 {
 		st.Paused, st.Condition = &all[i], ConditionPaused
 		st.ConditionDetail = (&WorkerPausedError{AllWorkers, all[i]}).Error()
