@@ -130,16 +130,23 @@ const saveProgressSQL = `
 UPDATE maintenance.runs r SET heartbeat_at = clock_timestamp(), counts = $2, tables = $3, lease_epoch = $4, turbo_mode = $5,
   reason = $6
 WHERE r.id = $1::text::uuid AND r.state = 'running'
-RETURNING r.cancel_requested_at IS NOT NULL, EXISTS (
+RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
   SELECT FROM maintenance.pauses p
   WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
 // SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked to cancel the run,
 // and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
-func (d *Database) SaveProgress(ctx context.Context, run Run) (cancelled, paused bool, err error) {
-	err = d.queryRow(ctx, "save the run's progress", []any{&cancelled, &paused}, saveProgressSQL,
+func (d *Database) SaveProgress(ctx context.Context, run Run) (w Wishes, err error) {
+	err = d.queryRow(ctx, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode, run.Reason)
-	return cancelled, paused, err
+	return w, err
+}
+
+// Wishes are what others want of a run at work.
+type Wishes struct {
+	Cancelled, Paused bool
+	// Words of RequestCancel.
+	Words string
 }
 
 const finishRunSQL = `
@@ -175,13 +182,14 @@ func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
 }
 
 const requestCancelSQL = `
-UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
+  error = CASE WHEN cancel_requested_at IS NULL THEN $2 ELSE error END
 WHERE id = $1::text::uuid AND state = 'running'`
 
-// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. A run that has ended, or
-// that there is not, stays as it is.
-func (d *Database) RequestCancel(ctx context.Context, id string) error {
-	_, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id)
+// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. words say who asks, and
+// are the run's error from now on; the first count. A run that has ended, or that there is not, stays as it is.
+func (d *Database) RequestCancel(ctx context.Context, id, words string) error {
+	_, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id, words)
 	return err
 }
 

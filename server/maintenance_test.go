@@ -149,6 +149,9 @@ func TestCancelRun_StopsTheRun(t *testing.T) {
 			t.Errorf("got the sequence %d, want %d", event.GetSequence(), sequence)
 		}
 		if event.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_CANCELLED {
+			if !strings.HasPrefix(event.GetRun().GetError(), "cancelled by bufconn, ") {
+				t.Errorf("the run does not say who cancelled it: %q", event.GetRun().GetError())
+			}
 			break
 		}
 	}

@@ -58,11 +58,13 @@ type stopError struct {
 func (r stopError) Error() string { return r.reason }
 
 var (
-	errCancelled = stopError{reason: "CANCELLED"}
-	errShutdown  = stopError{reason: "SHUTDOWN"}
+	errShutdown = stopError{reason: "SHUTDOWN"}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
 	errUnheard = stopError{reason: reasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), early: true}
 )
+
+// cancelled stops a run for CancelRun, whose words say who wanted that.
+func cancelled(words string) stopError { return stopError{reason: "CANCELLED", words: words} }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
 func (x *execution) Now() time.Time {

@@ -71,16 +71,16 @@ func (s *Service) beat(ctx context.Context, x *execution) error {
 	if slow := x.throttle.words(); slow != "" {
 		run.Reason = reasonThrottled + ": " + slow
 	}
-	cancelled, paused, err := s.main.SaveProgress(ctx, run)
+	wishes, err := s.main.SaveProgress(ctx, run)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)
 		return nil
 	case err != nil:
 		return err
-	case cancelled:
-		x.halt(errCancelled)
-	case paused:
+	case wishes.Cancelled:
+		x.halt(cancelled(wishes.Words))
+	case wishes.Paused:
 		x.halt(stopError{reason: "PAUSED", words: s.pausedBy(ctx, x.worker)})
 	}
 	return nil

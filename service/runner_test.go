@@ -30,8 +30,8 @@ func newHalfway(t *testing.T) (*estate, *service.Service, service.Run, string) {
 func (e *estate) wantHalf(r service.Run, reason, before string) {
 	e.t.Helper()
 	wantState(e.t, r, repo.RunCancelled)
-	// A pause says whose it is.
-	if r.Reason != reason || (r.Error != "") != (reason == "PAUSED") || !strings.HasPrefix(r.Error, "all workers are paused by ") && !strings.HasPrefix(r.Error, r.Worker+" is paused by ") && r.Error != "" || r.OverLimit {
+	// A pause says whose it is, a cancellation whose if that is known.
+	if r.Reason != reason || (r.Error != "") != (reason == "PAUSED") && reason != "CANCELLED" || !strings.HasPrefix(r.Error, "cancelled by ") && !strings.HasPrefix(r.Error, "all workers are paused by ") && !strings.HasPrefix(r.Error, r.Worker+" is paused by ") && r.Error != "" || r.OverLimit {
 		e.t.Errorf("reason %q, error %q, over_limit %t", r.Reason, r.Error, r.OverLimit)
 	}
 	wantCounts(e.t, r, "processed_records=4 deleted_rows=12")

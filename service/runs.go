@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -235,15 +236,33 @@ func (s *Service) watch(ctx context.Context, id string, known bool, send func(Ru
 
 // CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now.
 func (s *Service) CancelRun(ctx context.Context, id string) (Run, error) {
+	return s.CancelRunBy(ctx, id, "")
+}
+
+// CancelRunBy is CancelRun with who asks, which becomes the run's error; the first who asks counts.
+func (s *Service) CancelRunBy(ctx context.Context, id, by string) (Run, error) {
 	if err := validRunID(id); err != nil {
 		return Run{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
+	words := cancelWords(by)
 	if x := s.local(id); x != nil {
-		x.halt(errCancelled)
+		x.halt(cancelled(words))
 	}
-	if err := s.main.RequestCancel(ctx, id); err != nil {
+	if err := s.main.RequestCancel(ctx, id, words); err != nil {
 		return Run{}, err
 	}
 	return s.Run(ctx, id)
+}
+
+// cancelWords are a cancelled run's error, "" if nobody knows who asked.
+func cancelWords(by string) string {
+	by = strings.TrimSpace(by)
+	if by == "" {
+		return ""
+	}
+	if long := []rune(by); len(long) > maxBy {
+		by = string(long[:maxBy])
+	}
+	return fmt.Sprintf("cancelled by %s, %s", by, time.Now().UTC().Format(time.RFC3339))
 }

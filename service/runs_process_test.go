@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -25,10 +26,17 @@ func elsewhere(t *testing.T) (e *estate, s *service.Service, p *process, id, bef
 func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, p, id, before := elsewhere(t)
-	if r, err := s.CancelRun(context.Background(), id); err != nil || r.State != repo.RunRunning {
+	if r, err := s.CancelRunBy(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
 		t.Fatal(r, err)
 	}
-	e.wantHalf(p.result().Run, "CANCELLED", before)
+	if _, err := s.CancelRunBy(context.Background(), id, "somebody later"); err != nil {
+		t.Fatal(err)
+	}
+	r := p.result().Run
+	e.wantHalf(r, "CANCELLED", before)
+	if !strings.HasPrefix(r.Error, "cancelled by me at home, 20") {
+		t.Errorf("error %q", r.Error)
+	}
 }
 
 func TestPauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {

@@ -89,7 +89,7 @@ func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
 	if _, err := c.open[0].StartFire(context.Background(), begun, 40*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.open[0].SaveProgress(context.Background(), begun); err != nil {
+	if _, err := c.open[0].SaveProgress(context.Background(), begun); err != nil {
 		t.Fatal(err)
 	}
 	c.at("11-21 08:00:00")

@@ -122,7 +122,7 @@ func whyStopped(run *Run, err error) string {
 	case run.State == repo.RunFailed && !items:
 		return run.Error
 	case run.State == repo.RunCancelled:
-		return "it was told to stop: " + run.Reason
+		return strings.TrimSuffix("it was told to stop: "+run.Reason+": "+run.Error, ": ")
 	case run.State == repo.RunSkipped:
 		return "there was nothing it could do: " + run.Reason
 	case run.OverLimit:
