@@ -64,7 +64,7 @@ func (c *cleanup) tellLocks(ctx context.Context) {
 	if words == "" {
 		return
 	}
-	c.x.Log.WarnContext(ctx, "records put off, others hold locks: look for long transactions in pg_stat_activity", "locked", words)
+	c.x.Log.WarnContext(ctx, "records put off, others hold locks", "locked", words)
 	c.x.Report(func(r *Run) {
 		if r.Reason == "" {
 			r.Reason = words
