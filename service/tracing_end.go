@@ -122,7 +122,7 @@ func whyStopped(run *Run, err error) string {
 	case run.State == repo.RunFailed && !items:
 		return run.Error
 	case run.State == repo.RunCancelled:
-		return strings.TrimSuffix("it was told to stop: "+run.Reason+": "+run.Error, ": ")
+		return "it was told to stop: " + run.Reason
 	case run.State == repo.RunSkipped:
 		return "there was nothing it could do: " + run.Reason
 	case run.OverLimit:
