@@ -44,8 +44,8 @@ func clientError(ctx context.Context, err error) error {
 	f := find(ctx, err)
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(attribute.String("maintenance.reason", f.reason))
-	if f.code == codes.FailedPrecondition || f.code == codes.Aborted {
-		// Who has paused it or holds the lease, since when and why.
+	if f.code == codes.Aborted {
+		// Who holds the lease, and until when. Of a pause the words are an operator's, and none of a trace's business.
 		span.SetAttributes(attribute.String("maintenance.stopped_because", f.message))
 	}
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: f.reason, Metadata: f.metadata}

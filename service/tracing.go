@@ -220,9 +220,9 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	if _, rested := x.throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}
-	// Of a run that was told to stop: by whom.
-	setTexts(span, "maintenance.error", run.Error)
+	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
+		setTexts(span, "maintenance.error", run.Error)
 		noteError(span, err)
 		span.SetStatus(codes.Error, run.Error)
 	}
