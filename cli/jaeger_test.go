@@ -229,7 +229,9 @@ func wantDrain(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, applicat
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	refused := slices.DeleteFunc(slices.Clone(trace.Spans), func(s jaegerSpan) bool { return s.tag("error.type") != "P0001" || strings.HasPrefix(s.Name, "maintenance.") })
+	refused := slices.DeleteFunc(slices.Clone(trace.Spans), func(s jaegerSpan) bool {
+		return s.tag("error.type") != "P0001" || strings.HasPrefix(s.Name, "maintenance.")
+	})
 	if len(refused) == 0 || refused[0].tag("db.response.status_code") != "P0001" {
 		t.Errorf("no statement refused with P0001 in\n%s", trace)
 	}
