@@ -106,19 +106,13 @@ func (a *app) showJob() *cobra.Command {
 		Use:   "show JOB",
 		Short: "Show a job, its attempts and what became of it",
 		Args:  between(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := jobID(args[0])
+		RunE: a.withJob(func(ctx context.Context, client maintenancev1.MaintenanceServiceClient, id int64) error {
+			answer, err := client.ListJobs(ctx, &maintenancev1.ListJobsRequest{Id: id})
 			if err != nil {
 				return err
 			}
-			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
-				answer, err := client.ListJobs(ctx, &maintenancev1.ListJobsRequest{Id: id})
-				if err != nil {
-					return err
-				}
-				return a.show(answer, func() error { return a.describeJob(answer.GetJobs()[0]) })
-			})
-		},
+			return a.show(answer, func() error { return a.describeJob(answer.GetJobs()[0]) })
+		}),
 	}
 }
 
@@ -157,33 +151,40 @@ func jobID(text string) (int64, error) {
 	return id, nil
 }
 
+// withJob is a command about the one job that its argument names.
+func (a *app) withJob(do func(context.Context, maintenancev1.MaintenanceServiceClient, int64) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		id, err := jobID(args[0])
+		if err != nil {
+			return err
+		}
+		return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+			return do(ctx, client, id)
+		})
+	}
+}
+
 // retryJob lets a job be tried again.
 func (a *app) retryJob() *cobra.Command {
 	return &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Let a job be worked now, whatever has become of it",
 		Args:  between(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := jobID(args[0])
+		RunE: a.withJob(func(ctx context.Context, client maintenancev1.MaintenanceServiceClient, id int64) error {
+			answer, err := client.RetryJob(ctx, &maintenancev1.RetryJobRequest{Id: id})
 			if err != nil {
 				return err
 			}
-			return a.ask(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
-				answer, err := client.RetryJob(ctx, &maintenancev1.RetryJobRequest{Id: id})
-				if err != nil {
-					return err
-				}
-				return a.show(answer, func() error {
-					job := answer.GetJob()
-					if job.GetState() == "running" {
-						a.say("job %d %s is at work already: nothing was changed", job.GetId(), job.GetKind())
-						return nil
-					}
-					a.say("job %d %s is %s, due %s; what it did before is checked again; caretaker jobs show %d shows what becomes of it",
-						job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetId())
+			return a.show(answer, func() error {
+				job := answer.GetJob()
+				if job.GetState() == "running" {
+					a.say("job %d %s is at work already: nothing was changed", job.GetId(), job.GetKind())
 					return nil
-				})
+				}
+				a.say("job %d %s is %s, due %s; what it did before is checked again; caretaker jobs show %d shows what becomes of it",
+					job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetId())
+				return nil
 			})
-		},
+		}),
 	}
 }

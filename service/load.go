@@ -100,22 +100,12 @@ func newLoads(c LoadConfig, logger *slog.Logger) *loads {
 // worst is the limit that is exceeded most, as far as it concerns a table ("" for none): of the database, or of the table
 // itself. nil: none is.
 func (l *loads) worst(ctx context.Context, d *repo.Database, table repo.Table) (worst *excess) {
-	if l.config.off() {
-		return nil
-	}
-	b := l.of(d)
-	l.look(ctx, d, b)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.known() {
-		return nil
-	}
-	if b.slow >= tooSlow {
+	found, busy := l.exceeded(ctx, d)
+	if busy {
 		// Begun just now: it slows down and ends nothing.
-		worst = &excess{measure: b.name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()}
+		worst = &excess{measure: d.Name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()}
 	}
-	for i := range b.excesses {
-		e := b.excesses[i]
+	for _, e := range found {
 		if (e.table == nil || e.table.Of(table)) && (worst == nil || e.ratio > worst.ratio) {
 			worst = &e
 		}
@@ -143,22 +133,29 @@ func (b *databaseLoad) known() bool { return b.slow > 0 || time.Since(b.seen) <=
 
 // lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is not.
 func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
+	found, _ := l.exceeded(ctx, d)
+	for _, e := range found {
+		if strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ") {
+			return &e
+		}
+	}
+	return nil
+}
+
+// exceeded are the limits of a database that are exceeded by the newest look, for the caller to read only, and whether
+// it is too busy for looks.
+func (l *loads) exceeded(ctx context.Context, d *repo.Database) (found []excess, busy bool) {
 	if l.config.off() {
-		return nil
+		return nil, false
 	}
 	b := l.of(d)
 	l.look(ctx, d, b)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Since(b.seen) > lookLife {
-		return nil
+	if !b.known() {
+		return nil, false
 	}
-	for i := range b.excesses {
-		if e := b.excesses[i]; strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ") {
-			return &e
-		}
-	}
-	return nil
+	return b.excesses, b.slow >= tooSlow
 }
 
 func (l *loads) of(d *repo.Database) *databaseLoad {

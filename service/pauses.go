@@ -25,6 +25,14 @@ const (
 	minPause, maxPause = time.Second, 365 * 24 * time.Hour
 )
 
+// onRecord is who asks, as long as may be put on record.
+func onRecord(by string) string {
+	if long := []rune(by); len(long) > maxBy {
+		return string(long[:maxBy])
+	}
+	return by
+}
+
 // AllowedTTL says what a pause's ttl may be.
 const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause until ResumeWorker"
 
@@ -45,9 +53,7 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 		return WorkerStatus{}, &InvalidArgumentError{"ttl", AllowedTTL}
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
-	if long := []rune(by); len(long) > maxBy {
-		by = string(long[:maxBy])
-	}
+	by = onRecord(by)
 	if err := s.main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}

@@ -257,12 +257,9 @@ func (s *Service) CancelRunBy(ctx context.Context, id, by string) (Run, error) {
 
 // cancelWords are a cancelled run's error, "" if nobody knows who asked.
 func cancelWords(by string) string {
-	by = strings.TrimSpace(by)
+	by = onRecord(strings.TrimSpace(by))
 	if by == "" {
 		return ""
-	}
-	if long := []rune(by); len(long) > maxBy {
-		by = string(long[:maxBy])
 	}
 	return fmt.Sprintf("cancelled by %s, %s", by, time.Now().UTC().Format(time.RFC3339))
 }
