@@ -148,6 +148,24 @@ func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write 
 	return d.wrap(ctx, "write the ends of attempts", err)
 }
 
+// FetchJobs lets River take due jobs, in a transaction that is committed once River has them: an answer that does not come
+// in time, or a process that dies meanwhile, leaves no job behind that runs and that nobody works.
+func (d *Database) FetchJobs(ctx context.Context, fetch func(tx Tx) error) error {
+	tx, err := d.pool.Begin(ctx)
+	if err != nil {
+		return d.wrap(ctx, "fetch jobs", err)
+	}
+	// ctx may end at any time; the commit must be known to have happened or not.
+	ending, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), statementTimeout, ErrUnreachable)
+	defer cancel()
+	if err = fetch(tx); err == nil {
+		err = tx.Commit(ending)
+	} else {
+		_ = tx.Rollback(ending)
+	}
+	return d.wrap(ctx, "fetch jobs", err)
+}
+
 // JobKinds are all kinds.
 func JobKinds() []string {
 	return []string{

@@ -18,8 +18,11 @@ import (
 // River writes the end of an attempt into its job by the job's id. An attempt of a process that was stopped for too long
 // has lost its job to another one, whose job would end with it, and be worked by two. So each end names its attempt, and
 // is written while the attempt still has the job, or not at all.
+//
+// River takes jobs by a statement of its own, whose answer it awaits for 10 s. One that is too late, or whose process is
+// killed, would leave jobs as running that nobody works until they are taken for dead.
 
-// fencedDriver is River's, except for the ends of attempts.
+// fencedDriver is River's, except for the begins and the ends of attempts.
 type fencedDriver struct {
 	*riverpgxv5.Driver
 	database *repo.Database
@@ -37,6 +40,18 @@ func (d *fencedDriver) GetExecutor() riverdriver.Executor {
 type fencedExecutor struct {
 	riverdriver.Executor
 	driver *fencedDriver
+}
+
+// JobGetAvailable takes jobs that it returns, or none.
+func (e *fencedExecutor) JobGetAvailable(ctx context.Context, p *riverdriver.JobGetAvailableParams) (jobs *riverdriver.JobGetAvailableResult, err error) {
+	err = e.driver.database.FetchJobs(ctx, func(tx repo.Tx) (err error) {
+		jobs, err = e.driver.UnwrapExecutor(tx).JobGetAvailable(ctx, p)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("fetch jobs: %w", err)
+	}
+	return jobs, nil
 }
 
 // attemptKey of the metadata is where the end of an attempt names it, by the microseconds of its begin.

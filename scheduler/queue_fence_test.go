@@ -3,11 +3,20 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"math"
+	"net"
+	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/riverqueue/river/riverdriver"
+
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -58,6 +67,117 @@ func TestQueue_AttemptThatComesBackToLifeLeavesItsSuccessorAlone(t *testing.T) {
 		})
 	}
 }
+
+// The answer to a fetch is lost: none of the jobs may be left as running, as nobody works them.
+func TestQueue_FetchWhoseAnswerIsLostTakesNothing(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string]int64{"of its begin": 0, "of its statement": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			line := newBrokenLine(t, l.url)
+			main, err := repo.Open(context.Background(), "main", line.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(main.Close)
+			executor := newFencedDriver(main).GetExecutor()
+			fetch := func(patience time.Duration) (int, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				taken, err := executor.JobGetAvailable(ctx, &riverdriver.JobGetAvailableParams{
+					ClientID: "test", MaxAttemptedBy: 1, MaxToLock: 10, Queue: "default", Schema: schema,
+				})
+				if err != nil {
+					return 0, err
+				}
+				return len(taken.Jobs), nil
+			}
+			// The next fetch finds its statement prepared, and so is answered once for each statement.
+			if n, err := fetch(patience); n != 0 || err != nil {
+				t.Fatal(n, err)
+			}
+			l.insert(deleteUser(1))
+			line.breakAfter(answers)
+			if n, err := fetch(500 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(n, err)
+			}
+			l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND state <> 'idle'`, "0")
+			l.want(fate, "available 0")
+			line.mend()
+			if n, err := fetch(patience); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			l.want(fate, "running 1")
+		})
+	}
+}
+
+// brokenLine leads to a server, whose answers it loses from some time on; new connections then fail.
+type brokenLine struct {
+	url     string
+	answers atomic.Int64
+}
+
+func newBrokenLine(t *testing.T, to string) *brokenLine {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := server.Host
+	server.Host = listener.Addr().String()
+	b := &brokenLine{url: server.String()}
+	b.mend()
+	var ways sync.WaitGroup
+	ways.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if b.answers.Load() <= 0 {
+				_ = in.Close()
+				continue
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			ways.Go(func() {
+				_, _ = io.Copy(out, in)
+				_ = out.Close()
+			})
+			ways.Go(func() {
+				defer in.Close()
+				for answer := make([]byte, 1<<16); ; {
+					n, err := out.Read(answer)
+					if err != nil {
+						return
+					}
+					if b.answers.Add(-1) >= 0 {
+						_, _ = in.Write(answer[:n])
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		ways.Wait()
+	})
+	return b
+}
+
+// breakAfter lets so many answers of the server pass.
+func (b *brokenLine) breakAfter(answers int64) { b.answers.Store(answers) }
+
+func (b *brokenLine) mend() { b.answers.Store(math.MaxInt64) }
 
 func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
 	t.Parallel()

@@ -57,19 +57,29 @@ const patience = time.Minute
 func (e *estate) eventually(database, sql, want string) {
 	e.t.Helper()
 	got := ""
-	waitFor(e.t, sql+" on "+database+" to be "+want, func() bool {
+	reached := func() bool {
 		got = e.value(database, sql)
 		return got == want
-	})
+	}
+	if !reachedInTime(reached) {
+		e.t.Fatalf("after %s, %s on %s is %q, want %q", patience, sql, database, got, want)
+	}
 }
 
 func waitFor(t *testing.T, what string, reached func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !reached(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %s for %s", patience, what)
+	if !reachedInTime(reached) {
+		t.Fatalf("waited %s for %s", patience, what)
+	}
+}
+
+func reachedInTime(reached func() bool) bool {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if reached() {
+			return true
 		}
 	}
+	return reached()
 }
 
 // begin starts a run and returns at once.

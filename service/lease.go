@@ -236,6 +236,14 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 	return err
 }
 
+// expired says that the lease has run out: a process that was stopped beyond it may have nothing left to write, and so
+// not hear of it otherwise.
+func (l *leaseSet) expired() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return time.Now().After(l.held[l.home].until)
+}
+
 // release gives everything back. What cannot be reached expires by itself.
 func (l *leaseSet) release(ctx context.Context) error {
 	l.mu.Lock()

@@ -149,5 +149,5 @@ func TestOutage_PoolIsFull(t *testing.T) {
 	r.wantBack(t, released)
 	e.eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
 	e.wantIdle(r)
-	e.want("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }

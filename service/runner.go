@@ -245,6 +245,9 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	err := guarded(func() error { return x.worker.work(repo.ReadBy(repo.WithWork(ctx, x.worker.name), x.reader), x) })
 	stopBackground()
 	<-ended
+	if x.leases != nil && x.leases.expired() {
+		x.cancel(repo.ErrLeaseLost)
+	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
