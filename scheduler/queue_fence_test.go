@@ -154,7 +154,7 @@ func newBrokenLine(t *testing.T, to string) *brokenLine {
 				_ = out.Close()
 			})
 			ways.Go(func() {
-				defer in.Close()
+				defer func() { _ = in.Close() }()
 				for answer := make([]byte, 1<<16); ; {
 					n, err := out.Read(answer)
 					if err != nil {
