@@ -50,6 +50,24 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 	}, countJobsSQL)
 }
 
+// FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
+type FailedJobs struct {
+	Kind, Reason string
+	// Waiting will be tried again, Discarded not: of each state up to 10,000 of all kinds are counted.
+	Waiting, Discarded int64
+}
+
+const failedJobsSQL = `
+SELECT j.kind, coalesce(j.args ->> 'reason', ''), count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded')
+FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
+CROSS JOIN LATERAL (SELECT kind, args FROM maintenance.river_job WHERE state = s.state LIMIT 10000) j
+GROUP BY 1, 2 ORDER BY 1, 2`
+
+// FailedJobs counts the jobs that wait for another attempt after one that failed, and those that have been given up.
+func (d *Database) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
+	return collect(ctx, d, "count failed jobs", pgx.RowToStructByPos[FailedJobs], failedJobsSQL)
+}
+
 // jobsOfRunSQL looks among the newest jobs only: there is no index by run.
 const jobsOfRunSQL = `
 SELECT ` + jobColumns + `

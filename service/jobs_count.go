@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -16,6 +17,24 @@ const jobsSearched = 20_000
 // JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
 func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
 	return s.main.CountJobs(ctx)
+}
+
+// failedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
+func (s *Service) failedJobs(w *worker, all []repo.FailedJobs) (remarks []string) {
+	for _, f := range all {
+		owner := s.owners[f.Kind]
+		args, err := json.Marshal(map[string]string{"reason": f.Reason})
+		if owner == nil || err != nil || owner(args) != w.name {
+			continue
+		}
+		if f.Waiting > 0 {
+			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be tried again: %d (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting))
+		}
+		if f.Discarded > 0 {
+			remarks = append(remarks, fmt.Sprintf("jobs %s that were given up: %d (caretaker jobs --kind %[1]s --state discarded)", f.Kind, f.Discarded))
+		}
+	}
+	return remarks
 }
 
 // JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.

@@ -44,6 +44,7 @@ const statusTurns = 3
 // overview is what main knows of all workers at once.
 type overview struct {
 	pauses []Pause
+	failed []repo.FailedJobs
 	err    error
 }
 
@@ -51,6 +52,9 @@ type overview struct {
 func (s *Service) overview(ctx context.Context) (o overview) {
 	if o.err = s.closeAbandoned(ctx); o.err == nil {
 		o.pauses, o.err = s.main.Pauses(ctx)
+	}
+	if o.err == nil && s.queue != nil {
+		o.failed, o.err = s.main.FailedJobs(ctx)
 	}
 	return o
 }
@@ -112,6 +116,7 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
+	remarks = append(remarks, s.failedJobs(w, shared().failed)...)
 	for _, remark := range remarks {
 		if !strings.Contains(st.ConditionDetail, remark) {
 			st.ConditionDetail += "; " + remark

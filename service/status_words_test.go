@@ -99,3 +99,20 @@ func TestStatus_SaysThatGroupsAreHeld(t *testing.T) {
 	g.run("held_groups=1")
 	wantDetail(t, statusOf(t, g.service, groupWorker), "1 groups are held: somebody has to decide about them")
 }
+
+func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	s := e.service("", e.withQueue)
+	user := func(reason string) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: reason}} }
+	e.insert(append(placeholders(4), user(repo.TokenDeletionReason), user(repo.PlaceholderDeletionReason))...)
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
+	e.end(3, "discarded")
+	st := statusOf(t, s, placeholderWorker)
+	wantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be tried again: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
+		"jobs delete_placeholder_user that were given up: 1 (")
+	if strings.Contains(st.ConditionDetail, "delete_user") {
+		t.Errorf("%q speaks of the jobs of another worker", st.ConditionDetail)
+	}
+	wantDetail(t, statusOf(t, s, tokenWorker), "jobs delete_user that failed and will be tried again: 1 (")
+}
