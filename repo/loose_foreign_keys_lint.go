@@ -83,20 +83,10 @@ SELECT EXISTS (
               JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] ORDER BY k.n)
       = ARRAY['partition', 'fully_qualified_table_name', 'consume_after', 'id'])`
 
-// pendingParentsSQL is a skip scan of the partial index a leaf: its cost grows with the names it finds.
 const pendingParentsSQL = `
 SELECT DISTINCT pending.name
 FROM unnest($1::bigint[]) AS leaf (number)
-CROSS JOIN LATERAL (
-  WITH RECURSIVE parents (name) AS (
-    (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
-     ORDER BY fully_qualified_table_name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT q.fully_qualified_table_name FROM {queue} q
-            WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name > p.name
-            ORDER BY q.fully_qualified_table_name LIMIT 1)
-    FROM parents p WHERE p.name IS NOT NULL
-  )
+CROSS JOIN LATERAL (` + leafParentsSQL + `
   SELECT p.name FROM parents p WHERE p.name IS NOT NULL
 ) pending
 ORDER BY pending.name`

@@ -58,13 +58,9 @@ func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	return q, err
 }
 
-// dueParentsSQL is a skip scan of the partial index a leaf: its cost grows with the names it finds, not with the
-// records. A time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading all records at once, which
-// it may for EXISTS.
-const dueParentsSQL = `
-SELECT DISTINCT due.name
-FROM unnest($1::bigint[]) AS leaf (number)
-CROSS JOIN LATERAL (
+// leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of its partial index: the
+// cost grows with the names it finds, not with the records.
+const leafParentsSQL = `
   WITH RECURSIVE parents (name) AS (
     (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
      ORDER BY fully_qualified_table_name LIMIT 1)
@@ -73,7 +69,14 @@ CROSS JOIN LATERAL (
             WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name > p.name
             ORDER BY q.fully_qualified_table_name LIMIT 1)
     FROM parents p WHERE p.name IS NOT NULL
-  )
+  )`
+
+// dueParentsSQL: a time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading all records at once, which
+// it may for EXISTS.
+const dueParentsSQL = `
+SELECT DISTINCT due.name
+FROM unnest($1::bigint[]) AS leaf (number)
+CROSS JOIN LATERAL (` + leafParentsSQL + `
   SELECT p.name FROM parents p
   CROSS JOIN LATERAL (
     SELECT q.consume_after FROM {queue} q

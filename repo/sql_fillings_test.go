@@ -8,7 +8,7 @@ var fragments = []string{
 	// Runs.
 	"abandonedSQL",
 	// Leases and guards.
-	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "openSQL", "tryLockSQL",
+	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
 	// Fires.
 	"abandonedClaimSQL", "disabledSQL",
 	// Loose foreign keys.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
@@ -123,6 +124,8 @@ func TestReplica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	if err := m.standby.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	// If it was behind before, it is left alone for a second.
+	time.Sleep(1100 * time.Millisecond)
 	m.lift("main", caretakerApp)
 	r = ended(t, s, r.ID)
 	wantState(t, r, repo.RunSucceeded)
