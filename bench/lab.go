@@ -82,10 +82,7 @@ func migrate(ctx context.Context, url string) error {
 		return err
 	}
 	defer main.Close()
-	if _, err := main.Migrate(ctx); err != nil {
-		return err
-	}
-	_, err = scheduler.MigrateQueue(ctx, main)
+	_, err = scheduler.Migrate(ctx, main)
 	return err
 }
 

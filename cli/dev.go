@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 // playground is what dev starts besides the server.
@@ -133,7 +134,7 @@ func migrateURL(ctx context.Context, name, url string) error {
 		return err
 	}
 	defer d.Close()
-	_, err = migrateDatabase(ctx, d)
+	_, err = scheduler.Migrate(ctx, d)
 	return err
 }
 

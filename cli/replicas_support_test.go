@@ -135,9 +135,7 @@ func (s *shared) connect() {
 
 func (s *shared) migrate() *shared {
 	s.t.Helper()
-	_, err := s.main.Migrate(context.Background())
-	_, queueErr := scheduler.MigrateQueue(context.Background(), s.main)
-	if err := errors.Join(err, queueErr); err != nil {
+	if _, err := scheduler.Migrate(context.Background(), s.main); err != nil {
 		s.t.Fatal(err)
 	}
 	return s

@@ -58,16 +58,6 @@ func (a *app) migrate() *cobra.Command {
 	}
 }
 
-// migrateDatabase migrates the schema maintenance, with the queue of jobs where that is.
-func migrateDatabase(ctx context.Context, d *repo.Database) ([]string, error) {
-	applied, err := d.Migrate(ctx)
-	if err != nil || d.Name != "main" {
-		return applied, err
-	}
-	queue, err := scheduler.MigrateQueue(ctx, d)
-	return append(applied, queue...), err
-}
-
 // migrated is what migrate reports as JSON.
 type migrated struct {
 	Database string   `json:"database"`
@@ -77,7 +67,7 @@ type migrated struct {
 func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error {
 	report := []migrated{}
 	for _, d := range databases {
-		applied, err := migrateDatabase(ctx, d)
+		applied, err := scheduler.Migrate(ctx, d)
 		report = append(report, migrated{d.Name, append([]string{}, applied...)})
 		for _, name := range applied {
 			a.text("%s: applied %s", d.Name, name)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
@@ -52,26 +51,7 @@ WHERE namespace_id % 200 = 100 AND namespace_id < 30000`
 
 func bigGroupData(t *testing.T) string {
 	t.Helper()
-	return databases.Clone(t, devdb.Template{Name: "repo_big_groups", Schema: "main", Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		if _, err := d.Migrate(ctx); err != nil {
-			return err
-		}
-		if _, err := scheduler.MigrateQueue(ctx, d); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, bigGroups)
-		return err
-	}})
+	return databases.Clone(t, loaded("repo_big_groups", "main", bigGroups))
 }
 
 // groupBench is the database with them.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
@@ -246,18 +245,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 	for _, analyzed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
 			t.Parallel()
-			url := databases.Clone(t, devdb.Template{Name: "repo_bots", Schema: "main", Prepare: func(ctx context.Context, url string) error {
-				if err := migrated("main").Prepare(ctx, url); err != nil {
-					return err
-				}
-				conn, err := pgx.Connect(ctx, url)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = conn.Close(ctx) }()
-				_, err = conn.Exec(ctx, manyBots)
-				return err
-			}})
+			url := databases.Clone(t, loaded("repo_bots", "main", manyBots))
 			conn := connect(t, url)
 			if analyzed {
 				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {

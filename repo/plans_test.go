@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -62,18 +61,7 @@ FROM generate_series(1, 120000) i CROSS JOIN LATERAL (
 // bigData is a database with the big tables.
 func bigData(t *testing.T) string {
 	t.Helper()
-	return databases.Clone(t, devdb.Template{Name: "repo_big", Schema: "main", Prepare: func(ctx context.Context, url string) error {
-		if err := migrated("main").Prepare(ctx, url); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, bigTables)
-		return err
-	}})
+	return databases.Clone(t, loaded("repo_big", "main", bigTables))
 }
 
 // big is the database under test.

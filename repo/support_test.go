@@ -34,9 +34,23 @@ func migrated(schema string) devdb.Template {
 			return err
 		}
 		defer d.Close()
-		if _, err = d.Migrate(ctx); err == nil {
-			_, err = scheduler.MigrateQueue(ctx, d)
+		_, err = scheduler.Migrate(ctx, d)
+		return err
+	}}
+}
+
+// loaded is such a database with what some SQL has put there.
+func loaded(name, schema, sql string) devdb.Template {
+	return devdb.Template{Name: name, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+		if err := migrated(schema).Prepare(ctx, url); err != nil {
+			return err
 		}
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, sql)
 		return err
 	}}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -33,23 +32,7 @@ func sweptData(t *testing.T, statistics string) string {
 	t.Helper()
 	analyze := map[string]string{statistics: "ANALYZE piece;"}
 	sql := strings.NewReplacer("{before}", analyze["old"], "{after}", analyze["new"]).Replace(sweptTables)
-	return databases.Clone(t, devdb.Template{Name: "repo_swept_" + statistics, Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		if _, err := d.Migrate(ctx); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, sql)
-		return err
-	}})
+	return databases.Clone(t, loaded("repo_swept_"+statistics, "", sql))
 }
 
 // numbers from first to last, as text.

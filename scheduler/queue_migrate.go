@@ -12,9 +12,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// MigrateQueue brings River's tables in the schema maintenance of main up to date and returns the names of the
-// migrations applied. Replicas may go on working meanwhile. It runs in one process at a time.
-func MigrateQueue(ctx context.Context, main *repo.Database) (applied []string, err error) {
+// Migrate brings the schema maintenance of a database up to date, in main with River's tables, and returns the names of
+// the migrations applied. Replicas may go on working meanwhile. It runs in one process at a time.
+func Migrate(ctx context.Context, d *repo.Database) (applied []string, err error) {
+	applied, err = d.Migrate(ctx)
+	if err != nil || d.Name != "main" {
+		return applied, err
+	}
+	queue, err := migrateQueue(ctx, d)
+	return append(applied, queue...), err
+}
+
+func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, err error) {
 	err = main.WhileMigrating(ctx, func() error {
 		migrator, err := newMigrator(main)
 		if err != nil {

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -42,9 +41,8 @@ var migrated = devdb.Template{Name: "scheduler", Prepare: func(ctx context.Conte
 		return err
 	}
 	defer d.Close()
-	_, err1 := d.Migrate(ctx)
-	_, err2 := MigrateQueue(ctx, d)
-	return errors.Join(err1, err2)
+	_, err = Migrate(ctx, d)
+	return err
 }}
 
 // lab is a queue on a database of its own, with a plain connection beside it.

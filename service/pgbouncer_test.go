@@ -86,11 +86,7 @@ func TestPgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing
 	e, _ := pooled(t, 2, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})})
 	d, ctx := e.open[0], t.Context()
 	for _, want := range []bool{true, false} {
-		applied, err := d.Migrate(ctx)
-		if err != nil || len(applied) > 0 != want {
-			t.Fatal(applied, err)
-		}
-		applied, err = scheduler.MigrateQueue(ctx, d)
+		applied, err := scheduler.Migrate(ctx, d)
 		if err != nil || len(applied) > 0 != want {
 			t.Fatal(applied, err)
 		}

@@ -49,9 +49,7 @@ func withClock() devdb.Template {
 			return err
 		}
 		defer d.Close()
-		if _, err = d.Migrate(ctx); err == nil {
-			_, err = scheduler.MigrateQueue(ctx, d)
-		}
+		_, err = scheduler.Migrate(ctx, d)
 		return err
 	}}
 }

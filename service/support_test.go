@@ -50,9 +50,7 @@ func migrated(schema string) devdb.Template {
 			return err
 		}
 		defer d.Close()
-		if _, err = d.Migrate(ctx); err == nil {
-			_, err = scheduler.MigrateQueue(ctx, d)
-		}
+		_, err = scheduler.Migrate(ctx, d)
 		return err
 	}}
 }

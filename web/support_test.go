@@ -46,9 +46,7 @@ func demo() devdb.Template {
 			return err
 		}
 		defer d.Close()
-		if _, err = d.Migrate(ctx); err == nil {
-			_, err = scheduler.MigrateQueue(ctx, d)
-		}
+		_, err = scheduler.Migrate(ctx, d)
 		return err
 	}}
 }
