@@ -35,13 +35,13 @@ func (s *Service) tellAbandoned(ctx context.Context, run Run) {
 	}
 }
 
-// abandonedSpan is the span of a run in its trace, in the place of the one that has died with its process. It is a root:
-// which span was the caller's, and which one the lost one was, nobody knows any more.
+// abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
+// It is a root: which span was the caller's nobody knows any more.
 func (s *Service) abandonedSpan(ctx context.Context, run Run) (context.Context, trace.Span) {
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
-	ctx, span := s.tracer.Start(ctx, "maintenance.run", trace.WithTimestamp(run.StartedAt), trace.WithAttributes( //nolint:spancheck // tellAbandoned ends it
+	ctx, span := s.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes( //nolint:spancheck // tellAbandoned ends it
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", homeOf(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),

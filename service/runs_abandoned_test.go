@@ -66,6 +66,9 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
+		if id := span.SpanContext().SpanID().String(); id != "8000000000000001" {
+			t.Errorf("span %s: what was begun below the lost one does not lead to it", id)
+		}
 		return
 	}
 	t.Error("no span in the trace of the run")

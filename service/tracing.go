@@ -29,7 +29,7 @@ func (s *Service) startRun(ctx context.Context, w *worker, run Run, database *re
 	if !run.Fire.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.tracer.Start(context.WithoutCancel(ctx), "maintenance.run", trace.WithAttributes(attributes...)) //nolint:spancheck // ends with the run
+	ctx, span := s.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...)) //nolint:spancheck // ends with the run
 	return traced(ctx, span, &queued{}), span                                                                       //nolint:spancheck // ends with the run
 }
 

@@ -24,7 +24,7 @@ func tracing(t *testing.T) *tracetest.SpanRecorder {
 	t.Helper()
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(service.SpanIDs{})))
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
 	return spans
 }
@@ -57,7 +57,11 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
 		"maintenance.tables": `["c: 7 deleted, 0 updated"]`, "maintenance.databases": `["main"]`,
 	})
-	wantAttributes(t, named(spans, "maintenance.batch")[0], map[string]string{"maintenance.count.deleted_rows": "7"})
+	batch := named(spans, "maintenance.batch")[0]
+	wantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
+	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
+		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
+	}
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "DELETE c") })
 	if len(statements) == 0 {
 		t.Fatal("no span of a statement on c")

@@ -45,6 +45,8 @@ type Config struct {
 	Traces, Metrics bool
 	// Quiet are names of spans that are not exported as roots of traces, unless they fail: what is asked again and again.
 	Quiet []string
+	// IDs makes the ids of traces and spans; nil: the SDK does.
+	IDs trace.IDGenerator
 	// Logger hears what could not be exported.
 	Logger *slog.Logger
 }
@@ -105,6 +107,9 @@ func identity(ctx context.Context, config Config) (*resource.Resource, error) {
 
 func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Resource) error {
 	options := []trace.TracerProviderOption{trace.WithResource(who)}
+	if config.IDs != nil {
+		options = append(options, trace.WithIDGenerator(config.IDs))
+	}
 	exported := false
 	if config.Traces {
 		spans, err := autoexport.NewSpanExporter(ctx)
