@@ -41,7 +41,7 @@ func (s *Service) abandonedSpan(ctx context.Context, run Run) (context.Context, 
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
-	ctx, span := s.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes( //nolint:spancheck // tellAbandoned ends it
+	ctx, span := s.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", homeOf(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),
@@ -49,7 +49,7 @@ func (s *Service) abandonedSpan(ctx context.Context, run Run) (context.Context, 
 		attribute.String("maintenance.stopped_because", run.Error), attribute.String("error.type", run.Reason)))
 	span.SetAttributes(countAttributes(run.Counts)...)
 	span.SetStatus(codes.Error, run.Error)
-	return ctx, span //nolint:spancheck // tellAbandoned ends it
+	return ctx, span
 }
 
 // homeOf is the database of a run in the log, in metrics and in traces: main of a worker that takes no turns.

@@ -29,8 +29,8 @@ func (s *Service) startRun(ctx context.Context, w *worker, run Run, database *re
 	if !run.Fire.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...)) //nolint:spancheck // ends with the run
-	return traced(ctx, span, &queued{}), span                                                                       //nolint:spancheck // ends with the run
+	ctx, span := s.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...))
+	return traced(ctx, span, &queued{}), span
 }
 
 // tellStarted says on its span under which lease a run has started, and how late that was for its fire.
