@@ -277,17 +277,16 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 	if err != nil || k.config.Definitions == nil {
 		return backlog, "", err
 	}
-	due, err := d.DueParents(ctx, queue, readLimits())
-	if err != nil {
-		return backlog, "", nil //nolint:nilerr // the figures have been read, the remark is an extra
-	}
+	remarks := k.failingRemark(ctx, d)
+	// The figures have been read, the remarks are an extra.
+	due, _ := d.DueParents(ctx, queue, readLimits())
 	defined := k.defined()
 	due = slices.DeleteFunc(due, func(name string) bool {
 		parent, ours := strings.CutPrefix(name, queue.Schema+".")
 		return ours && defined[parent]
 	})
-	if len(due) == 0 {
-		return backlog, "", nil
+	if len(due) > 0 {
+		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s", d.Name, strings.Join(due, ", ")))
 	}
-	return backlog, fmt.Sprintf("records on %s of parents without definitions: %s", d.Name, strings.Join(due, ", ")), nil
+	return backlog, strings.Join(remarks, "; "), nil
 }

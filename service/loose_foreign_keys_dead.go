@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -103,4 +104,17 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 		err = errors.Join(err, retryErr)
 	}
 	return done, err
+}
+
+// failingRemark says that records fail, which are put off while runs succeed.
+func (*looseForeignKeys) failingRemark(ctx context.Context, d *repo.Database) []string {
+	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
+	number := strconv.Itoa(len(failing))
+	switch len(failing) {
+	case 0:
+		return nil
+	case deadPage:
+		number += " or more"
+	}
+	return []string{fmt.Sprintf("records on %s that failed and will be tried again: %s (caretaker lfk dead --failing)", d.Name, number)}
 }

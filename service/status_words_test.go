@@ -116,3 +116,15 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	}
 	wantDetail(t, statusOf(t, s, tokenWorker), "jobs delete_user that failed and will be tried again: 1 (")
 }
+
+func TestStatus_SaysThatRecordsFail(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 5)
+	e.mine("c", "OLD.p_id = 2", "P0001")
+	s := e.service(oneChild)
+	wantState(t, run(t, s, "main"), repo.RunFailed)
+	e.exec("main", `DROP TRIGGER mine ON c`)
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	st := statusOf(t, s, cleanupWorker)
+	wantDetail(t, st, "waiting for ", "records on main that failed and will be tried again: 1 (caretaker lfk dead --failing)")
+}
