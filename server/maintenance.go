@@ -119,7 +119,7 @@ func (m *maintenance) WatchRun(r *maintenancev1.WatchRunRequest, stream grpc.Ser
 
 // CancelRun asks a run to stop.
 func (m *maintenance) CancelRun(ctx context.Context, r *maintenancev1.CancelRunRequest) (*maintenancev1.CancelRunResponse, error) {
-	run, err := m.service.CancelRunBy(ctx, r.GetId(), caller(ctx))
+	run, err := m.service.CancelRun(ctx, r.GetId(), caller(ctx))
 	if err != nil {
 		return nil, err
 	}

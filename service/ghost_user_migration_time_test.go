@@ -136,7 +136,7 @@ func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T)
 	s := g.service()
 	r := g.begin(s)
 	g.atGate("main", caretakerApp)
-	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	g.lift("main", caretakerApp)
@@ -182,7 +182,7 @@ func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItIsCancelledNotFaile
 	s := g.service()
 	r := g.begin(s)
 	g.atGate("main", caretakerApp)
-	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	g.lift("main", caretakerApp)

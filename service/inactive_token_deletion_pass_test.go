@@ -246,7 +246,7 @@ func TestInactiveTokenDeletion_CancelledRunLeavesThePassUnfinished(t *testing.T)
 		t.Fatal(err)
 	}
 	e.atGate("main", caretakerApp)
-	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	e.lift("main", caretakerApp)

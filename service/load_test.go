@@ -165,7 +165,7 @@ func TestLoad_AutovacuumThatLasts(t *testing.T) {
 func TestLoad_RestIsInterrupted(t *testing.T) {
 	for name, stop := range map[string]func(*service.Service, service.Run) error{
 		"CANCELLED": func(s *service.Service, r service.Run) error {
-			_, err := s.CancelRun(context.Background(), r.ID)
+			_, err := s.CancelRun(context.Background(), r.ID, "")
 			return err
 		},
 		"PAUSED": func(s *service.Service, _ service.Run) error {

@@ -266,7 +266,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	e.deleted("main", "p", 77, 77)
 	r := begin(t, s, "main")
 	e.atGate("main", caretakerApp)
-	if _, err := s.CancelRun(t.Context(), r.ID); err != nil {
+	if _, err := s.CancelRun(t.Context(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, ended(t, s, r.ID), repo.RunCancelled)

@@ -135,7 +135,7 @@ func TestLooseForeignKeysCleanup_CancelledRunKeepsWhatItHasRemoved(t *testing.T)
 			e.eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
 			e.atGate("main", caretakerApp)
 			before := e.state("main", "c")
-			if _, err := canceller.CancelRun(context.Background(), r.ID); err != nil {
+			if _, err := canceller.CancelRun(context.Background(), r.ID, ""); err != nil {
 				t.Fatal(err)
 			}
 			r = ended(t, canceller, r.ID)

@@ -193,7 +193,7 @@ func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	e.gate("main", "c")
 	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 1 })
 	for reason, stop := range map[string]func(id string) error{
-		"CANCELLED": func(id string) error { _, err := s.CancelRun(t.Context(), id); return err },
+		"CANCELLED": func(id string) error { _, err := s.CancelRun(t.Context(), id, ""); return err },
 		"PAUSED": func(string) error {
 			_, err := s.PauseWorker(t.Context(), cleanupWorker, "test", "us", time.Minute)
 			return err

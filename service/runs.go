@@ -234,13 +234,9 @@ func (s *Service) watch(ctx context.Context, id string, known bool, send func(Ru
 	}
 }
 
-// CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now.
-func (s *Service) CancelRun(ctx context.Context, id string) (Run, error) {
-	return s.CancelRunBy(ctx, id, "")
-}
-
-// CancelRunBy is CancelRun with who asks, which becomes the run's error; the first who asks counts.
-func (s *Service) CancelRunBy(ctx context.Context, id, by string) (Run, error) {
+// CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now. Who asks, ""
+// if nobody knows, becomes the run's error; the first who asks counts.
+func (s *Service) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	if err := validRunID(id); err != nil {
 		return Run{}, err
 	}

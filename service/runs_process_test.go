@@ -26,10 +26,10 @@ func elsewhere(t *testing.T) (e *estate, s *service.Service, p *process, id, bef
 func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, p, id, before := elsewhere(t)
-	if r, err := s.CancelRunBy(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
+	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
 		t.Fatal(r, err)
 	}
-	if _, err := s.CancelRunBy(context.Background(), id, "somebody later"); err != nil {
+	if _, err := s.CancelRun(context.Background(), id, "somebody later"); err != nil {
 		t.Fatal(err)
 	}
 	r := p.result().Run

@@ -74,7 +74,7 @@ func TestRun_UnknownIsSaid(t *testing.T) {
 	s := newEstate(t, "main", "main").service(oneChild)
 	calls := map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
-		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id); return err },
+		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
 		"WatchRun": func(id string) error {
 			return s.WatchRun(context.Background(), id, func(service.Run) error { return errors.New("sent") })
 		},
@@ -97,7 +97,7 @@ func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
 	e := newDeletedParents(t, 1)
 	s := e.service(oneChild)
 	end := run(t, s, "main")
-	got, err := s.CancelRun(context.Background(), end.ID)
+	got, err := s.CancelRun(context.Background(), end.ID, "")
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(end) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, end)
 	}

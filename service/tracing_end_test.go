@@ -73,7 +73,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	s := e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 10 })
 	r := begin(t, s, "main")
 	e.atGate("main", caretakerApp)
-	if _, err := s.CancelRun(context.Background(), r.ID); err != nil {
+	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	e.lift("main", caretakerApp)

@@ -226,7 +226,7 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if _, err := f.service.CancelRun(t.Context(), run.ID); err != nil {
+	if _, err := f.service.CancelRun(t.Context(), run.ID, ""); err != nil {
 		t.Error(err)
 	}
 }
