@@ -152,18 +152,24 @@ type Wishes struct {
 const finishRunSQL = `
 UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
   counts = $8, tables = $9, definitions = $10, heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
-WHERE id = $1::text::uuid AND (state = 'running' OR (state = 'failed' AND error = ` + abandonedSQL + `))
+WHERE id = $1::text::uuid AND CASE WHEN $11 THEN state = 'failed' AND error = ` + abandonedSQL + ` ELSE state = 'running' END
 RETURNING ` + runColumns
 
-// FinishRun records the end of a run, also of one that was taken for dead meanwhile, because its process could not reach
-// main: the process knows better. [ErrNotFound]: the run is gone or has ended otherwise.
-func (d *Database) FinishRun(ctx context.Context, run Run) (Run, error) {
+// FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile, because its process stood
+// still or could not reach main: the process knows better. [ErrNotFound]: the run is gone or has ended otherwise.
+func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
 	definitions := run.Definitions
 	if definitions == nil {
 		definitions = []DefinitionCount{}
 	}
-	return d.oneRun(ctx, "record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
-		run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(run.tables()), asJSON(definitions))
+	for _, closed = range []bool{false, true} {
+		stored, err = d.oneRun(ctx, "record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
+			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(run.tables()), asJSON(definitions), closed)
+		if !errors.Is(err, ErrNotFound) {
+			break
+		}
+	}
+	return stored, closed, err
 }
 
 // abandonedSQL is the error of a run of which nobody knows how it ended.

@@ -30,8 +30,9 @@ type execution struct {
 	leases  *leaseSet
 	reader  *repo.Reader
 	loads   *loads
-	started time.Time
-	cancel  context.CancelCauseFunc
+	// started and ended are of the host's clock.
+	started, ended time.Time
+	cancel         context.CancelCauseFunc
 	// begun closes when the lease is taken, done when the run has ended or was refused.
 	begun, done chan struct{}
 

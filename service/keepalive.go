@@ -95,23 +95,37 @@ func (s *Service) pausedBy(ctx context.Context, w *worker) string {
 	return (&WorkerPausedError{w.name, *pause}).Error()
 }
 
-// record writes the end of the run, and only then shows it to those who wait. If main does not answer, that is tried
-// again in the background: the run's lease is free by then, and its caller gets the record as we know it.
-func (s *Service) record(ctx context.Context, x *execution, run Run) Run {
-	stored, err := s.main.FinishRun(ctx, run)
-	if err == nil {
-		return s.remember(x, stored)
+// record writes the end of the run, and only then shows it to those who wait, and tells it. If main does not answer, that
+// is tried again in the background: the run's lease is free by then, and its caller gets the record as we know it. why is
+// what the run's work returned.
+func (s *Service) record(ctx context.Context, x *execution, run Run, why error) {
+	stored, closed, err := s.main.FinishRun(ctx, run)
+	if err != nil {
+		stored = run
+		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
-	run.FinishedAt = run.StartedAt.Add(x.Elapsed())
+	x.Report(func(r *Run) { *r = stored })
+	if !s.tellEnd(ctx, x, stored, closed, why, err) {
+		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
+		s.background.Go(func() { s.recordLater(ctx, x, stored, why) })
+	}
+}
+
+// tellEnd tells a run's end unless that may still come on record: until then others may close it, and tell it. Whoever
+// closes the record of a run tells its end, so that it is told once.
+func (s *Service) tellEnd(ctx context.Context, x *execution, run Run, closed bool, why, recordErr error) (told bool) {
 	switch {
-	case errors.Is(err, repo.ErrNotFound):
-	case hopeless(err):
-		x.Log.ErrorContext(ctx, notRecorded, "error", err)
+	case recordErr == nil && closed:
+		s.correct(ctx, x, run, why)
+		return true
+	case recordErr == nil, errors.Is(recordErr, repo.ErrNotFound):
+	case hopeless(recordErr):
+		x.Log.ErrorContext(ctx, notRecorded, "error", recordErr)
 	default:
-		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "error", err)
-		s.background.Go(func() { s.recordLater(ctx, run) })
+		return false
 	}
-	return s.remember(x, run)
+	s.report(ctx, x, run, why)
+	return true
 }
 
 // notRecorded is said of a run whose end main refuses to take.
@@ -124,8 +138,8 @@ func hopeless(err error) bool {
 }
 
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
-// when the process stops; what is not recorded then is closed by others as abandoned.
-func (s *Service) recordLater(ctx context.Context, run Run) {
+// when the process stops; what is not recorded then is closed, and told, by others as abandoned.
+func (s *Service) recordLater(ctx context.Context, x *execution, run Run, why error) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
@@ -134,23 +148,13 @@ func (s *Service) recordLater(ctx context.Context, run Run) {
 			last = true
 		case <-time.After(wait):
 		}
-		_, err := s.main.FinishRun(ctx, run)
-		switch {
-		case err == nil:
-			s.logger.InfoContext(ctx, "end of the run recorded", "worker", run.Worker, "run_id", run.ID)
-			return
-		case errors.Is(err, repo.ErrNotFound):
-			return
-		case hopeless(err):
-			s.logger.ErrorContext(ctx, notRecorded, "worker", run.Worker, "run_id", run.ID, "error", err)
+		_, closed, err := s.main.FinishRun(ctx, run)
+		if err == nil {
+			x.Log.InfoContext(ctx, "end of the run recorded")
+		}
+		if s.tellEnd(ctx, x, run, closed, why, err) {
 			return
 		}
 		wait, _ = pace.After(err)
 	}
-}
-
-// remember keeps the final record for those who wait for it.
-func (s *Service) remember(x *execution, run Run) Run {
-	x.Report(func(r *Run) { *r = run })
-	return run
 }

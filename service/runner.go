@@ -237,7 +237,6 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	defer s.dismiss(x)
 	defer s.prune(context.WithoutCancel(ctx))
 	defer close(x.done)
-	defer x.span.End()
 	run := x.snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	background, stopBackground := context.WithCancel(ctx)
@@ -261,11 +260,11 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 		}
 		cancel()
 	}
+	x.ended = time.Now()
 	run = x.snapshot()
 	conclude(&run, err)
-	run = s.record(context.WithoutCancel(ctx), x, run)
+	s.record(context.WithoutCancel(ctx), x, run, err)
 	s.backlogs.forget(x.worker, x.Database)
-	s.report(ctx, x, run, err)
 	x.cancel(nil)
 }
 
@@ -281,8 +280,8 @@ func guarded(do func() error) (err error) {
 
 // report is the run's one wide log line, its span's end, its metrics.
 func (s *Service) report(ctx context.Context, x *execution, run Run, err error) {
-	duration := x.Elapsed()
 	x.tell(ctx, x.span, &run, err)
+	duration := x.ended.Sub(x.started)
 	attrs := runLine(run, duration)
 	if _, rested := x.throttle.state(); rested > 0 {
 		attrs = append(attrs, "rested_seconds", rested.Seconds())
@@ -291,6 +290,7 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 		attrs = append(attrs, "read_from", from)
 		x.span.SetAttributes(attribute.String("maintenance.read_from", from))
 	}
+	x.span.End(trace.WithTimestamp(x.ended))
 	level := slog.LevelInfo
 	if run.State == repo.RunFailed {
 		level = slog.LevelError

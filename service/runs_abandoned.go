@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -11,8 +12,7 @@ import (
 )
 
 // closeAbandoned closes the runs of processes that died. Their ends are told here, because nobody else is left to tell
-// them: a run that died is logged, counted and traced once, by the process that closes it. A process that only stood
-// still, and comes back, tells its end again, as it was.
+// them: a run that died is logged, counted and traced once, by the process that closes it.
 func (s *Service) closeAbandoned(ctx context.Context) error {
 	runs, err := s.main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
@@ -33,6 +33,27 @@ func (s *Service) tellAbandoned(ctx context.Context, run Run) {
 	if w, err := s.worker(run.Worker); err == nil && w.finished != nil {
 		w.finished(ctx, run)
 	}
+}
+
+// correct is what report is for a run that others have closed and told meanwhile: its process had only stood still, or could
+// not reach main. Its end is on record now as it was, but is counted no second time.
+func (s *Service) correct(ctx context.Context, x *execution, run Run, err error) {
+	ctx, span := s.comeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
+	x.tell(ctx, span, &run, err)
+	span.End(trace.WithTimestamp(x.ended))
+	x.span.End(trace.WithTimestamp(x.ended))
+	attrs := runLine(run, x.ended.Sub(x.started))
+	if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", attrs...)
+}
+
+// comeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
+// back: with its id whoever has taken it for dead has sent one in its place.
+func (s *Service) comeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool("maintenance.withheld", true))
+	return s.tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
 }
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.

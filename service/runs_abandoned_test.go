@@ -3,8 +3,12 @@ package service_test
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -83,4 +87,75 @@ func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	if n := m.counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
 		t.Errorf("%d runs failed, want 1", n)
 	}
+}
+
+// wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
+// logged so and as corrected.
+func wantToldOnce(t *testing.T, m *meter, spans *tracetest.SpanRecorder, log *lockedBuffer, id, outcome string) {
+	t.Helper()
+	for name, want := range map[string]int64{
+		"maintenance.runs ": 1, "maintenance.runs outcome=failed": 1, "maintenance.leases.lost ": 1,
+		"maintenance.sli.error error=true": 1, "maintenance.sli.error error=false": 0, "maintenance.sli.apdex ": 0,
+	} {
+		name, attributes, _ := strings.Cut(name, " ")
+		if got := m.counter(name, attributes); got != want {
+			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
+		}
+	}
+	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
+		t.Error(text)
+	}
+	sent := slices.DeleteFunc(named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return tells(s, "maintenance.withheld") })
+	if len(sent) != 1 {
+		t.Fatalf("%d spans of the run", len(sent))
+	}
+	wantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
+	back := named(spans, "maintenance.comeback")
+	if len(back) != 1 || back[0].Parent().SpanID() != sent[0].SpanContext().SpanID() {
+		t.Fatalf("%d spans of a comeback", len(back))
+	}
+	wantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": cleanupWorker, "maintenance.outcome": outcome})
+}
+
+func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
+	m, spans := newMeter(t), tracing(t)
+	e := newDeletedParents(t, 10)
+	e.gate("main", "c")
+	e.shut("main", caretakerApp)
+	log := &lockedBuffer{}
+	s, other := e.service(oneChild, logTo(log)), e.service(oneChild, logTo(log))
+	r := begin(t, s, "main")
+	e.atGate("main", caretakerApp)
+	e.exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
+	e.lift("main", caretakerApp)
+	waitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	wantToldOnce(t, m, spans, log, r.ID, repo.RunFailed)
+	e.want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; what was committed before stays, the next run goes on")
+}
+
+func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
+	m, spans := newMeter(t), tracing(t)
+	e := newDeletedParents(t, 1)
+	e.exec("main", `CREATE TABLE outage (); CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN IF to_regclass('outage') IS NOT NULL THEN RAISE 'not now' USING ERRCODE = 'cannot_connect_now'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
+	log := &lockedBuffer{}
+	s, other := e.service(oneChild, logTo(log)), e.service(oneChild, logTo(log))
+	r := run(t, s, "main")
+	wantState(t, r, repo.RunSucceeded)
+	if text := log.String(); !strings.Contains(text, "end of the run not recorded, will be tried again") || strings.Contains(text, "run finished") {
+		t.Fatal(text)
+	}
+	e.exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("main", `DROP TABLE outage`)
+	waitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)
+	e.want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
 }

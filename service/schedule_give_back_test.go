@@ -74,7 +74,7 @@ func TestResumeRuns_GivesBackTheFireOfAProcessThatDiedBeforeItsRunWorked(t *test
 	c.wantFires("11-21 00:00 ran TAKEN_OVER +51")
 	c.wantRuns(1)
 	// It was only asleep.
-	if _, err := c.open[0].FinishRun(context.Background(), begun); err == nil {
+	if _, _, err := c.open[0].FinishRun(context.Background(), begun); err == nil {
 		t.Error("a run that was forgotten has ended")
 	}
 }

@@ -42,6 +42,9 @@ const (
 // reasonKey is the attribute of a span that says why it ended as it did, if that was not as usual. One span a reason is kept.
 const reasonKey = "maintenance.reason"
 
+// withheldKey is the attribute of a span that is not sent itself: another process has sent one in its place.
+const withheldKey = "maintenance.withheld"
+
 // spanID is unique among all traces.
 type spanID struct {
 	trace trace.TraceID
@@ -140,7 +143,9 @@ func (c *condenser) OnEnd(span sdktrace.ReadOnlySpan) {
 	through := n.settle(span)
 	c.mu.Unlock()
 	for _, s := range through {
-		c.next.OnEnd(s)
+		if own, is := s.(*accounted); !is || !own.withheld {
+			c.next.OnEnd(s)
+		}
 	}
 }
 
@@ -205,6 +210,7 @@ func (n *node) end(span sdktrace.ReadOnlySpan) {
 	n.ended, n.took = true, span.EndTime().Sub(span.StartTime())
 	n.failed = n.failed || span.Status().Code == codes.Error
 	account := &accounted{ReadOnlySpan: span}
+	account.withheld = n.kind != statement && slices.ContainsFunc(span.Attributes(), func(a attribute.KeyValue) bool { return a.Key == withheldKey })
 	for kind, c := range n.kinds {
 		for _, child := range c.slowest {
 			if c.omitted > 0 {
@@ -305,7 +311,8 @@ func (n *node) mark(why string) {
 // accounted is a span with what was found out after its end.
 type accounted struct {
 	sdktrace.ReadOnlySpan
-	extra []attribute.KeyValue
+	extra    []attribute.KeyValue
+	withheld bool
 }
 
 // Attributes of the span, and of what was below it.

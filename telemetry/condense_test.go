@@ -233,6 +233,24 @@ func TestCondenser_ARunMayOutliveItsCaller(t *testing.T) {
 	}
 }
 
+func TestCondenser_AWithheldSpanLetsThroughWhatIsBelowIt(t *testing.T) {
+	c := newCondensed(t)
+	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
+	c.span(trace.ContextWithSpanContext(t.Context(), remote), "maintenance.run", time.Second, func(ctx context.Context, s trace.Span) {
+		for range 20 {
+			c.statement(ctx, "DELETE", time.Millisecond)
+		}
+		s.SetAttributes(attribute.Bool("maintenance.withheld", true))
+	})
+	var names []string
+	for _, s := range c.spans.Ended() {
+		names = append(names, s.Name())
+	}
+	if len(names) != firstStatements+slowestStatements || slices.Contains(names, "maintenance.run") || len(c.filter.open) != 0 {
+		t.Errorf("got %v", names)
+	}
+}
+
 func TestCondenser_QuietRootsAreLeftOutUnlessTheyFail(t *testing.T) {
 	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
 	for name, test := range map[string]struct {
