@@ -74,7 +74,7 @@ func (r *groupRun) over() (bool, error) {
 		return true, err
 	}
 	if r.x.DryRun && r.x.Left() <= 0 {
-		r.x.Report(func(run *Run) { run.OverLimit = true })
+		r.x.Limit(dryRunOver, dryRunOver)
 		return true, nil
 	}
 	return false, nil

@@ -39,6 +39,8 @@ type execution struct {
 	mu   sync.Mutex
 	run  Run
 	stop error
+	// limit is what stopped the run before it was through, "" if nothing did.
+	limit string
 	// linked are the spans that the run's span is linked to.
 	linked map[string]bool
 	// refused is why the run could not start.
@@ -169,6 +171,17 @@ func (x *execution) Report(change func(*Run)) {
 	defer x.mu.Unlock()
 	change(&x.run)
 }
+
+// Limit says what stopped the run before it was through, so that more is left; the reason in its record may have more to
+// tell, or another story.
+func (x *execution) Limit(what, reason string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.limit, x.run.OverLimit, x.run.Reason = what, true, reason
+}
+
+// dryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.
+const dryRunOver = "the time of a dry run was over: the counts are of what was seen until then"
 
 // snapshot is a copy of the record as it is now.
 func (x *execution) snapshot() Run {

@@ -160,10 +160,15 @@ func (r *ghostRun) conclude() {
 	if r.failed > 0 {
 		why = append(why, fmt.Sprintf("%d users failed", r.failed))
 	}
-	r.x.Report(func(run *Run) {
-		run.OverLimit = r.stopped != "" || r.deferred > 0
-		run.Reason = strings.Join(why, "; ")
-	})
+	reason := strings.Join(why, "; ")
+	switch {
+	case r.stopped != "":
+		r.x.Limit(r.stopped, reason)
+	case r.deferred > 0:
+		r.x.Limit(fmt.Sprintf("%s, %d users deferred", allSeen, r.deferred), reason)
+	default:
+		r.x.Report(func(run *Run) { run.Reason = reason })
+	}
 }
 
 const (

@@ -66,11 +66,9 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 	if _, err := w.settle(ctx, stay, true); err != nil {
 		return err
 	}
-	w.x.Report(func(r *Run) {
-		r.OverLimit = true
-		r.Reason = fmt.Sprintf("%s: %d users wait for their deletion or more, workers.inactive_token_deletion.max_queued = %d",
-			reasonQueueFull, w.config.MaxQueued, w.config.MaxQueued)
-	})
+	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.inactive_token_deletion.max_queued = %d",
+		reasonQueueFull, w.config.MaxQueued, w.config.MaxQueued)
+	w.x.Limit(why, why)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -81,12 +82,8 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	w.x.Count(ctx, "scheduled_jobs", int64(scheduled))
 	w.x.Log.InfoContext(ctx, "range done", "cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
 	if over && r.More {
-		w.x.Report(func(r *Run) {
-			r.OverLimit = true
-			if r.Reason == "" {
-				r.Reason = "limit reached: max_runtime"
-			}
-		})
+		const limit = "limit reached: max_runtime"
+		w.x.Limit(limit, cmp.Or(w.x.snapshot().Reason, limit))
 	}
 	return over || !r.More, nil
 }

@@ -219,7 +219,7 @@ func (c *cleanup) run(ctx context.Context) error {
 			return c.failures.with(err)
 		}
 		if left {
-			c.x.Report(func(r *Run) { r.OverLimit, r.Reason = true, reason })
+			c.x.Limit(reason, reason)
 		}
 	}
 	return c.failures.err()

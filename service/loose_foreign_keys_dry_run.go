@@ -148,15 +148,17 @@ func (d *dryRun) report(ctx context.Context) {
 		for _, e := range d.counts {
 			r.Definitions = append(r.Definitions, *e)
 		}
-		var why []string
-		if len(d.capped) > 0 {
-			why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
-		}
-		if len(d.unfinished) > 0 {
-			why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
-		}
-		r.OverLimit, r.Reason = len(why) > 0, strings.Join(why, "; ")
 	})
+	var why []string
+	if len(d.capped) > 0 {
+		why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
+	}
+	if len(d.unfinished) > 0 {
+		why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
+	}
+	if reason := strings.Join(why, "; "); reason != "" {
+		d.x.Limit(reason, reason)
+	}
 }
 
 // down says why nothing can be done at a step in this run, nil if it can.

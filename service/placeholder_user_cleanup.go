@@ -158,9 +158,7 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 		}
 		last = *next
 	}
-	x.Report(func(r *Run) {
-		r.OverLimit, r.Reason = true, "the time of a dry run was over: the counts are of what was seen until then"
-	})
+	x.Limit(dryRunOver, dryRunOver)
 	return nil
 }
 

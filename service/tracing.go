@@ -204,7 +204,7 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	if !span.IsRecording() {
 		return
 	}
-	setTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", whyStopped(run, err))
+	setTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", x.whyStopped(run, err))
 	span.SetAttributes(attribute.Bool("maintenance.over_limit", run.OverLimit))
 	span.SetAttributes(countAttributes(run.Counts)...)
 	if run.TurboMode {

@@ -116,8 +116,9 @@ func errorType(err error) string {
 }
 
 // whyStopped is a run's end in words. That some of what it did failed is another matter: that is its error.
-func whyStopped(run *Run, err error) string {
+func (x *execution) whyStopped(run *Run, err error) string {
 	_, items := errors.AsType[*itemsFailedError](err)
+	stopped, _ := errors.AsType[stopError](err)
 	switch {
 	case run.State == repo.RunFailed && !items:
 		return run.Error
@@ -125,11 +126,16 @@ func whyStopped(run *Run, err error) string {
 		return "it was told to stop: " + run.Reason
 	case run.State == repo.RunSkipped:
 		return "there was nothing it could do: " + run.Reason
-	case run.OverLimit:
-		return run.Reason + "; more is left"
+	case stopped.early:
+		return stopped.reason + "; more is left"
+	case x.limit != "":
+		return x.limit + "; more is left"
 	}
-	return "all that was due has been looked at"
+	return allSeen
 }
+
+// allSeen is why a run stops that nothing has stopped.
+const allSeen = "all that was due has been looked at"
 
 // refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
 func refusedRun(span trace.Span, err error) {

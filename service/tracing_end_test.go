@@ -170,3 +170,30 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 		}
 	}
 }
+
+func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
+	spans := tracing(t)
+	last := func() sdktrace.ReadOnlySpan {
+		runs := named(spans, "maintenance.run")
+		return runs[len(runs)-1]
+	}
+	e := tokenEstate(t)
+	e.bots(1, 2, 3)
+	s := e.service("", e.withQueue, oneBotARun)
+	runTokens(t, s)
+	e.work(s, "continue_inactive_token_deletion")
+	waitFor(t, "the run of the continuation", func() bool { return len(named(spans, "maintenance.run")) == 2 })
+	wantAttributes(t, last(), map[string]string{
+		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
+	})
+
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
+	g.hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
+	g.run(g.service(), "deferred_users=1 failed_users=1 deleted_rows=2")
+	wantAttributes(t, last(), map[string]string{
+		"maintenance.reason":          "1 users deferred; 1 users failed",
+		"maintenance.stopped_because": "all that was due has been looked at, 1 users deferred; more is left",
+	})
+}
