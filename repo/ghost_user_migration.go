@@ -153,11 +153,11 @@ func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m 
 }
 
 const (
+	lockMigratedSQL = `SELECT FROM users WHERE id = $1 FOR UPDATE`
+
 	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids nothing; the user's row is
 	// locked before it, as everybody else does.
-	unqueueSQL = `
-WITH locked AS MATERIALIZED (SELECT FROM users WHERE id = $1 FOR UPDATE)
-DELETE FROM {ghosts} WHERE user_id = $1 AND (SELECT count(*) FROM locked) >= 0`
+	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1`
 
 	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
 	deleteUserSQL = `DELETE FROM users WHERE id = $1`
@@ -165,10 +165,18 @@ DELETE FROM {ghosts} WHERE user_id = $1 AND (SELECT count(*) FROM locked) >= 0`
 	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1`
 )
 
-// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6). If a trigger keeps the
-// user, so does the queue: the error is a [*StubbornError].
-func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, l Limits) error {
-	return d.fencedTx(ctx, "delete from users", f, l, func(tx pgx.Tx) error {
+// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6), unless some of these rows,
+// of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
+// inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps the user, so
+// does the queue: the error is a [*StubbornError].
+func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, rows []Rows, l Limits) (left bool, err error) {
+	err = d.guardedTx(ctx, "delete from users", f.Guard(), l, l.Statement+l.Lock+netTime, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if _, err := tx.Exec(ctx, lockMigratedSQL, user); err != nil {
+			return err
+		}
+		if left, err = d.lastLook(ctx, tx, rows); left || err != nil {
+			return err
+		}
 		for _, sql := range []string{q.fill(unqueueSQL), deleteUserSQL} {
 			if _, err := tx.Exec(ctx, sql, user); err != nil {
 				return err
@@ -176,6 +184,7 @@ func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue
 		}
 		return refuseStubborn(ctx, tx, userStaysSQL, user)
 	})
+	return left, err
 }
 
 const ghostProjectsSQL = `

@@ -58,3 +58,41 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 		wantIndexes(t, nodes, text)
 	}
 }
+
+func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "all")
+	_, err := b.sql.Exec(context.Background(), `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
+		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (1, 'a@x', 'a', 0, 1), (2, 'b@x', 'b', 0, 1);
+		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now()), (2, now(), now());
+		INSERT INTO chat_names (user_id, team_id, chat_id, created_at, updated_at) VALUES (1, 't', 'c', now(), now()), (2, 't', 'c', now(), now())`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	d := open(t, b.url)
+	wanted := repo.GhostTables()
+	wanted["chat_names"] = []string{"user_id"}
+	catalog, err := d.Tables(ctx, wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, _ := catalog.GhostQueue()
+	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, slow := range map[int64]bool{1: false, 2: true} {
+		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)
+		if slow {
+			rows.Condition = "pg_sleep(60) IS NOT NULL"
+		}
+		left, err := d.DeleteMigratedUser(ctx, lease.Fence, queue, user, []repo.Rows{rows}, repo.Limits{Statement: 10 * time.Second, Lock: time.Second})
+		if err != nil || left == slow {
+			t.Errorf("%t, %v, though the look is slow: %t", left, err, slow)
+		}
+	}
+	if users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`); users != "1" || queued != "1" {
+		t.Errorf("users %s, queue %s, want 1", users, queued)
+	}
+}

@@ -18,20 +18,28 @@ func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, 
 	if len(rows) == 1 {
 		what = "look for rows of " + rows[0].String()
 	}
-	for some := range slices.Chunk(rows, probesAtOnce) {
-		var p parameters
-		probes := make([]string, len(some))
-		for i, r := range some {
-			match, _ := r.sql(&p)
-			probes[i] = fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match)
-		}
+	for _, probe := range probes(rows) {
 		var found []bool
-		if err := d.bounded(ctx, what, l, []any{&found}, "SELECT ARRAY["+strings.Join(probes, ", ")+"]", p...); err != nil {
+		if err := d.bounded(ctx, what, l, []any{&found}, probe.sql, probe.args...); err != nil {
 			return nil, err
 		}
 		has = append(has, found...)
 	}
 	return has, nil
+}
+
+// probes are statements whose only values say of each of the rows, in order, whether there are some.
+func probes(rows []Rows) (statements []statement) {
+	for some := range slices.Chunk(rows, probesAtOnce) {
+		var p parameters
+		exist := make([]string, len(some))
+		for i, r := range some {
+			match, _ := r.sql(&p)
+			exist[i] = fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match)
+		}
+		statements = append(statements, statement{"SELECT ARRAY[" + strings.Join(exist, ", ") + "]", p})
+	}
+	return statements
 }
 
 // takeSQL reads keys of rows that are about to be removed. Rows that somebody else has locked are left out, so that no

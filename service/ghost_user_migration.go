@@ -31,7 +31,8 @@ type GhostUserMigrationConfig struct {
 //  2. The ghost is the first of the user's organization; without one, one is created.
 //  3. The lists of section 6 and the foreign keys to users are gone through in order, those lines that have rows, each
 //     in bounded statements, in main, ci and sec.
-//  4. A last look at all of them confirms that nothing is left. Then the personal namespace is removed, and the user.
+//  4. A look at all of them confirms that nothing is left. Then the personal namespace is removed, and the user, behind a
+//     last look while nobody can refer to the user by a foreign key: if that finds something, 3 is done again.
 //
 // Invariants: every statement commits by itself, so what was moved stays moved, and the next run finds only the rest;
 // nothing is done for a user whose row is not due; the deadline is looked at before every statement.

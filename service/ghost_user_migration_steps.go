@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -25,9 +26,26 @@ func (r *ghostRun) seenIn(d *repo.Database) rehearsed {
 	return r.seen[d]
 }
 
-// migrate brings all that refers to the user where it belongs, and deletes the user. Rows and tables that are locked by
-// others end their line only.
+// migrate brings all that refers to the user where it belongs, and deletes the user. What others have committed behind
+// its back is found by the last look, and the user stays for one more round.
 func (u *ghostUser) migrate(ctx context.Context) error {
+	for left := true; left; {
+		err := u.handOver(ctx)
+		if err == nil {
+			err = u.removeNamespace(ctx)
+		}
+		if err == nil {
+			left, err = u.finish(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handOver does the steps until a look finds no rows. Rows and tables that are locked by others end their line only.
+func (u *ghostUser) handOver(ctx context.Context) error {
 	for {
 		left, err := u.left(ctx)
 		if err != nil {
@@ -44,18 +62,11 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 			}
 		}
 		u.table, u.column = "", ""
-		if locked != nil {
+		// A dry run finds the same rows again.
+		if locked != nil || len(left) == 0 || u.x.DryRun {
 			return locked
 		}
-		// A dry run finds the same rows again.
-		if len(left) == 0 || u.x.DryRun {
-			break
-		}
 	}
-	if err := u.removeNamespace(ctx); err != nil {
-		return err
-	}
-	return u.finish(ctx)
 }
 
 // left are the steps that have rows, in order, by a look at all of them from the start.
@@ -105,16 +116,21 @@ func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
 	return err
 }
 
-// removeNamespace is section 6.5. The namespace itself is not counted.
-func (u *ghostUser) removeNamespace(ctx context.Context) error {
+// namespace is the user's own, none where there are no such namespaces.
+func (u *ghostUser) namespace() []repo.Rows {
 	if !u.plan.namespaces {
 		return nil
 	}
-	main := u.plan.catalogs[0]
-	rows, _ := main.Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
+	rows, _ := u.plan.catalogs[0].Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
 	rows.Condition = "t.type = 'User'"
-	has, err := probe(ctx, main.Database, u.goOn, []repo.Rows{rows})
-	if err != nil || !has[0] {
+	return []repo.Rows{rows}
+}
+
+// removeNamespace is section 6.5. The namespace itself is not counted.
+func (u *ghostUser) removeNamespace(ctx context.Context) error {
+	main, rows := u.plan.catalogs[0], u.namespace()
+	has, err := probe(ctx, main.Database, u.goOn, rows)
+	if err != nil || !slices.Contains(has, true) {
 		return err
 	}
 	if err := u.goOn(); err != nil {
@@ -127,30 +143,36 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	if projects {
 		return &reasonedError{reasonPersonalProjects, "a project is left in the personal namespace"}
 	}
-	u.uncounted = rows.Table.Name
+	u.uncounted = rows[0].Table.Name
 	defer func() { u.uncounted = "" }()
-	return u.hands(main).remove(ctx, rows)
+	return u.hands(main).remove(ctx, rows[0])
 }
 
-// finish is section 6.6.
-func (u *ghostUser) finish(ctx context.Context) error {
+// finish is section 6.6. left says that the user has to stay: there is something again.
+func (u *ghostUser) finish(ctx context.Context) (left bool, err error) {
 	if u.x.DryRun {
-		return nil
+		return false, nil
 	}
 	groups, err := u.markedGroups(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := u.goOn(); err != nil {
-		return err
+		return false, err
 	}
-	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, probeLimits(), func(f repo.Fence, l repo.Limits) error {
-		return u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, l)
+	all := make([]repo.Rows, 0, len(u.plan.steps)+1)
+	for _, step := range u.plan.steps {
+		all = append(all, step.rowsOf(u.UserID))
+	}
+	all = append(all, u.namespace()...)
+	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, probeLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+		left, err = u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, all, l)
+		return err
 	})
-	if err == nil && len(groups) > 0 {
+	if err == nil && !left && len(groups) > 0 {
 		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
 	}
-	return deleted(u.plan.catalogs[0], err)
+	return left, deleted(u.plan.catalogs[0], err)
 }
 
 // markedGroups are groups whose schedule goes with the user.
