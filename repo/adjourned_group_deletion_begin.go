@@ -76,8 +76,8 @@ func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 }
 
 const judgeGroupSQL = `
-SELECT mark.ripe, mark.begun, r.user_id, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4)
-FROM namespaces n {marks} WHERE n.id = $3`
+SELECT mark.ripe, mark.begun, r.user_id, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
+FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
 // judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
 func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
@@ -127,11 +127,11 @@ func mayRemoveGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment
 
 const cycleSQL = `
 WITH RECURSIVE up (id) AS (
-  SELECT parent_id FROM namespaces WHERE id = $1
+  SELECT parent_id FROM namespaces WHERE id = $1::bigint
   UNION
   SELECT above.id FROM up CROSS JOIN LATERAL (SELECT n.parent_id AS id FROM namespaces n WHERE n.id = up.id LIMIT 1) above
 )
-SELECT EXISTS (SELECT FROM up WHERE id = $1)`
+SELECT EXISTS (SELECT FROM up WHERE id = $1::bigint)`
 
 // refuseCycle keeps a removal from beginning that could not end.
 func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
@@ -146,7 +146,7 @@ func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 const (
 	noteRemovalSQL = `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2) ON CONFLICT (group_id) DO NOTHING`
 
-	progressSQL = `UPDATE namespaces SET state = 4 WHERE id = $1 AND state IS DISTINCT FROM 4`
+	progressSQL = `UPDATE namespaces SET state = 4 WHERE id = $1::bigint AND state IS DISTINCT FROM 4`
 
 	forgetRemovalSQL = `DELETE FROM maintenance.group_removals WHERE group_id = $1`
 )
@@ -160,11 +160,11 @@ const (
 	// unprogressSQL leaves the state of a group alone whose removal somebody else has begun.
 	unprogressSQL = `
 UPDATE namespaces SET state = 2
-WHERE id = $1 AND type = 'Group' AND state = 4 AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1)`
+WHERE id = $1::bigint AND type = 'Group' AND state = 4 AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
 
 	noteFailureSQL = `
 UPDATE namespace_details SET state_metadata = state_metadata || jsonb_build_object('deletion_error', $2::text)
-WHERE namespace_id = $1 AND jsonb_typeof(state_metadata) = 'object'`
+WHERE namespace_id = $1::bigint AND jsonb_typeof(state_metadata) = 'object'`
 )
 
 // FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks

@@ -66,7 +66,7 @@ func (o OddSchedule) odd() bool { return o.NoGroup || o.differs }
 // oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT keeps the joins look-ups.
 const oddSchedulesSQL = `
 WITH page AS MATERIALIZED (
-  SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1 ORDER BY l.group_id LIMIT $2
+  SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1::bigint ORDER BY l.group_id LIMIT $2
 ),
 judged AS (
   SELECT p.group_id, n.id IS NULL AS no_group, p.marked_on::text AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,

@@ -12,12 +12,12 @@ import (
 const (
 	renameRouteSQL = `
 UPDATE routes SET path = $2, name = $3{routes.touched}
-WHERE source_type = 'Namespace' AND source_id = $1`
+WHERE source_type = 'Namespace' AND source_id = $1::bigint`
 
 	renameGroupSQL = `
-UPDATE namespaces SET path = $2, name = $3{namespaces.touched}{state} WHERE id = $1`
+UPDATE namespaces SET path = $2, name = $3{namespaces.touched}{state} WHERE id = $1::bigint`
 
-	unscheduleSQL = `DELETE FROM group_deletion_schedules WHERE group_id = $1`
+	unscheduleSQL = `DELETE FROM group_deletion_schedules WHERE group_id = $1::bigint`
 
 	unmarkDetailsSQL = `
 UPDATE namespace_details SET {mark}state_metadata = CASE
@@ -25,7 +25,7 @@ UPDATE namespace_details SET {mark}state_metadata = CASE
   WHEN jsonb_typeof(state_metadata -> 'preserved_states') IS DISTINCT FROM 'object' THEN state_metadata - {keys}
   WHEN (state_metadata -> 'preserved_states') - 'schedule_deletion' = '{}' THEN state_metadata - 'preserved_states' - {keys}
   ELSE (state_metadata #- '{preserved_states,schedule_deletion}') - {keys} END
-WHERE namespace_id = $1`
+WHERE namespace_id = $1::bigint`
 
 	// markKeys are what the mark of the new store leaves in its JSON, besides the preserved state.
 	markKeys = `ARRAY[` + scheduledByKey + `, 'deletion_error']`

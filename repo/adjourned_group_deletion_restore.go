@@ -54,7 +54,7 @@ func (d *Database) RestoreGroup(ctx context.Context, w GroupWrite, s GroupStores
 	return r, err
 }
 
-const lockGroupSQL = `SELECT FROM namespaces WHERE id = $1 AND type = 'Group' FOR NO KEY UPDATE`
+const lockGroupSQL = `SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group' FOR NO KEY UPDATE`
 
 // lockGroup keeps the group's row, and so its marks, from being changed by others. No such group is [ErrNotFound].
 func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
@@ -72,7 +72,7 @@ SELECT n.path, n.name, coalesce(own.path, concat_ws('/', above.path, n.path)), c
 FROM namespaces n {marks}
 LEFT JOIN routes own ON own.source_type = 'Namespace' AND own.source_id = n.id
 LEFT JOIN routes above ON above.source_type = 'Namespace' AND above.source_id = n.parent_id
-WHERE n.id = $3`
+WHERE n.id = $3::bigint`
 
 const archivedSQL = `(SELECT m.state_metadata -> 'preserved_states' ->> 'schedule_deletion' = 'archived'
   FROM namespace_details m WHERE m.namespace_id = n.id)`
@@ -116,10 +116,10 @@ func (g *restoring) withoutSuffix(s string) string {
 
 const (
 	pathTakenSQL = `
-SELECT EXISTS (SELECT FROM routes WHERE lower(path) = lower($1) AND NOT (source_type = 'Namespace' AND source_id = $2))`
+SELECT EXISTS (SELECT FROM routes WHERE lower(path) = lower($1) AND NOT (source_type = 'Namespace' AND source_id = $2::bigint))`
 
 	nameTakenSQL = `
-SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2
+SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2::bigint
   WHERE n.name = $1 AND n.type = own.type AND n.parent_id IS NOT DISTINCT FROM own.parent_id AND n.id <> own.id)`
 )
 

@@ -29,7 +29,7 @@ type ProjectToRemove struct {
 }
 
 const projectToRemoveSQL = `
-SELECT p.id, coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0), {routed} FROM projects p WHERE p.id = $1`
+SELECT p.id, coalesce((SELECT n.id FROM namespaces n WHERE n.id = {namespace} AND n.type = 'Project'), 0), {routed} FROM projects p WHERE p.id = $1::bigint`
 
 // ProjectTables are what [Catalog.ProjectToRemove] looks at besides the id of a project.
 func ProjectTables() map[string][]string {
@@ -57,18 +57,18 @@ func (c *Catalog) ProjectToRemove(ctx context.Context, id int64, l Limits) (p Pr
 }
 
 const (
-	deleteProjectRouteSQL = `DELETE FROM routes WHERE source_type = 'Project' AND source_id = $1`
+	deleteProjectRouteSQL = `DELETE FROM routes WHERE source_type = 'Project' AND source_id = $1::bigint`
 
-	deleteProjectSQL = `DELETE FROM projects WHERE id = $1`
+	deleteProjectSQL = `DELETE FROM projects WHERE id = $1::bigint`
 
 	// deleteProjectNamespaceSQL finds nothing where a trigger on projects has been quicker.
-	deleteProjectNamespaceSQL = `DELETE FROM namespaces WHERE id = $1 AND type = 'Project'`
+	deleteProjectNamespaceSQL = `DELETE FROM namespaces WHERE id = $1::bigint AND type = 'Project'`
 
-	deleteGroupRouteSQL = `DELETE FROM routes WHERE source_type = 'Namespace' AND source_id = $1`
+	deleteGroupRouteSQL = `DELETE FROM routes WHERE source_type = 'Namespace' AND source_id = $1::bigint`
 
-	deleteGroupDetailsSQL = `DELETE FROM namespace_details WHERE namespace_id = $1`
+	deleteGroupDetailsSQL = `DELETE FROM namespace_details WHERE namespace_id = $1::bigint`
 
-	deleteGroupSQL = `DELETE FROM namespaces WHERE id = $1 AND type = 'Group'`
+	deleteGroupSQL = `DELETE FROM namespaces WHERE id = $1::bigint AND type = 'Group'`
 )
 
 // RemoveProject deletes a project's row, its route and its namespace, and records what has been removed, in one
@@ -144,12 +144,12 @@ func (e *StubbornError) Error() string {
 
 // The tables that still have a row that was deleted.
 const (
-	groupStaysSQL = `SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $1 AND type = 'Group')`
+	groupStaysSQL = `SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group')`
 
 	projectStaysSQL = `
-SELECT 'projects' WHERE EXISTS (SELECT FROM projects WHERE id = $1)
+SELECT 'projects' WHERE EXISTS (SELECT FROM projects WHERE id = $1::bigint)
 UNION ALL
-SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $2 AND type = 'Project')
+SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $2::bigint AND type = 'Project')
 LIMIT 1`
 )
 

@@ -58,7 +58,7 @@ func (d *Database) groupChildren(ctx context.Context, parents []int64, l Limits)
 	}
 }
 
-const groupProjectsSQL = `SELECT id FROM projects WHERE namespace_id = $1 AND id > $2 ORDER BY id LIMIT $3`
+const groupProjectsSQL = `SELECT id FROM projects WHERE namespace_id = $1::bigint AND id > $2::bigint ORDER BY id LIMIT $3`
 
 // projectsPage is how many ids of projects are read at a time.
 const projectsPage = 100
@@ -76,8 +76,8 @@ type Memberships struct {
 }
 
 const (
-	sourceMembersSQL    = `m.source_type = $1 AND m.source_id = $2`
-	namespaceMembersSQL = `$1 = '' AND m.member_namespace_id = $2`
+	sourceMembersSQL    = `m.source_type = $1 AND m.source_id = $2::bigint`
+	namespaceMembersSQL = `$1 = '' AND m.member_namespace_id = $2::bigint`
 )
 
 // removeMembersSQL removes a page of members, and returns the project bots among them.

@@ -49,11 +49,6 @@ SELECT i, 1 + i % 3000, (now() AT TIME ZONE 'UTC')::date - 20 FROM generate_seri
 UPDATE namespace_details SET deletion_scheduled_at = now() - interval '20 days', state_metadata = jsonb_build_object('deletion_scheduled_by_user_id', 1 + namespace_id % 3000)
 WHERE namespace_id % 200 = 100 AND namespace_id < 30000`
 
-func bigGroupData(t *testing.T) string {
-	t.Helper()
-	return databases.Clone(t, loaded("repo_big_groups", "main", bigGroups))
-}
-
 // groupBench is the database with them.
 type groupBench struct {
 	*repo.Database
@@ -182,12 +177,12 @@ func ours(sql string) bool {
 }
 
 func TestGroups_PlansKeepToIndexes(t *testing.T) {
-	for _, analyzed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
+	for _, c := range plannings() {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			t.Parallel()
-			url := bigGroupData(t)
+			url := databases.Clone(t, c.loaded("repo_big_groups", bigGroups))
 			conn := connect(t, url)
-			if analyzed {
+			if c.analyzed {
 				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
 					t.Fatal(err)
 				}

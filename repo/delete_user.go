@@ -62,7 +62,7 @@ func (u *deleting) ended() bool {
 	return u.Skipped != "" || u.Refused != "" || u.InvalidSetting != "" || len(u.Projects) > 0
 }
 
-const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1 FOR UPDATE`
+const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1::bigint FOR UPDATE`
 
 // lock is step 1. Nobody inserts what refers to the user by a foreign key until the transaction ends.
 func (u *deleting) lock(ctx context.Context) error {
@@ -88,7 +88,7 @@ func (u *deleting) judgeType(context.Context) error {
 // keptSQL locks the tokens of a bot before it judges them. $1 to $3 are the rules.
 const keptSQL = `
 SELECT coalesce(bool_or(keeps), false)
-FROM (SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t WHERE t.user_id = $4 FOR SHARE) locked`
+FROM (SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t WHERE t.user_id = $4::bigint FOR SHARE) locked`
 
 // lookAtTokens is step 3: a token that was renewed since the job was queued saves its bot.
 func (u *deleting) lookAtTokens(ctx context.Context) error {
@@ -118,7 +118,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 	return err
 }
 
-const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND {users.admin} AND state = 'active')`
+const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state = 'active')`
 
 // authorize is step 4. With skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {
@@ -140,7 +140,7 @@ func (u *deleting) authorize(ctx context.Context) error {
 
 const blockUserSQL = `
 UPDATE users SET state = 'blocked'{users.touched}
-WHERE id = $1 AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
+WHERE id = $1::bigint AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
 
 // block is step 7, which comes first.
 func (u *deleting) block(ctx context.Context) error {
@@ -150,7 +150,7 @@ func (u *deleting) block(ctx context.Context) error {
 
 const personalProjectsSQL = `
 SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
-WHERE n.type = 'User' AND n.owner_id = $1 ORDER BY p.id LIMIT $2`
+WHERE n.type = 'User' AND n.owner_id = $1::bigint ORDER BY p.id LIMIT $2`
 
 // personalProjects is how many are removed before the next look.
 const personalProjects = 100
@@ -170,15 +170,15 @@ func (u *deleting) lookForProjects(ctx context.Context) error {
 
 const (
 	leaveSQL = `
-WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1 LIMIT $2),
+WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1::bigint LIMIT $2),
 gone AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING 1)
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 
 	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by their places.
 	unauthorizeSQL = `
-WITH picked AS MATERIALIZED (SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1 LIMIT $2),
+WITH picked AS MATERIALIZED (SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2),
 gone AS (
-  DELETE FROM project_authorizations WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1 RETURNING 1
+  DELETE FROM project_authorizations WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1::bigint RETURNING 1
 )
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 )
@@ -226,7 +226,7 @@ const queueGhostSQL = `
 INSERT INTO {ghosts} ({columns})
 SELECT {columns} FROM (
   SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete, now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
-WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1) ON CONFLICT DO NOTHING`
+WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1::bigint) ON CONFLICT DO NOTHING`
 
 // queue is step 9.
 func (u *deleting) queue(ctx context.Context) error {

@@ -13,27 +13,27 @@ const (
 const solelyOwnedOrganizationsSQL = `
 SELECT coalesce(array_agg(sole.organization_id), '{}') FROM (
   SELECT o.organization_id FROM organization_users o
-  WHERE o.user_id = $1 AND o.access_level = 50 AND (
+  WHERE o.user_id = $1::bigint AND o.access_level = 50 AND (
     SELECT count(*) FROM (
       SELECT FROM organization_users other WHERE other.organization_id = o.organization_id AND other.access_level = 50 LIMIT 2) owners) = 1
   ORDER BY o.organization_id LIMIT $2) sole`
 
 // ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their ancestors. UNION ends the walk
 // upwards at a repeated id. Members are found by the user, then by the group, before anything else is asked of them:
-// conditions that almost all meet have indexes too.
+// conditions that almost all meet have indexes too. The walk is one of bigint, whatever the columns are.
 const ownedSQL = `
 WITH RECURSIVE owner_of AS MATERIALIZED (
-  SELECT m.source_id, {direct} AS direct FROM members m WHERE m.user_id = $1 AND m.access_level = 50
+  SELECT m.source_id::bigint AS source_id, {direct} AS direct FROM members m WHERE m.user_id = $1::bigint AND m.access_level = 50
 ),
 owned AS MATERIALIZED (
   SELECT DISTINCT m.source_id AS id FROM owner_of m
-  WHERE m.source_id > $2 AND m.direct AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
+  WHERE m.source_id > $2::bigint AND m.direct AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
   ORDER BY m.source_id LIMIT $3
 ),
 up (group_id, id) AS (
   SELECT id, id FROM owned
   UNION
-  SELECT up.group_id, n.parent_id
+  SELECT up.group_id, n.parent_id::bigint
   FROM up CROSS JOIN LATERAL (SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
 
@@ -57,7 +57,7 @@ shared AS MATERIALIZED (
   WHERE EXISTS (
     SELECT FROM (
       SELECT {direct} AS direct
-      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1 AND m.access_level = 50 OFFSET 0) m
+      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50 OFFSET 0) m
     WHERE m.direct)
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),

@@ -102,7 +102,7 @@ const ghostTargetSQL = `
 SELECT true, u.id IS NOT NULL, q.hard_delete, ` + migratableSQL + `, coalesce(u.user_type, 0), {organization}, coalesce((
     SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
-WHERE q.id = $1 AND q.user_id = $2 AND q.consume_after <= clock_timestamp()`
+WHERE q.id = $1::bigint AND q.user_id = $2::bigint AND q.consume_after <= clock_timestamp()`
 
 // GhostTarget looks at a row of the queue and its user.
 func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigration, l Limits) (t GhostTarget, err error) {
@@ -117,7 +117,7 @@ const removeOrphanSQL = `
 WITH ` + fenceSQL + `,
 gone AS (
   DELETE FROM {ghosts} q
-  WHERE q.id = $4 AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id) AND (SELECT held FROM fence) = 1
+  WHERE q.id = $4::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id) AND (SELECT held FROM fence) = 1
 )
 SELECT EXISTS (SELECT FROM fence)`
 
@@ -130,14 +130,14 @@ const (
 	failMigrationSQL = `
 WITH ` + fenceSQL + `,
 postponed AS (
-  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched} WHERE id = $4 AND (SELECT held FROM fence) = 1
+  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched} WHERE id = $4::bigint AND (SELECT held FROM fence) = 1
 )
 SELECT EXISTS (SELECT FROM fence)`
 
 	deferMigrationSQL = `
 WITH ` + fenceSQL + `,
 postponed AS (
-  UPDATE {ghosts} SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched} WHERE id = $4 AND (SELECT held FROM fence) = 1
+  UPDATE {ghosts} SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched} WHERE id = $4::bigint AND (SELECT held FROM fence) = 1
 )
 SELECT EXISTS (SELECT FROM fence)`
 )
@@ -153,16 +153,16 @@ func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m 
 }
 
 const (
-	lockMigratedSQL = `SELECT FROM users WHERE id = $1 FOR UPDATE`
+	lockMigratedSQL = `SELECT FROM users WHERE id = $1::bigint FOR UPDATE`
 
 	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids nothing; the user's row is
 	// locked before it, as everybody else does.
-	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1`
+	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1::bigint`
 
 	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
-	deleteUserSQL = `DELETE FROM users WHERE id = $1`
+	deleteUserSQL = `DELETE FROM users WHERE id = $1::bigint`
 
-	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1`
+	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1::bigint`
 )
 
 // DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6), unless some of these rows,
@@ -188,7 +188,7 @@ func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue
 }
 
 const ghostProjectsSQL = `
-SELECT EXISTS (SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id WHERE n.owner_id = $1 AND n.type = 'User')`
+SELECT EXISTS (SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id WHERE n.owner_id = $1::bigint AND n.type = 'User')`
 
 // HasPersonalProjects says whether there is a project in the user's own namespace.
 func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user int64, l Limits) (has bool, err error) {
@@ -198,7 +198,7 @@ func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user i
 	return has, err
 }
 
-const scheduledGroupsSQL = `SELECT group_id FROM group_deletion_schedules WHERE user_id = $1 ORDER BY group_id LIMIT 100`
+const scheduledGroupsSQL = `SELECT group_id FROM group_deletion_schedules WHERE user_id = $1::bigint ORDER BY group_id LIMIT 100`
 
 // ScheduledGroups are the first groups that the user has marked for deletion: the marks go with the user.
 func (d *Database) ScheduledGroups(ctx context.Context, user int64, l Limits) ([]int64, error) {

@@ -64,7 +64,7 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 		}
 		same, args := "true", []any(nil)
 		if q.organization {
-			same, args = "g.organization_id IS NOT DISTINCT FROM $1", []any{organization}
+			same, args = "g.organization_id IS NOT DISTINCT FROM $1::bigint", []any{organization}
 		}
 		err := tx.QueryRow(ctx, fill(findGhostSQL, "{same}", same), args...).Scan(&id)
 		if !errors.Is(err, pgx.ErrNoRows) {

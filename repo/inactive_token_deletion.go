@@ -125,7 +125,7 @@ const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expir
 const (
 	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but the one on both columns
 	// will do, and not everybody is read to find the bots. $4 is the cursor, $5 the size of the range.
-	botRangeSQL = `(SELECT id FROM users WHERE (user_type, id) > (6, $4) AND user_type <= 6 ORDER BY user_type, id LIMIT $5)`
+	botRangeSQL = `(SELECT id FROM users WHERE (user_type, id) > (6, $4::bigint) AND user_type <= 6 ORDER BY user_type, id LIMIT $5)`
 
 	// botListSQL are the bots $5 of the range behind $4 that a replica takes for inactive.
 	botListSQL = `(SELECT id FROM users WHERE id = ANY ($5::bigint[]) AND user_type = 6)`

@@ -242,12 +242,12 @@ INSERT INTO organization_users (organization_id, user_id, access_level, created_
 INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 30000)`
 
 func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
-	for _, analyzed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
+	for _, c := range plannings() {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			t.Parallel()
-			url := databases.Clone(t, loaded("repo_bots", "main", manyBots))
+			url := databases.Clone(t, c.loaded("repo_bots", manyBots))
 			conn := connect(t, url)
-			if analyzed {
+			if c.analyzed {
 				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
 					t.Fatal(err)
 				}

@@ -56,12 +56,12 @@ func (r PlaceholderRules) args(more ...any) []any {
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
-   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at IS NULL AND id > $4
+   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at IS NULL AND id > $4::bigint
    ORDER BY id LIMIT $5)
   UNION
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
-   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4
+   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4::bigint
    ORDER BY id LIMIT $5)
   ORDER BY id LIMIT $5`
 

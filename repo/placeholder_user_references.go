@@ -60,7 +60,7 @@ type PlaceholderVerdict struct {
 	Reference *Reference
 }
 
-const lockPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1 FOR UPDATE`
+const lockPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1::bigint FOR UPDATE`
 
 // placeholderType is users.user_type of a placeholder (schema.md section 6).
 const placeholderType = 15
@@ -147,7 +147,7 @@ func firstReference(references []Reference, query func(sql string, n *int) error
 	}
 	branches := make([]string, len(references))
 	for i, r := range references {
-		branches[i] = fmt.Sprintf("SELECT %d AS n WHERE EXISTS (SELECT FROM %s WHERE %s = $1)", i+1, quote(r.Table), quote(r.Column))
+		branches[i] = fmt.Sprintf("SELECT %d AS n WHERE EXISTS (SELECT FROM %s WHERE %s = $1::bigint)", i+1, quote(r.Table), quote(r.Column))
 	}
 	var n int
 	err := query("SELECT coalesce((SELECT n FROM ("+strings.Join(branches, " UNION ALL ")+") hits LIMIT 1), 0)", &n)

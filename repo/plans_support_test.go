@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -130,6 +131,21 @@ func literal(t *testing.T, types *pgtype.Map, oid uint32, arg any) string {
 		return "NULL"
 	}
 	return "'" + strings.ReplaceAll(string(text), "'", "''") + "'"
+}
+
+// planning is what plans depend on besides the data: whether there are statistics, and integers in the place of bigints.
+type planning struct{ analyzed, narrow bool }
+
+func plannings() []planning {
+	return []planning{{}, {analyzed: true}, {narrow: true}, {analyzed: true, narrow: true}}
+}
+
+// loaded is a database of main with some data.
+func (p planning) loaded(name, sql string) devdb.Template {
+	if p.narrow {
+		name, sql = name+"_narrow", devdb.NarrowKeys("%")+sql
+	}
+	return loaded(name, "main", sql)
 }
 
 // wantIndexes fails the test if a plan reads a table other than by looking things up.

@@ -182,7 +182,7 @@ func (c Change) sql(table string, p *parameters) string {
 	}
 	value := "NULL"
 	if c.Value != nil {
-		value = p.add(*c.Value)
+		value = p.add(*c.Value) + "::bigint"
 	}
 	set := make([]string, len(c.Set))
 	for i, column := range c.Set {
@@ -199,12 +199,26 @@ func (r Rows) behindSQL(last int64, p *parameters) string {
 		column.value(r.Match[0].Values[0][0], p), p.add(last))
 }
 
-// value is a parameter of the column's type. Integers go as they are: a cast is evaluated again for every row.
+// comparedAs is the type of the values that the column is compared with: what refers to an id may be narrower than the id,
+// and indexes on any integer find a bigint.
+func (c Column) comparedAs() string {
+	if slices.Contains([]string{"integer", "smallint"}, c.Type) {
+		return "bigint"
+	}
+	return c.Type
+}
+
+// value is a parameter to be compared with the column. Integers go as they are: a cast is evaluated again for every row.
 func (c Column) value(text string, p *parameters) string {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && slices.Contains([]string{"bigint", "integer", "smallint"}, c.Type) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && c.comparedAs() == "bigint" {
 		return p.add(n) + "::bigint"
 	}
 	return p.add(text) + "::text::" + c.Type
+}
+
+// list is a parameter for several of them.
+func (c Column) list(values []string, p *parameters) string {
+	return fmt.Sprintf("%s::text[]::%s[]", p.list(values), c.comparedAs())
 }
 
 // sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a row at hand. No index can
@@ -241,7 +255,7 @@ func (m Match) sql(p *parameters) (match, filter string) {
 			equal := columns[i] + " = " + c.value(m.Values[i][0], p)
 			return equal, asked(equal)
 		}
-		lists[i] = fmt.Sprintf("%s::text[]::%s[]", p.list(m.Values[i]), c.Type)
+		lists[i] = c.list(m.Values[i], p)
 	}
 	if len(columns) == 1 {
 		return fmt.Sprintf("%s = ANY (%s)", columns[0], lists[0]), asked(fmt.Sprintf("%s IN (SELECT unnest(%s))", columns[0], lists[0]))

@@ -90,7 +90,7 @@ func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 	var conditions, lists []string
 	for i, c := range last.Columns {
 		conditions = append(conditions, fmt.Sprintf("t.%s = k.v%d", quote(c.Name), i))
-		lists = append(lists, fmt.Sprintf("%s::text[]::%s[]", p.list(last.Values[i]), c.Type))
+		lists = append(lists, c.list(last.Values[i], &p))
 	}
 	if _, filter := rest.sql(&p); filter != "" {
 		conditions = append(conditions, filter)

@@ -27,11 +27,14 @@ INSERT INTO piece (owner, kind, parent_id, a, b) SELECT 1, i % 3, i % 1000 + 1, 
 {after}`
 
 // sweptData is a database with these tables: statistics that were never made, are of the time before the owner had rows,
-// or of now.
+// or of now; or of now, and integers in the place of bigints.
 func sweptData(t *testing.T, statistics string) string {
 	t.Helper()
 	analyze := map[string]string{statistics: "ANALYZE piece;"}
-	sql := strings.NewReplacer("{before}", analyze["old"], "{after}", analyze["new"]).Replace(sweptTables)
+	sql := strings.NewReplacer("{before}", analyze["old"], "{after}", analyze["new"]+analyze["narrow"]).Replace(sweptTables)
+	if statistics == "narrow" {
+		sql = strings.NewReplacer("bigserial", "serial", "bigint", "integer").Replace(sql)
+	}
 	return databases.Clone(t, loaded("repo_swept_"+statistics, "", sql))
 }
 
@@ -107,7 +110,7 @@ func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context)
 
 func TestSweep_PlansKeepToIndexes(t *testing.T) {
 	for _, index := range []string{"owner", "owner, id"} {
-		for _, statistics := range []string{"none", "old", "new"} {
+		for _, statistics := range []string{"none", "old", "new", "narrow"} {
 			t.Run(fmt.Sprintf("%s statistics, index of %s", statistics, index), func(t *testing.T) {
 				t.Parallel()
 				url := sweptData(t, statistics)

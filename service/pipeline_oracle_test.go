@@ -40,6 +40,32 @@ func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestPipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
+	t.Parallel()
+	p := &pipelineRun{estate: newEstate(t, "all", "main"), pipelineEstate: generatePipeline(31)}
+	p.exec("main", devdb.NarrowKeys("%"))
+	p.load(p.estate)
+	p.gate("main", "notes")
+	p.replace()
+	p.toTheEnd()
+	p.compare()
+
+	const wide = 3_000_000_000
+	p.exec("main", `DELETE FROM maintenance.river_job`)
+	p.loadGroup(p.estate, pipelineGroup{id: 130, marked: true, days: 60, by: owner})
+	p.insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(owner))}},
+		repo.Job{Args: repo.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
+		repo.Job{Args: repo.DeleteUser{UserID: wide, DeletedByID: new(int64(owner)), Reason: repo.TokenDeletionReason}},
+		repo.Job{Args: repo.DeleteUser{UserID: second, DeletedByID: new(int64(wide)), Reason: "asked for"}},
+		repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	for kind, want := range map[string]string{
+		"destroy_group": "DELETING_USER_MISSING, TARGET_GONE", "delete_user": "NOT_AUTHORIZED, TARGET_GONE", "delete_placeholder_user": "TARGET_GONE",
+	} {
+		p.work(p.service, kind)
+		p.want("main", `SELECT string_agg(coalesce(metadata ->> 'reason', state::text), ', ' ORDER BY metadata ->> 'reason') FROM maintenance.river_job WHERE kind = '`+kind+`'`, want)
+	}
+}
+
 // replace shuts the service down and makes a new one.
 func (p *pipelineRun) replace() {
 	p.t.Helper()

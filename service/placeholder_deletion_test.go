@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -55,6 +56,17 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
+	t.Parallel()
+	const wide = 3_000_000_000
+	e := placeholderEstate(t)
+	e.exec("main", devdb.NarrowKeys("author_id"))
+	e.detail(wide, 0, `NULL`)
+	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	e.work(e.service("", e.withQueue), "delete_placeholder_user")
+	e.want("main", stateOfJobs, "delete_placeholder_user completed, delete_user available")
 }
 
 func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
