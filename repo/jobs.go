@@ -2,12 +2,14 @@ package repo
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Tx is a transaction of this package, as far as others may know it.
@@ -15,6 +17,9 @@ type Tx = pgx.Tx
 
 // jobPatience is how long a transaction of a job may take: less than an attempt, which is given up after 60 s.
 const jobPatience = 30 * time.Second
+
+// JobSystem is the name of the queue in traces: messaging.system of the semantic conventions.
+const JobSystem = "river"
 
 // JobQueue puts deferred jobs into the queue. Package scheduler fulfils it with River.
 type JobQueue interface {
@@ -119,6 +124,13 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 type AttemptOf struct {
 	ID          int64
 	AttemptedAt time.Time
+}
+
+// Trace is the trace and the span in which the attempt is worked: whoever finds that its process has died can so put its
+// span where what it has begun leads to. attemptTraceSQL says the same.
+func (a AttemptOf) Trace() (trace.TraceID, trace.SpanID) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d", a.ID, a.AttemptedAt.UnixMicro()))
+	return trace.TraceID(sum[:16]), trace.SpanID(sum[16:24])
 }
 
 // lockAttemptsSQL locks the rows in one order, so that two processes do not wait for each other.

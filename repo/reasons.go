@@ -11,3 +11,6 @@ const (
 	ReasonSoleOwnerOfGroup        = "SOLE_OWNER_OF_GROUP"
 	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
+
+// ReasonProcessGone is that of an attempt whose job was rescued.
+const ReasonProcessGone = "PROCESS_GONE"

@@ -5,8 +5,8 @@ package repo_test
 // fragments are constants that are no statements but parts of them: others are made of them, or code puts them together
 // and the tests of its callers try them.
 var fragments = []string{
-	// Runs.
-	"abandonedSQL",
+	// Runs and jobs.
+	"abandonedSQL", "attemptTraceSQL",
 	// Leases and guards.
 	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
 	// Fires.

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// system is River's name in traces: messaging.system of the semantic conventions.
-	system = "river"
 	// processedByKey is the key, in a finished job's metadata, of the span that did the work.
 	processedByKey = repo.ProcessedByKey
 	// shownJobs is how many job ids a span names.
@@ -30,7 +28,7 @@ func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context
 	}
 	kind := jobs[0].Args.Kind()
 	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", system), attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.system", repo.JobSystem), attribute.String("messaging.operation.type", "send"),
 		attribute.String("messaging.operation.name", "send"), attribute.String("messaging.destination.name", kind),
 	}
 	if len(jobs) > 1 {

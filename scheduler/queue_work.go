@@ -199,7 +199,7 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 	parent, _ := origin[traceParentKey].(string)
 	result, err := w.service.WorkJob(ctx, service.JobRequest{
 		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, Attempt: job.Attempt, MaxAttempts: job.MaxAttempts, AttemptedAt: *job.AttemptedAt,
-		RunID: runID, TraceParent: parent, Stopping: w.stopping, System: system, QueuedAt: job.CreatedAt,
+		RunID: runID, TraceParent: parent, Stopping: w.stopping, QueuedAt: job.CreatedAt,
 	})
 	if kept := recordTrace(ctx, result.TraceID); err == nil {
 		err = kept

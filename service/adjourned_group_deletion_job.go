@@ -41,14 +41,8 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	d := &groupRemoval{adjournedGroups: k, j: j, args: args, stores: stores}
 	result, err := d.attempt(ctx)
 	result.Attributes = append([]any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}, result.Attributes...)
-	switch {
+	switch result, err = j.putOff(result, err); {
 	case err == nil:
-		return result, nil
-	case errors.Is(err, errSliceOver):
-		result.Snooze = sliceSnooze
-		return result, nil
-	case errors.Is(err, repo.ErrBusy):
-		result.Snooze = busySnooze
 		return result, nil
 	case errors.Is(err, repo.ErrJobLost):
 		// What becomes of the group is for the attempt that has the job now.
@@ -61,10 +55,6 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 }
 
 const (
-	// sliceSnooze is how long an attempt that has worked as long as it may waits for the next.
-	sliceSnooze = time.Second
-	// busySnooze is how long an attempt waits for another one at work on the same group.
-	busySnooze = 30 * time.Second
 	// beginPatience is how long the first transaction may take, which may be a restore: less than an attempt.
 	beginPatience = 40 * time.Second
 	// failPatience is how long it may take to note a failure: with the rest of an attempt's end less than the time after

@@ -11,9 +11,6 @@ import (
 // Project removal (adjourned_group_deletion.md section 6), for destroy_group and for the personal projects of
 // delete_user.
 
-// errSliceOver ends an attempt of a job that has worked as long as it may; the next one goes on.
-var errSliceOver = errors.New("the attempt's time is over")
-
 // groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
 const groupDeletedReason = "Group was deleted"
 
@@ -26,18 +23,15 @@ type projectRemoval struct {
 	Lock int64
 }
 
-// removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. done
-// is false when the attempt's time is over: then the job snoozes, and what is left goes the next time. The error is
-// [repo.ErrBusy] where another attempt is at work under the same lock.
-func (s *Service) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) (done bool, err error) {
+// removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
+// is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
+// attempt is at work under the same lock.
+func (s *Service) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) error {
 	r, err := s.newRemover(ctx, j, p.Actor, p.Lock)
 	if err == nil {
 		err = r.removeProject(ctx, p.ID)
 	}
-	if errors.Is(err, errSliceOver) {
-		return false, nil
-	}
-	return err == nil, err
+	return err
 }
 
 // remover removes projects and groups in one attempt of a job.

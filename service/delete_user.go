@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -42,9 +41,8 @@ func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, er
 		if len(deletion.Projects) == 0 {
 			return deletionResult(args, deletion)
 		}
-		snooze, err := u.removePersonalProjects(ctx, j, args, deletion.Projects)
-		if err != nil || snooze > 0 {
-			return JobResult{Snooze: snooze, Attributes: []any{"user_id", args.UserID}}, err
+		if err := u.removePersonalProjects(ctx, j, args, deletion.Projects); err != nil {
+			return j.putOff(JobResult{Attributes: []any{"user_id", args.UserID}}, err)
 		}
 	}
 }
@@ -67,21 +65,15 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 	return features, nil
 }
 
-// removePersonalProjects removes projects, and says after what time the attempt should be gone on with, if it cannot now.
-func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) (snooze time.Duration, err error) {
+// removePersonalProjects removes projects, or as much of them as the attempt has time for.
+func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) error {
 	for _, id := range projects {
 		// Ids of groups are keys of locks too, those of users are not.
-		done, err := u.service.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID})
-		switch {
-		case errors.Is(err, repo.ErrBusy):
-			return busySnooze, nil
-		case err != nil:
-			return 0, err
-		case !done:
-			return sliceSnooze, nil
+		if err := u.service.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
+			return err
 		}
 	}
-	return 0, nil
+	return nil
 }
 
 // deletionResult is how the job ends.

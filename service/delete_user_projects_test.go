@@ -109,7 +109,7 @@ func TestDeleteUser_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) 
 	over := make(chan struct{})
 	close(over)
 	r, err := e.attemptOf(s, authorized(7), over)
-	if err != nil || r.Snooze <= 0 {
+	if err != nil || r.Snooze <= 0 || r.Reason != "SHUTDOWN" {
 		t.Errorf("%+v, %v, want a snooze", r, err)
 	}
 	if got := e.userRows(7); !strings.HasPrefix(got, "blocked ") || strings.HasSuffix(got, ",0") {
@@ -132,7 +132,7 @@ func TestDeleteUser_TwoAttemptsDoNotRemoveProjectsAtOnce(t *testing.T) {
 	release := e.other(`SELECT pg_advisory_xact_lock(-7)`)
 	s := e.service("", e.withQueue)
 	r, err := e.attemptOf(s, authorized(7), nil)
-	if err != nil || r.Snooze.Seconds() != 30 {
+	if err != nil || r.Snooze.Seconds() != 30 || r.Reason != "TARGET_BUSY" {
 		t.Errorf("%+v, %v, want a snooze of 30 s", r, err)
 	}
 	release()

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -150,7 +151,10 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	t.Parallel()
 	e := tokenEstate(t)
 	e.bots(1, 2)
-	s := e.service("", e.withQueue, oneBotARun)
+	log := &lockedBuffer{}
+	s := e.service("", e.withQueue, oneBotARun, func(c *service.Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
 	runTokens(t, s)
 	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
@@ -165,6 +169,9 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	e.exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.work(s, "continue_inactive_token_deletion")
 	e.want("main", waiting, "scheduled 0 2 t")
+	if !strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`) {
+		t.Error(log)
+	}
 	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.work(s, "continue_inactive_token_deletion")
 	e.eventually("main", passes, "2/2/2 finished")

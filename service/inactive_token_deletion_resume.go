@@ -1,8 +1,10 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -31,17 +33,22 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
 		return result, nil
 	}
-	wait := JobResult{Snooze: continuationPatience, Attributes: result.Attributes}
+	wait := func(reason string) (JobResult, error) {
+		return JobResult{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
+	}
 	if k.config.Disabled {
 		// Nothing starts by itself here; another process, or this one switched on again, goes on.
-		return wait, nil
+		return wait(reasonDisabled)
 	}
-	if full, err := k.full(ctx); err != nil || full {
-		return JobResult{Snooze: continuationPatience, Reason: reasonQueueFull, Attributes: result.Attributes}, err
+	if full, err := k.full(ctx); err != nil {
+		return result, err
+	} else if full {
+		return wait(reasonQueueFull)
 	}
 	run, err := k.service.resume(ctx, k.worker, reasonContinuation)
 	if mustWait(err) {
-		return wait, nil
+		reason, _, _ := strings.Cut(skipReason(err), ":")
+		return wait(cmp.Or(reason, errShutdown.reason))
 	}
 	result.Attributes = append(result.Attributes, "continued_by", run.ID)
 	return result, err

@@ -42,8 +42,7 @@ type JobRequest struct {
 	AttemptedAt time.Time
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
-	// System is the queue's name for traces, QueuedAt when the job was queued.
-	System   string
+	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is about to end.
 	Stopping <-chan struct{}
@@ -84,15 +83,20 @@ type jobExecution struct {
 
 // Left is the time until the attempt must snooze; none when the process is about to end, or the job is held.
 func (j *jobExecution) Left() time.Duration {
-	select {
-	case <-j.Stopping:
-		return 0
-	default:
-	}
-	if j.held() {
+	if j.stops() || j.held() {
 		return 0
 	}
 	return jobSlice - time.Since(j.started)
+}
+
+// stops says whether the process is about to end.
+func (j *jobExecution) stops() bool {
+	select {
+	case <-j.Stopping:
+		return true
+	default:
+		return false
+	}
 }
 
 // guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
@@ -165,36 +169,26 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 	return result, err
 }
 
-// RescueJobs lets jobs be tried again whose attempt began longer ago than any attempt lasts: the process that worked
-// them is gone.
-func (s *Service) RescueJobs(ctx context.Context, lasts time.Duration) error {
-	rescued, err := s.main.RescueJobs(ctx, lasts)
-	for _, r := range rescued {
-		outcome := JobFailed
-		if r.Discarded {
-			outcome = JobDiscarded
-		}
-		s.logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", "kind", r.Kind, "job_id", r.ID,
-			"outcome", outcome, "attempt", r.Attempt, "run_id", r.RunID)
-		s.metrics.addJob(ctx, r.Kind, outcome)
-	}
-	return err
-}
-
 // reportJob is the job's one log line, its metric and its span's end.
 func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
-	interrupted, lost := err != nil && errors.Is(ctx.Err(), context.Canceled), errors.Is(err, repo.ErrJobLost)
+	lost := errors.Is(err, repo.ErrJobLost)
+	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
+	if err != nil && r.Reason == "" {
+		r.Reason = reasonOf(err)
+	}
 	level, outcome := slog.LevelInfo, r.Outcome
 	switch {
-	case interrupted:
-		level = slog.LevelDebug
 	case lost:
-		level = slog.LevelWarn
+		level, outcome, r.Reason = slog.LevelWarn, outcomeLost, reasonJobLost
+	case interrupted:
+		level, outcome, r.Reason = slog.LevelDebug, outcomeInterrupted, reasonInterrupted
 	case err != nil && j.Attempt >= j.MaxAttempts:
 		level, outcome = slog.LevelError, JobDiscarded
 	case err != nil:
 		level, outcome = slog.LevelError, JobFailed
-	case r.Snooze > 0 || r.Quiet:
+	case r.Snooze > 0:
+		level, outcome = slog.LevelDebug, outcomeSnoozed
+	case r.Quiet:
 		level = slog.LevelDebug
 	case outcome == JobRefused:
 		level = slog.LevelWarn
@@ -206,7 +200,13 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	if err != nil {
 		attrs = append(attrs, "error", discreet(err))
 	}
-	tellJob(ctx, r, outcome, err)
+	if lost {
+		back, span := s.comeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
+		tellJob(back, r, outcome, err)
+		span.End()
+	} else {
+		tellJob(ctx, r, outcome, err)
+	}
 	switch {
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)

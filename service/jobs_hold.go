@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -98,4 +99,29 @@ func (j *jobExecution) held() bool {
 func (h *hold) putBack(r JobResult) JobResult {
 	r.Snooze, r.Reason = max(r.Snooze, h.snooze), h.reason
 	return r
+}
+
+// errSliceOver ends an attempt that has worked as long as it may; the next one goes on.
+var errSliceOver = errors.New("the attempt's time is over")
+
+const (
+	// sliceSnooze is how long an attempt that has worked as long as it may waits for the next.
+	sliceSnooze = time.Second
+	// busySnooze is how long an attempt waits for another one at work on the same group or project.
+	busySnooze = 30 * time.Second
+)
+
+// putOff is the end of an attempt whose error says no more than that the job goes on later, and why.
+func (j *jobExecution) putOff(r JobResult, err error) (JobResult, error) {
+	switch {
+	case errors.Is(err, errSliceOver) && j.stops():
+		r.Snooze, r.Reason = sliceSnooze, errShutdown.reason
+	case errors.Is(err, errSliceOver):
+		r.Snooze, r.Reason = sliceSnooze, reasonSliceUsed
+	case errors.Is(err, repo.ErrBusy):
+		r.Snooze, r.Reason = busySnooze, reasonTargetBusy
+	default:
+		return r, err
+	}
+	return r, nil
 }

@@ -1,10 +1,16 @@
 package service_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -57,6 +63,7 @@ func TestRescueJobs_TriesAgainWhatADeadProcessHadAtWork(t *testing.T) {
 		"running available available discarded available retryable")
 	e.want("main", `SELECT string_agg(id || ' ' || (metadata ->> 'outcome'), ', ' ORDER BY id) FROM maintenance.river_job WHERE errors IS NOT NULL`,
 		"2 failed, 3 failed, 4 discarded, 5 failed")
+	e.want("main", `SELECT string_agg(DISTINCT metadata ->> 'reason', ', ') FROM maintenance.river_job`, "PROCESS_GONE")
 	e.want("main", `SELECT finalized_at IS NOT NULL FROM maintenance.river_job WHERE id = 4`, "true")
 	// A killed process is no failure of its jobs: they do not wait n⁴ seconds.
 	e.want("main", `SELECT bool_and(scheduled_at <= now()) FROM maintenance.river_job WHERE id IN (2, 3, 5)`, "true")
@@ -64,4 +71,58 @@ func TestRescueJobs_TriesAgainWhatADeadProcessHadAtWork(t *testing.T) {
 	if err != nil || len(jobs) != 1 || jobs[0].Errors[0].Attempt != 25 {
 		t.Fatalf("got %+v, %v", jobs, err)
 	}
+}
+
+func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
+	spans := tracing(t)
+	e := tokenEstate(t)
+	e.user(7, 0, 1)
+	log := &bytes.Buffer{}
+	s := e.service("", e.withQueue, tracedLogTo(log))
+	ctx, run := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	run.End()
+	e.insert(repo.Job{Args: authorized(7), RunID: "a run", TraceParent: carrier["traceparent"]})
+	e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
+	r := service.JobRequest{Kind: "delete_user", Attempt: 3, MaxAttempts: 25}
+	if err := e.sql["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
+		t.Fatal(err)
+	}
+	// What a process has begun before it was killed.
+	if _, err := s.WorkJob(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	log.Reset()
+	if err := s.RescueJobs(t.Context(), 80*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	jobs := named(spans, "maintenance.job")
+	if len(jobs) != 2 {
+		t.Fatalf("%d spans", len(jobs))
+	}
+	lost, told := jobs[0], jobs[1]
+	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || told.EndTime().Sub(told.StartTime()) < 81*time.Second-time.Millisecond {
+		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
+	}
+	if links := told.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() || told.Status().Code.String() != "Error" {
+		t.Errorf("links %v, status %+v", links, told.Status())
+	}
+	wantAttributes(t, told, map[string]string{
+		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
+		"maintenance.user_id": "7", "maintenance.outcome": "failed", "maintenance.reason": "PROCESS_GONE", "error.type": "PROCESS_GONE",
+	})
+	trace := lost.SpanContext().TraceID().String()
+	line := map[string]any{}
+	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{
+		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
+	} {
+		if line[key] != want {
+			t.Errorf("%s is %v, want %v", key, line[key], want)
+		}
+	}
+	e.want("main", `SELECT metadata ->> 'trace_id' FROM maintenance.river_job`, trace)
 }

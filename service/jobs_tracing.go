@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -19,9 +19,19 @@ import (
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
-func (s *Service) startJob(ctx context.Context, r JobRequest) (context.Context, trace.Span) {
+func (s *Service) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	var ids trace.SpanContextConfig
+	ids.TraceID, ids.SpanID = repo.AttemptOf{ID: r.ID, AttemptedAt: r.AttemptedAt}.Trace()
+	ctx, span := s.startSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), linkTo(ctx, r.TraceParent),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
+	return traced(ctx, span, &queued{job: true}), span
+}
+
+// jobAttributes say which attempt of which job it is.
+func jobAttributes(r JobRequest) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.operation.type", "process"), attribute.String("messaging.operation.name", "process"),
+		attribute.String("messaging.system", repo.JobSystem),
 		attribute.String("messaging.destination.name", r.Kind), attribute.String("messaging.message.id", fmt.Sprint(r.ID)),
 		attribute.String("maintenance.job.kind", r.Kind), attribute.Int64("maintenance.job.id", r.ID),
 		attribute.Int("maintenance.job.attempt", r.Attempt),
@@ -29,15 +39,10 @@ func (s *Service) startJob(ctx context.Context, r JobRequest) (context.Context, 
 	if r.RunID != "" {
 		attributes = append(attributes, attribute.String("maintenance.run_id", r.RunID))
 	}
-	if r.System != "" {
-		attributes = append(attributes, attribute.String("messaging.system", r.System))
-	}
 	if !r.QueuedAt.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.job.queued_at", r.QueuedAt.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), linkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...))
-	return traced(ctx, span, &queued{job: true}), span //nolint:spancheck // WorkJob ends it
+	return attributes
 }
 
 // tellJob says on its span how an attempt has ended.
@@ -46,26 +51,17 @@ func tellJob(ctx context.Context, r JobResult, outcome string, err error) {
 	if !span.IsRecording() {
 		return
 	}
-	reason, failed := r.Reason, err != nil
-	switch {
-	case r.Snooze > 0:
-		outcome = outcomeSnoozed
+	setTexts(span, "maintenance.outcome", outcome, "maintenance.reason", r.Reason)
+	if r.Snooze > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
-	case errors.Is(err, repo.ErrJobLost):
-		outcome, reason, failed = outcomeLost, reasonJobLost, false
-	case err != nil && stoppedBy(ctx, err) != "":
-		outcome, reason, failed = outcomeInterrupted, stoppedBy(ctx, err), false
-	case err != nil && reason == "":
-		reason = reasonOf(err)
 	}
-	setTexts(span, "maintenance.outcome", outcome, "maintenance.reason", reason)
 	tellAttributes(span, r.Attributes)
 	if q, is := ctx.Value(queuedKey{}).(*queued); is {
 		// What an attempt has queued before it failed is not told: whether it was committed is not known.
 		q.committed(err == nil)
 	}
 	tellQueued(ctx, span)
-	if failed {
+	if err != nil && outcome != outcomeLost && outcome != outcomeInterrupted {
 		noteError(span, err)
 	}
 }
@@ -100,8 +96,8 @@ func tellAttributes(span trace.Span, pairs []any) {
 	}
 }
 
-// withArguments are a job's attributes, and before them the ids among its arguments that are missing there: an attempt
-// that failed early tells whom it was for.
+// withArguments are a job's attributes, and before them the ids among its arguments that are missing there, numbers and
+// UUIDs: an attempt that failed early tells whom it was for.
 func withArguments(attributes []any, args json.RawMessage) []any {
 	byName := map[string]json.RawMessage{}
 	if json.Unmarshal(args, &byName) != nil {
@@ -109,8 +105,14 @@ func withArguments(attributes []any, args json.RawMessage) []any {
 	}
 	var ids []any
 	for _, key := range slices.Sorted(maps.Keys(byName)) {
-		if id, err := strconv.ParseInt(string(byName[key]), 10, 64); err == nil && strings.HasSuffix(key, "_id") && !slices.Contains(attributes, any(key)) {
+		if !strings.HasSuffix(key, "_id") || slices.Contains(attributes, any(key)) {
+			continue
+		}
+		text := strings.Trim(string(byName[key]), `"`)
+		if id, err := strconv.ParseInt(text, 10, 64); err == nil {
 			ids = append(ids, key, id)
+		} else if uuid.Validate(text) == nil {
+			ids = append(ids, key, text)
 		}
 	}
 	return append(ids, attributes...)

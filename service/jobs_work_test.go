@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,8 +105,8 @@ func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
 		"failed":           {JobResult{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},
 		"failed at last":   {JobResult{}, errors.New("no"), 25, "ERROR", "discarded", "test discarded=1"},
 		"failed once more": {JobResult{}, errors.New("no"), 26, "ERROR", "discarded", "test discarded=1"},
-		"snoozed":          {JobResult{Snooze: time.Second}, nil, 1, "DEBUG", "", ""},
-		"snoozed at last":  {JobResult{Snooze: time.Second}, nil, 25, "DEBUG", "", ""},
+		"snoozed":          {JobResult{Snooze: time.Second}, nil, 1, "DEBUG", "snoozed", ""},
+		"snoozed at last":  {JobResult{Snooze: time.Second}, nil, 25, "DEBUG", "snoozed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -165,7 +166,7 @@ func TestWorkJob_InterruptedAttemptIsNoFailure(t *testing.T) {
 	if _, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 25, MaxAttempts: 25}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if line := w.line(t); line["level"] != "DEBUG" {
+	if line := w.line(t); line["level"] != "DEBUG" || line["outcome"] != "interrupted" || line["reason"] != "INTERRUPTED" {
 		t.Errorf("logged %v", line)
 	}
 	if got := w.counted(t); got != "" {
@@ -233,6 +234,9 @@ func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
 			})
 			_, _ = w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`)})
 			span := w.spans.Ended()[0]
+			if outcome == "lost" && (span.Name() != "maintenance.comeback" || !slices.Contains(w.spans.Ended()[1].Attributes(), attribute.Bool("maintenance.withheld", true))) {
+				t.Errorf("%s: whoever rescued the job has sent its span", span.Name())
+			}
 			attributes := attribute.NewSet(span.Attributes()...)
 			for key, want := range map[string]string{"maintenance.outcome": outcome, "maintenance.reason": c.reason, "maintenance.user_id": "7"} {
 				if v, _ := attributes.Value(attribute.Key(key)); v.String() != want {
@@ -280,5 +284,36 @@ func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
 	})
 	if _, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestWorkJob_WhyAnAttemptIsPutOffIsSaid(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]struct {
+		err      error
+		stopping chan struct{}
+	}{
+		"SLICE_USED":  {err: errSliceOver},
+		"SHUTDOWN":    {errSliceOver, make(chan struct{})},
+		"TARGET_BUSY": {err: repo.ErrBusy},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkshop(t, func(_ context.Context, j *jobExecution) (JobResult, error) {
+				if c.stopping != nil {
+					close(c.stopping)
+				}
+				return j.putOff(JobResult{}, fmt.Errorf("step: %w", c.err))
+			})
+			r, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Stopping: c.stopping})
+			if err != nil || r.Snooze == 0 {
+				t.Errorf("%+v, %v", r, err)
+			}
+			attributes := attribute.NewSet(w.spans.Ended()[0].Attributes()...)
+			reason, _ := attributes.Value("maintenance.reason")
+			if line := w.line(t); reason.AsString() != want || line["reason"] != want {
+				t.Errorf("the span says %q, the log %q, want %q", reason.AsString(), line["reason"], want)
+			}
+		})
 	}
 }

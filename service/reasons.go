@@ -17,6 +17,10 @@ const (
 	reasonThrottled = "THROTTLED"
 	reasonQueueFull = "QUEUE_FULL"
 	reasonPaused    = "WORKER_PAUSED"
+	// reasonSliceUsed and reasonTargetBusy are those of jobs that go on later: their attempt has worked as long as it may,
+	// another one is at work on the same.
+	reasonSliceUsed  = "SLICE_USED"
+	reasonTargetBusy = "TARGET_BUSY"
 
 	reasonInternalUser     = repo.ReasonInternalUser
 	reasonPersonalProjects = "PERSONAL_PROJECTS"

@@ -10,16 +10,18 @@ import (
 )
 
 // SpanIDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except that the span of a
-// run has the last eight bytes of the run's id. Whoever closes the record of a run that was killed can so put its span
-// where its children already point.
+// run has the last eight bytes of the run's id, and that of an attempt of a job, which is a root, what
+// [repo.AttemptOf.Trace] says. Whoever finds that the process was killed can so put a span where its children already
+// point.
 type SpanIDs struct{}
 
-// spanIDKey is the context's key of the id that the next span is to have.
-type spanIDKey struct{}
+// wantedIDs is the context's key of the ids that the next span is to have ([trace.SpanContextConfig]).
+type wantedIDs struct{}
 
 // NewIDs are those of a root.
 func (s SpanIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	var id trace.TraceID
+	wanted, _ := ctx.Value(wantedIDs{}).(trace.SpanContextConfig)
+	id := wanted.TraceID
 	for !id.IsValid() {
 		binary.BigEndian.PutUint64(id[:8], rand.Uint64())
 		binary.BigEndian.PutUint64(id[8:], rand.Uint64())
@@ -29,7 +31,8 @@ func (s SpanIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 
 // NewSpanID is that of a span in a trace.
 func (SpanIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
-	id, _ := ctx.Value(spanIDKey{}).(trace.SpanID)
+	wanted, _ := ctx.Value(wantedIDs{}).(trace.SpanContextConfig)
+	id := wanted.SpanID
 	for !id.IsValid() {
 		binary.BigEndian.PutUint64(id[:], rand.Uint64())
 	}
@@ -38,11 +41,16 @@ func (SpanIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 
 // startRunSpan begins the span of the run with this id.
 func (s *Service) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	var wanted trace.SpanID
+	var ids trace.SpanContextConfig
 	if id, err := uuid.Parse(run); err == nil {
-		copy(wanted[:], id[8:])
+		copy(ids.SpanID[:], id[8:])
 	}
-	spanCtx, span := s.tracer.Start(context.WithValue(ctx, spanIDKey{}, wanted), "maintenance.run", options...) //nolint:spancheck // the caller ends it
+	return s.startSpan(ctx, "maintenance.run", ids, options...)
+}
+
+// startSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.
+func (s *Service) startSpan(ctx context.Context, name string, ids trace.SpanContextConfig, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, span := s.tracer.Start(context.WithValue(ctx, wantedIDs{}, ids), name, options...) //nolint:spancheck // the caller ends it
 	// Spans below it have ids of their own.
-	return context.WithValue(spanCtx, spanIDKey{}, trace.SpanID{}), span //nolint:spancheck // the caller ends it
+	return context.WithValue(ctx, wantedIDs{}, trace.SpanContextConfig{}), span //nolint:spancheck // the caller ends it
 }
