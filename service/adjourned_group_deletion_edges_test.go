@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
@@ -66,6 +67,64 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 		g.exec("main", c.gone)
 		g.attempt("completed succeeded")
 	}
+}
+
+func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for name, tables := range map[string]string{
+		"from the last": `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a)`,
+		"from the first": `CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, z_id bigint REFERENCES z)`,
+		"deferred": `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a DEFERRABLE INITIALLY DEFERRED)`,
+		"in a chain": `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE b (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a);
+			CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, b_id bigint REFERENCES b)`,
+		"below others": `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE below_a (id bigint PRIMARY KEY, a_id bigint REFERENCES a ON DELETE CASCADE);
+			CREATE TABLE y (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+			CREATE TABLE z (id bigint PRIMARY KEY, y_id bigint REFERENCES y ON DELETE CASCADE, below_a_id bigint REFERENCES below_a)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t)
+			g.owned(10, 15)
+			g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+			g.project(1, 10, "p")
+			g.group(20, 0, "other")
+			g.project(2, 20, "other")
+			g.exec("main", tables)
+			for _, table := range strings.Fields(g.value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
+				columns := g.value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
+				g.exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
+			}
+			g.run("scheduled_jobs=1")
+			g.attempt("completed succeeded")
+			g.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
+			g.want("main", `SELECT count(*) FROM z`, "15")
+		})
+	}
+}
+
+func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.owned(10, 15)
+	g.project(1, 10, "p")
+	g.exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+		CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a);
+		INSERT INTO a SELECT i, 1 FROM generate_series(1, 30) i; INSERT INTO z SELECT i, 1, i FROM generate_series(1, 30) i`)
+	release := g.hold(`SELECT FROM z WHERE id = 7 FOR UPDATE`)
+	defer release()
+	_, err := g.workJob("never")
+	wantSays(t, err, "locked by another transaction")
+	g.wantRows(map[string]int{"z": 1, "a": 30})
+	release()
+	if r, err := g.workJob("never"); err != nil || r.Outcome != "succeeded" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	g.wantRows(map[string]int{"a": 0, "z": 0})
 }
 
 func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {

@@ -19,6 +19,11 @@ func (e *stillReferencedError) Error() string {
 	return fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
 }
 
+func isForbidden(err error) bool {
+	_, is := errors.AsType[*stillReferencedError](err)
+	return is
+}
+
 // requiredError means that a reference cannot be set to NULL.
 func requiredError(table, column string) error {
 	return &failedError{fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
@@ -100,11 +105,12 @@ func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
 }
 
 // clear deals with the dependants of rows with these values. If some of them are locked, the places of the values that
-// nothing depends on any more are returned with the error.
+// nothing depends on any more are returned with the error. What is forbidden may be so by rows that other dependants take
+// along: it is tried again behind them.
 func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) (free []int, err error) {
 	inner := *r
 	inner.path = append(slices.Clone(r.path), table)
-	dependants, err := inner.present(ctx, table, columns, values)
+	pending, err := inner.present(ctx, table, columns, values)
 	if err != nil {
 		return nil, err
 	}
@@ -112,26 +118,45 @@ func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 		free = append(free, i)
 	}
 	var locked error
-	for _, d := range dependants {
-		rows := d.of(columns, values)
-		switch d.fate {
-		case removed:
-			err = inner.remove(ctx, rows)
-		case nullified:
-			err = inner.nullify(ctx, rows, d)
-		case forbidding:
-			err = inner.forbid(ctx, rows, d.table.Name, d.column)
-		}
-		if isLocked(err) {
-			locked = err
-			if free, err = inner.without(ctx, free, rows); err != nil {
+	for len(pending) > 0 {
+		var forbidden []dependant
+		var why error
+		for _, d := range pending {
+			rows := d.of(columns, values)
+			err := inner.settle(ctx, d, rows)
+			if isLocked(err) {
+				locked = err
+				free, err = inner.without(ctx, free, rows)
+			}
+			switch {
+			case isForbidden(err) && !d.waiting:
+				forbidden, why = append(forbidden, d), err
+			case err != nil:
 				return nil, err
 			}
-		} else if err != nil {
-			return nil, err
 		}
+		if len(forbidden) == len(pending) {
+			if locked == nil {
+				return nil, why
+			}
+			// It may be so by what is locked.
+			return nil, locked
+		}
+		pending = forbidden
 	}
 	return free, locked
+}
+
+// settle does with a dependant's rows what is their fate.
+func (r *removal) settle(ctx context.Context, d dependant, rows repo.Rows) error {
+	switch d.fate {
+	case removed:
+		return r.remove(ctx, rows)
+	case nullified:
+		return r.nullify(ctx, rows, d)
+	case forbidding:
+	}
+	return r.forbid(ctx, rows, d.table.Name, d.column)
 }
 
 // portion of the rows with some of the values, by their places.
