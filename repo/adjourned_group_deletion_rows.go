@@ -127,7 +127,8 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 	return total, err
 }
 
-// StubbornError means that rows of a table were to be deleted, or if Kept changed, were not, and no error was reported.
+// StubbornError means that rows of a table (found by a column: "issues.project_id") were to be deleted, or if Kept changed,
+// were not, and no error was reported.
 type StubbornError struct {
 	Table string
 	Kept  bool

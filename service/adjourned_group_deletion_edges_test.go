@@ -95,7 +95,7 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 			g.group(20, 0, "other")
 			g.project(2, 20, "other")
 			g.exec("main", tables)
-			for _, table := range strings.Fields(g.value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
+			for table := range strings.FieldsSeq(g.value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
 				columns := g.value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
 				g.exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
 			}

@@ -82,7 +82,7 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 		"a trigger that swallows updates": {`UPDATE issues SET author_id = 10; CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 			CREATE TRIGGER swallow BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION swallow()`, "issues.author_id do not let themselves be changed"},
 		"a trigger that swallows deletions": {`INSERT INTO emails (user_id, email) VALUES (10, 'x'); CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id do not let themselves be changed"},
+			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id do not let themselves be deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

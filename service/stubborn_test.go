@@ -15,16 +15,26 @@ func (e *estate) keep(operation, table, condition string) {
 
 func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 	t.Parallel()
-	for table, condition := range map[string]string{"members": "true", "namespaces": "OLD.id = 10", "projects": "true"} {
+	for _, c := range []struct{ rows, operation, condition, done string }{
+		{"members", "DELETE", "true", "deleted"},
+		{"namespaces", "DELETE", "OLD.id = 10", "deleted"},
+		{"projects", "DELETE", "true", "deleted"},
+		{"issues.project_id", "DELETE", "OLD.id = 7", "deleted"},
+		{"import_placeholder_user_details.namespace_id", "UPDATE", "true", "changed"},
+	} {
 		g := newGroups(t)
 		g.owned(10, 15)
 		g.project(1, 10, "p")
+		g.exec("main", `INSERT INTO issues (id, title, project_id, namespace_id) SELECT i, 'i', 1, 10001 FROM generate_series(1, 50) i`)
+		g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (1, 10, 1, now(), now())`)
 		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-		g.keep("DELETE", table, condition)
+		table, _, _ := strings.Cut(c.rows, ".")
+		g.keep(c.operation, table, c.condition)
 		g.run("scheduled_jobs=1")
 		g.attempt("retryable failed")
-		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+		want := "rows of " + c.rows + " do not let themselves be " + c.done + ", though no error is reported: look at the table's triggers"
+		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
+		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
 		g.wantMarked("10")
 		g.wantRows(map[string]int{"maintenance.group_removals": 1, "group_deletion_schedules": 1})
 	}

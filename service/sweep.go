@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -182,8 +181,7 @@ func (s *sweep) advance(b repo.Batch, r repo.BatchResult) (done bool, err error)
 		s.fruitless = 0
 	}
 	if s.fruitless >= maxFruitless {
-		return false, fmt.Errorf("%d rows of %s do not let themselves be changed, though no error is reported: look at the table's triggers",
-			r.Picked, s.rows)
+		return false, &repo.StubbornError{Table: s.rows.String(), Kept: !s.change.Delete}
 	}
 	if s.full = r.Picked >= b.Rows; s.full {
 		s.behind = r.Last
