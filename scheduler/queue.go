@@ -124,7 +124,7 @@ func (q *Queue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Job) (in
 		}
 		fresh = append(fresh, slices.DeleteFunc(results, func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
 	}
-	tellInserted(span, fresh)
+	tellInserted(span, fresh, len(jobs)-len(fresh))
 	return len(fresh), nil
 }
 

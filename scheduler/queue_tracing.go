@@ -39,8 +39,8 @@ func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 }
 
-// tellInserted says which of the jobs were inserted.
-func tellInserted(span trace.Span, inserted []*rivertype.JobInsertResult) {
+// tellInserted says which of the jobs were inserted, and how many were not, because the same wait or run already.
+func tellInserted(span trace.Span, inserted []*rivertype.JobInsertResult, dropped int) {
 	if !span.IsRecording() {
 		return
 	}
@@ -48,7 +48,15 @@ func tellInserted(span trace.Span, inserted []*rivertype.JobInsertResult) {
 	for _, r := range inserted[:min(len(inserted), shownJobs)] {
 		ids = append(ids, strconv.FormatInt(r.Job.ID, 10))
 	}
-	span.SetAttributes(attribute.Int("maintenance.jobs_inserted", len(inserted)), attribute.StringSlice("maintenance.job_ids", ids))
+	span.SetAttributes(attribute.Int("maintenance.jobs_inserted", len(inserted)))
+	if dropped > 0 {
+		span.SetAttributes(attribute.Int("maintenance.jobs_dropped", dropped))
+	}
+	if len(ids) > 0 {
+		span.SetAttributes(attribute.StringSlice("maintenance.job_ids", ids))
+	} else {
+		span.SetAttributes(attribute.String("maintenance.reason", "DUPLICATE"))
+	}
 	if len(ids) == 1 {
 		span.SetAttributes(attribute.String("messaging.message.id", ids[0]))
 	}

@@ -28,9 +28,11 @@ type throttle struct {
 	halted chan struct{}
 
 	mu sync.Mutex
-	// rested is all the time that the run has rested; released is when a statement was last let go.
-	rested   time.Duration
-	released time.Time
+	// rested is all the time in which the run, or a part of it, has rested, counted up to countedAt; resting is how many
+	// parts do now. released is when a statement was last let go.
+	rested              time.Duration
+	resting             int
+	countedAt, released time.Time
 	// excess is why the run rests, or has rested before its last statement; nil: it does not.
 	excess *excess
 }
@@ -66,10 +68,10 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 			}
 			return x.throttle.release(e)
 		}
-		rest, first := x.throttle.rest(ctx, e, rest)
+		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
 		rested += rest
 		x.tellRest(ctx, e.String(), rest, first)
-		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, rest)
+		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, ofRun)
 	}
 }
 
@@ -114,11 +116,14 @@ func (t *throttle) release(e *excess) error {
 	return nil
 }
 
-// rest rests until the time is over or the run is to stop, and returns for how long. first: it had not rested before.
-func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested time.Duration, first bool) {
+// rest rests until the time is over or the run is to stop, and returns for how long, and how much that adds to the rest of
+// the run, whose batches may rest side by side. first: it had not rested before.
+func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
 	t.excess = e
+	first = t.rested == 0 && t.resting == 0
+	ofRun = t.count(began, 1)
 	t.mu.Unlock()
 	timer := time.NewTimer(wanted)
 	defer timer.Stop()
@@ -127,12 +132,20 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	case <-t.halted:
 	case <-ctx.Done():
 	}
-	rested = time.Since(began)
+	ended := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	first = t.rested == 0
-	t.rested += rested
-	return rested, first
+	return ended.Sub(began), ofRun + t.count(ended, -1), first
+}
+
+// count adds the time since it was last called in which any part of the run has rested, and returns it; so many parts more
+// rest from now on.
+func (t *throttle) count(now time.Time, more int) (added time.Duration) {
+	if t.resting > 0 {
+		added = max(0, now.Sub(t.countedAt))
+	}
+	t.rested, t.resting, t.countedAt = t.rested+added, t.resting+more, now
+	return added
 }
 
 // words say what slows the run down at present, "" if nothing does.

@@ -29,7 +29,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 	})
 }
 
-func TestTrace_ADryRunSendsNoJobs(t *testing.T) {
+func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
 	spans := tracing(t)
 	g := newGroups(t)
 	g.owned(10, 15)
@@ -43,4 +43,11 @@ func TestTrace_ADryRunSendsNoJobs(t *testing.T) {
 	if sent := named(spans, "send destroy_group"); len(sent) != 1 {
 		t.Errorf("%d spans of jobs that were sent, want one", len(sent))
 	}
+	// The same job waits already.
+	g.run("scheduled_jobs=0")
+	sent := named(spans, "send destroy_group")
+	if len(sent) != 2 || tells(sent[1], "maintenance.job_ids") {
+		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
+	}
+	wantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
 }
