@@ -128,17 +128,20 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 }
 
 // StubbornError means that rows of a table (found by a column: "issues.project_id") were to be deleted, or if Kept changed,
-// were not, and no error was reported.
+// or if Missing added, were not, and no error was reported.
 type StubbornError struct {
-	Table string
-	Kept  bool
+	Table         string
+	Kept, Missing bool
 }
 
 // Error says where to look.
 func (e *StubbornError) Error() string {
 	what := "deleted"
-	if e.Kept {
+	switch {
+	case e.Kept:
 		what = "changed"
+	case e.Missing:
+		what = "added"
 	}
 	return fmt.Sprintf("rows of %s do not let themselves be %s, though no error is reported: look at the table's triggers", e.Table, what)
 }

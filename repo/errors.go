@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq/pqerror"
 )
@@ -33,7 +34,8 @@ var (
 type Error struct {
 	// Database is the configured name of the database, Operation what was tried, in words.
 	Database, Operation string
-	// SQLState is the five-character code; empty when the database did not answer.
+	// SQLState is the five-character code, PostgreSQL's or for what the driver itself refused the one that fits; empty when
+	// the database did not answer.
 	SQLState string
 	cause    error
 	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
@@ -221,11 +223,10 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	// Without this function, wrap and the runtime's own.
 	callers = callers[:runtime.Callers(3, callers)]
 	e := &Error{Database: d.Name, Operation: operation, cause: err, callers: callers}
-	pgErr, refused := errors.AsType[*pgconn.PgError](err)
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
+	e.SQLState = sqlState(err)
 	switch {
-	case refused:
-		e.SQLState = pgErr.Code
+	case e.SQLState != "":
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrUnreachable):
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, context.Cause(ctx))
 	case ctx.Err() != nil:
@@ -233,6 +234,22 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 		e.poolFull = pool.AcquiredConns() == pool.MaxConns()
 	}
 	return e
+}
+
+// sqlState is the code of an error, "" where nobody answered. That a value does not fit a parameter or a variable, or that
+// a row is missing, the driver notices by itself, and says nothing about the server.
+func sqlState(err error) string {
+	pgErr, refused := errors.AsType[*pgconn.PgError](err)
+	_, unread := errors.AsType[pgx.ScanArgError](err)
+	switch {
+	case refused:
+		return pgErr.Code
+	case unread, err != nil && strings.Contains(err.Error(), "failed to encode args["):
+		return "42804"
+	case errors.Is(err, pgx.ErrNoRows):
+		return "02000"
+	}
+	return ""
 }
 
 // ours says whether an error is one of this package already: not what the database has said, nor that it said nothing.

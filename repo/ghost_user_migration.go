@@ -69,12 +69,12 @@ func (q GhostQueue) fill(sql string) string {
 	return fill(sql, "{ghosts}", q.table.sql(), "{kind}", kind, "{organization}", organization, "{same}", same, "{touched}", touched)
 }
 
-// GhostMigration is a row of the queue.
+// GhostMigration is a row of the queue. A row that names nobody has the user 0, whom there is not.
 type GhostMigration struct{ ID, UserID int64 }
 
 // dueMigrationsSQL: humans first.
 const dueMigrationsSQL = `
-SELECT q.id, q.user_id FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
+SELECT q.id, coalesce(q.user_id, 0) FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.consume_after <= $1
 ORDER BY {kind} <> 0, q.consume_after, q.id
 LIMIT $2`
@@ -99,10 +99,10 @@ type GhostTarget struct {
 }
 
 const ghostTargetSQL = `
-SELECT true, u.id IS NOT NULL, q.hard_delete, ` + migratableSQL + `, coalesce(u.user_type, 0), {organization}, coalesce((
+SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `, coalesce(u.user_type, 0), {organization}, coalesce((
     SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
-WHERE q.id = $1::bigint AND q.user_id = $2::bigint AND q.consume_after <= clock_timestamp()`
+WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint AND q.consume_after <= clock_timestamp()`
 
 // GhostTarget looks at a row of the queue and its user.
 func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigration, l Limits) (t GhostTarget, err error) {

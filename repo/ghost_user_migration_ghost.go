@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -29,8 +30,7 @@ WITH RECURSIVE tried (n) AS (
   SELECT 0
   UNION ALL
   SELECT n + 1 FROM tried
-  WHERE EXISTS (SELECT FROM users u WHERE lower(u.username) = 'ghost' || coalesce(nullif(n, 0)::text, '') OFFSET 0)
-    OR EXISTS (SELECT FROM users u WHERE u.email = 'ghost' || coalesce(nullif(n, 0)::text, '') || '@noreply.invalid' OFFSET 0)
+  WHERE {taken}
 )
 INSERT INTO users ({columns})
 SELECT {values} FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
@@ -54,9 +54,42 @@ func (e *UnknownColumnError) Error() string {
 		"create a user with user_type 5 by hand", e.Column)
 }
 
+// taken says that somebody has the name of number n, or its address: the way of the index that a GitLab has on each, or
+// anyhow, where an index of another kind has shown that this was not enough.
+func taken(columns []string, anyhow bool) string {
+	var conditions []string
+	for column, suffix := range map[string]string{"username": "", "email": "@noreply.invalid"} {
+		if !slices.Contains(columns, quote(column)) {
+			continue
+		}
+		have := "u." + column
+		if column == "username" || anyhow {
+			have = "lower(" + have + ")"
+		}
+		conditions = append(conditions, fmt.Sprintf("EXISTS (SELECT FROM users u WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)", have, suffix))
+	}
+	if conditions == nil {
+		return "false"
+	}
+	slices.Sort(conditions)
+	return strings.Join(conditions, " OR ")
+}
+
+// ghostTries is how often a ghost is looked for and made: who else makes one at this moment may not wait for our lock.
+const ghostTries = 3
+
 // CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
-// error may be [*UnknownColumnError].
+// error may be [*UnknownColumnError], or a [*StubbornError].
 func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
+	for try := 1; ; try++ {
+		id, err = d.createGhost(ctx, f, q, organization, try > 1, l)
+		if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "23505" || try == ghostTries {
+			return id, err
+		}
+	}
+}
+
+func (d *Database) createGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, again bool, l Limits) (id int64, err error) {
 	var unknown string
 	err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
@@ -74,7 +107,12 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 		if columns, values, unknown, err = ghostColumns(ctx, tx); err != nil || unknown != "" {
 			return err
 		}
-		return tx.QueryRow(ctx, fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", ")), args...).Scan(&id)
+		err = tx.QueryRow(ctx, fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", "),
+			"{taken}", taken(columns, again)), args...).Scan(&id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = &StubbornError{Table: "users", Missing: true}
+		}
+		return err
 	})
 	if err == nil && unknown != "" {
 		err = &UnknownColumnError{unknown}

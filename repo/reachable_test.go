@@ -152,3 +152,18 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 		t.Error("found a condition where there is none")
 	}
 }
+
+func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
+		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
+	_, read := b.ListLeases(context.Background(), []string{"x"})
+	_, written := b.RenewLease(context.Background(), repo.Fence{Name: "x", Holder: "us", Epoch: 1}, time.Minute)
+	for what, err := range map[string]error{"written": written, "read": read} {
+		refused, is := errors.AsType[*repo.Error](err)
+		if !is || refused.Class() != repo.ClassSchema || errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
+			t.Errorf("%s: %v, unreachable since %s", what, err, b.UnreachableSince())
+		}
+	}
+}

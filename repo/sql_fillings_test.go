@@ -45,7 +45,8 @@ var fillings = map[string]string{
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date", "ownedPlacesSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}": "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",
-	"{bots}": "botRangeSQL", "{eligible}": "eligibleForDeletionSQL",
+	"{taken}": "EXISTS (SELECT FROM users u WHERE lower(u.username) = 'ghost' || n)",
+	"{bots}":  "botRangeSQL", "{eligible}": "eligibleForDeletionSQL",
 	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Sweeps.

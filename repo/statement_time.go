@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -84,13 +83,6 @@ func batchIsPlumbing(b *pgx.Batch) bool {
 		}
 	}
 	return true
-}
-
-func sqlState(err error) string {
-	if refused, is := errors.AsType[*pgconn.PgError](err); is {
-		return refused.Code
-	}
-	return ""
 }
 
 // String is the class as a label.

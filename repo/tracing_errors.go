@@ -56,10 +56,10 @@ func (failingSpan) SetAttributes(...attribute.KeyValue) {}
 // describe is an error's class and its description in words that quote nothing: of the server's errors the SQLSTATE and
 // PostgreSQL's name of it.
 func describe(err error) (kind, text string) {
-	pgErr, servers := errors.AsType[*pgconn.PgError](err)
+	state := sqlState(err)
 	switch {
-	case servers:
-		return pgErr.Code, (&Error{SQLState: pgErr.Code}).Condition()
+	case state != "":
+		return state, (&Error{SQLState: state}).Condition()
 	case errors.Is(err, ErrLeaseLost):
 		return "LEASE_LOST", ErrLeaseLost.Error()
 	case errors.Is(err, ErrJobLost):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -55,6 +56,9 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 	setDefault(&config.RetryPeriod, 48*time.Hour)
 	setDefault(&config.Interval, time.Second)
 	setDefault(&config.BatchSize, 1000)
+	if config.MaxAttempts > math.MaxInt32 {
+		return nil, fmt.Errorf("workers.placeholder_user_cleanup.max_attempts: %d is too large: the column that counts attempts is an integer", config.MaxAttempts)
+	}
 	if config.MaxAttempts < 1 || config.BatchSize < 1 || config.RetryPeriod < 0 || config.Interval < 0 {
 		return nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
 	}

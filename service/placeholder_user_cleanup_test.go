@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -311,5 +312,14 @@ func TestPlaceholderUserCleanup_MissingTableIsNamed(t *testing.T) {
 	st, err := s.Status(context.Background(), placeholderWorker)
 	if err != nil || st[0].Condition != service.ConditionNotConfigured {
 		t.Errorf("condition %v, error %v", st[0].Condition, err)
+	}
+}
+
+func TestNew_RefusesMoreAttemptsThanTheColumnHolds(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	_, err := service.New(service.Config{Databases: e.open, PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{MaxAttempts: math.MaxInt32 + 1}})
+	if err == nil || !strings.Contains(err.Error(), "workers.placeholder_user_cleanup.max_attempts") {
+		t.Errorf("got %v", err)
 	}
 }

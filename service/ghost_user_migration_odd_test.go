@@ -1,0 +1,69 @@
+package service_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE TRIGGER swallow BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION swallow(); UPDATE users SET organization_id = 2 WHERE id = 10`)
+	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=2")
+	g.wantLater(10, 30*time.Minute)
+	g.wantGone(11)
+	g.wantLog(1, `"level":"ERROR"`, `"user_id":10`, "rows of users do not let themselves be added")
+}
+
+func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10)
+	g.exec("main", `ALTER TABLE ghost_user_migrations ALTER user_id DROP NOT NULL, ALTER hard_delete DROP NOT NULL;
+		UPDATE ghost_user_migrations SET hard_delete = NULL; INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (NULL, '2020-01-01', now(), now())`)
+	s := g.service()
+	r := g.runs(s, true)
+	wantState(t, r, repo.RunSucceeded)
+	wantCounts(t, r, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.wantGone(10)
+	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
+}
+
+func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE issues SET author_id = 10`)
+	commit := g.holdThenCommit(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'ghost1', 0, 5, 2)`)
+	s := g.service()
+	r := g.begin(s)
+	g.await(waitsSQL)
+	commit()
+	r = ended(t, s, r.ID)
+	wantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=4")
+	g.want("main", `SELECT author_id FROM issues`, "900")
+	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
+}
+
+func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ sql, ghost string }{
+		"an address in capitals": {`CREATE UNIQUE INDEX ON users (lower(email)); UPDATE users SET email = 'GHOST1@noreply.invalid' WHERE id = 7`, `"ghost2" "ghost2@noreply.invalid"`},
+		"no names":               {`ALTER TABLE users DROP username`, `null "ghost@noreply.invalid"`},
+		"no addresses":           {`ALTER TABLE users DROP email`, `"ghost1" null`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
+			g.run(g.service(), "migrated_users=1 deleted_rows=2")
+			g.want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
+		})
+	}
+}
