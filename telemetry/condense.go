@@ -266,6 +266,9 @@ func (n *node) settle(span sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 			p.compete(c, n)
 			return nil
 		}
+		if why == "failed" && span.Status().Code != codes.Error {
+			why = "failed_below"
+		}
 		n.mark(why)
 	}
 	p.omittedStatements += n.omittedStatements

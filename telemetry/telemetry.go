@@ -16,13 +16,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"os"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/otlptranslator"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/contrib/propagators/autoprop"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
@@ -73,7 +77,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	}
 	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	otel.SetErrorHandler(&lost{logger: t.logger})
-	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	otel.SetTextMapPropagator(t.propagator(ctx))
 	if config.Disabled {
 		otel.SetTracerProvider(tracenoop.NewTracerProvider())
 		otel.SetMeterProvider(metricsnoop.NewMeterProvider())
@@ -88,6 +92,22 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 		return nil, errors.Join(err, t.Shutdown(ctx))
 	}
 	return t, nil
+}
+
+// propagator is that of OTEL_PROPAGATORS, W3C's if it is not set.
+func (t *Telemetry) propagator(ctx context.Context) propagation.TextMapPropagator {
+	names := strings.FieldsFunc(os.Getenv("OTEL_PROPAGATORS"), func(r rune) bool { return r == ',' || r == ' ' })
+	if len(names) == 0 {
+		names = []string{"tracecontext", "baggage"}
+	}
+	asked, err := autoprop.TextMapPropagator(names...)
+	if err != nil {
+		t.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", "OTEL_PROPAGATORS: "+err.Error())
+	}
+	if asked == nil {
+		return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	}
+	return asked
 }
 
 // identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own.
@@ -179,7 +199,13 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 // complaints is promhttp's view of our log.
 type complaints struct{ logger *slog.Logger }
 
-// Println is called for metrics that cannot be collected.
+// Println is called for metrics that cannot be collected. That who asked for them has hung up is no trouble of ours.
 func (c complaints) Println(v ...any) {
+	for _, said := range v {
+		err, _ := said.(error)
+		if _, gone := errors.AsType[*net.OpError](err); gone {
+			return
+		}
+	}
 	c.logger.Warn("metrics could not be collected", "error", fmt.Sprint(v...))
 }

@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 )
 
@@ -189,5 +194,40 @@ func TestIdentity_TellsReplicasApart(t *testing.T) {
 	}
 	if who.SchemaURL() == "" {
 		t.Error("no schema URL")
+	}
+}
+
+func TestStart_TakesThePropagatorsOfTheEnvironment(t *testing.T) {
+	const w3c, b3 = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1"
+	for names, want := range map[string]string{
+		"": w3c[3:35], "none": "", "b3": b3[:32], "b3, pigeon": b3[:32], "tracecontext,baggage": w3c[3:35], "pigeon": w3c[3:35], "baggage": "",
+	} {
+		t.Setenv("OTEL_PROPAGATORS", names)
+		var out bytes.Buffer
+		start(t, Config{Disabled: true, Logger: NewLogger(&out, "info", "")})
+		ctx := otel.GetTextMapPropagator().Extract(t.Context(), propagation.MapCarrier{"traceparent": w3c, "b3": b3})
+		got := ""
+		if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+			got = span.TraceID().String()
+		}
+		if got != want {
+			t.Errorf("%q: trace %q, want %q", names, got, want)
+		}
+		if warned := strings.Contains(out.String(), "OTEL_PROPAGATORS: unknown propagator: pigeon"); warned != strings.Contains(names, "pigeon") {
+			t.Errorf("%q: the log is %q", names, out.String())
+		}
+	}
+}
+
+func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
+	var out bytes.Buffer
+	log := complaints{NewLogger(&out, "info", "")}
+	log.Println("error encoding and sending metric family:", &net.OpError{Op: "write", Err: syscall.EPIPE})
+	if out.Len() > 0 {
+		t.Errorf("got %s", out.String())
+	}
+	log.Println("error gathering metrics:", errors.New("two of a name"))
+	if !strings.Contains(out.String(), "two of a name") {
+		t.Errorf("got %s", out.String())
 	}
 }
