@@ -126,12 +126,17 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 			tables, columns = append(tables, table), append(columns, column)
 		}
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(tablesSQL, tables, columns).Query(c.readTables)
+	var err error
 	if keys {
+		batch := &pgx.Batch{}
+		batch.Queue(tablesSQL, tables, columns).Query(c.readTables)
 		batch.Queue(foreignKeysSQL).Query(c.readKeys)
+		err = d.pool.SendBatch(ctx, batch).Close()
+	} else {
+		rows, _ := d.pool.Query(ctx, tablesSQL, tables, columns) // its error is that of the rows
+		err = c.readTables(rows)
 	}
-	if err := d.wrap(ctx, "read the catalogue", d.pool.SendBatch(ctx, batch).Close()); err != nil {
+	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
 		return nil, err
 	}
 	for name, r := range c.tables {

@@ -47,7 +47,7 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned), A
 
 // lockOwnersSQL takes the locks one after the other in an order that all keep.
 const lockOwnersSQL = `
-SELECT count(pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || place, 0)))
+SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || place, 0))
 FROM (SELECT DISTINCT place FROM unnest($1::bigint[]) AS t (place) ORDER BY place OFFSET 0) places`
 
 // solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else is a direct owner.

@@ -39,6 +39,7 @@ const deletionTracesSQL = `
 WITH found AS MATERIALIZED (
   SELECT id, metadata ->> 'processed_by' AS span FROM maintenance.river_job
   WHERE kind = 'delete_user' AND args @> jsonb_build_object('user_id', $1::bigint) AND metadata ->> 'processed_by' IS NOT NULL
+    AND metadata ->> 'outcome' = 'succeeded'
 )
 SELECT span FROM found ORDER BY id DESC LIMIT 3`
 

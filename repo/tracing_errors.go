@@ -3,6 +3,8 @@ package repo
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.opentelemetry.io/otel/attribute"
@@ -66,8 +68,15 @@ func describe(err error) (kind, text string) {
 		return "JOB_LOST", ErrJobLost.Error()
 	case errors.Is(err, context.Canceled):
 		return "cancelled", "cancelled"
-	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded), disconnected(err):
 		return "unreachable", ErrUnreachable.Error()
 	}
 	return "_OTHER", "the database did not answer, or not as expected"
+}
+
+// disconnected says whether there was no connection, or none any more.
+func disconnected(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	return connecting || network || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
