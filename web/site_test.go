@@ -129,3 +129,14 @@ func TestAssets_AreKeptForEverByTheirContent(t *testing.T) {
 		}
 	}
 }
+
+func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
+	for want, r := range map[string]service.Run{
+		"schedule by vm/1/abc": {Trigger: "schedule", RequestedBy: "vm/1/abc"}, "request by alice": {Trigger: "request", RequestedBy: "alice"},
+		"request": {Trigger: "request"},
+	} {
+		if got := by(r); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -238,7 +238,7 @@ func by(r service.Run) string {
 	if r.RequestedBy == "" {
 		return r.Trigger
 	}
-	return "request by " + r.RequestedBy
+	return r.Trigger + " by " + r.RequestedBy
 }
 
 // link of a trace: URL is empty where none is configured.
