@@ -16,8 +16,8 @@ const TokenDeletionReason = "No active token assigned"
 type UserDeletion struct {
 	// Skipped or Refused is the typed reason (spec/README.md section 4) for which nothing has changed; "" otherwise.
 	Skipped, Refused string
-	// InvalidSetting says what is wrong with the setting N, if that kept the tokens from being judged.
-	InvalidSetting string
+	// Setting N has kept the tokens from being judged, if it is Invalid.
+	Setting TokenSetting
 	// Groups or Organizations are the first ten of which the user is the only owner.
 	Groups, Organizations []int64
 	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked.
@@ -59,7 +59,7 @@ func (d *Database) DeleteUser(ctx context.Context, g Guard, f UserFeatures, args
 }
 
 func (u *deleting) ended() bool {
-	return u.Skipped != "" || u.Refused != "" || u.InvalidSetting != "" || len(u.Projects) > 0
+	return u.Skipped != "" || u.Refused != "" || u.Setting.Invalid != "" || len(u.Projects) > 0
 }
 
 const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1::bigint FOR UPDATE`
@@ -104,7 +104,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 	case err != nil:
 		return err
 	case setting.Invalid != "":
-		u.InvalidSetting = setting.Invalid
+		u.Setting = setting
 		return nil
 	case setting.Off:
 		u.Skipped = ReasonSettingOff

@@ -34,8 +34,8 @@ type TokenSetting struct {
 	// Days is N. Off: the deletion is switched off.
 	Days int
 	Off  bool
-	// Invalid says what is wrong with the setting, and what to do, "" if nothing is.
-	Invalid string
+	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Discreet does without its value.
+	Invalid, Discreet string
 }
 
 // tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object is none. $1 is the
@@ -79,13 +79,15 @@ func (s *foundSetting) judge() TokenSetting {
 	switch {
 	case s.columnType != "" && s.columnType != "object":
 		setting.Invalid = fmt.Sprintf("%s cannot be read: %s is %s, which is no object", tokenSettingKey, tokenSettingColumn, s.shown)
+		setting.Discreet = fmt.Sprintf("%s cannot be read: %s is no object", tokenSettingKey, tokenSettingColumn)
 	case s.kind == "":
 		setting.Days = defaultTokenDays
 	case s.kind == "null":
 		setting.Off = true
 	case s.days == 0:
-		setting.Invalid = fmt.Sprintf("%s in %s is %s: set it to a whole number of days from 1 to %d, or to null, which switches the deletion off",
-			tokenSettingKey, tokenSettingColumn, s.shown, maxTokenDays)
+		is := tokenSettingKey + " in " + tokenSettingColumn + " is "
+		advice := fmt.Sprintf(": set it to a whole number of days from 1 to %d, or to null, which switches the deletion off", maxTokenDays)
+		setting.Invalid, setting.Discreet = is+s.shown+advice, is+"no such number"+advice
 	}
 	return setting
 }

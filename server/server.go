@@ -100,15 +100,16 @@ func reflected() otelgrpc.Filter {
 		filters.ServiceName(reflectionv1alpha.ServerReflection_ServiceDesc.ServiceName))
 }
 
-// Polled are the names of the spans of calls that only look, and are made again and again.
+// Polled are the names of the spans of calls that only look, and are made again and again: Get…, List… and all streams.
 func Polled() (names []string) {
-	for _, method := range []string{
-		maintenancev1.MaintenanceService_GetStatus_FullMethodName, maintenancev1.MaintenanceService_ListLeases_FullMethodName,
-		maintenancev1.MaintenanceService_GetRun_FullMethodName, maintenancev1.MaintenanceService_ListRuns_FullMethodName,
-		maintenancev1.MaintenanceService_WatchRun_FullMethodName, maintenancev1.MaintenanceService_ListJobs_FullMethodName,
-		maintenancev1.MaintenanceService_ListFeatureFlags_FullMethodName,
-	} {
-		names = append(names, strings.TrimPrefix(method, "/"))
+	of := maintenancev1.MaintenanceService_ServiceDesc
+	for _, method := range of.Methods {
+		if name := method.MethodName; strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") {
+			names = append(names, of.ServiceName+"/"+name)
+		}
+	}
+	for _, stream := range of.Streams {
+		names = append(names, of.ServiceName+"/"+stream.StreamName)
 	}
 	return names
 }

@@ -15,10 +15,14 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -29,6 +33,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -296,5 +301,42 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	<-stopped
 	if run := last.GetRun(); !errors.Is(err, io.EOF) || run.GetState() != maintenancev1.RunState_RUN_STATE_CANCELLED || run.GetReason() != "SHUTDOWN" {
 		t.Errorf("the last that was heard is %v, %v", run, err)
+	}
+}
+
+func TestPolled_AreAllCallsThatOnlyLook(t *testing.T) {
+	changes := []string{"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "SetFeatureFlag"}
+	methods := maintenancev1.File_maintenance_v1_maintenance_proto.Services().Get(0).Methods()
+	for i := range methods.Len() {
+		name := string(methods.Get(i).Name())
+		if polled := slices.Contains(Polled(), "maintenance.v1.MaintenanceService/"+name); polled == slices.Contains(changes, name) {
+			t.Errorf("%s is polled: %t", name, polled)
+		}
+	}
+}
+
+func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		ctx           context.Context //nolint:containedctx // of a call
+		err           error
+		class, reason string
+	}{
+		{t.Context(), service.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
+		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
+		{t.Context(), service.ErrUnknownRun, "", "UNKNOWN_RUN"},
+		{gone, context.Canceled, "", "CLIENT_GONE"},
+	} {
+		spans := tracetest.NewSpanRecorder()
+		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test").Start(c.ctx, "call")
+		_ = clientError(ctx, c.err)
+		span.End()
+		said := attribute.NewSet(spans.Ended()[0].Attributes()...)
+		class, _ := said.Value("error.type")
+		reason, _ := said.Value("maintenance.reason")
+		if class.AsString() != c.class || reason.AsString() != c.reason {
+			t.Errorf("%v: error.type %q, reason %q", c.err, class.AsString(), reason.AsString())
+		}
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -44,6 +46,11 @@ func clientError(ctx context.Context, err error) error {
 	f := find(ctx, err)
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(attribute.String("maintenance.reason", f.reason))
+	switch f.code {
+	case codes.Internal, codes.Unavailable, codes.DeadlineExceeded:
+		// Those of which otelgrpc makes an error. Whether it was a database or another's stop is the reason.
+		span.SetAttributes(semconv.ErrorTypeKey.String(code.Code(f.code).String())) //nolint:gosec // the same numbers
+	}
 	if f.code == codes.Aborted {
 		// Who holds the lease, and until when. Of a pause the words are an operator's, and none of a trace's business.
 		span.SetAttributes(attribute.String("maintenance.stopped_because", f.message))
@@ -108,7 +115,7 @@ func findEnd(ctx context.Context, err error) failure {
 			details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(retryStopping)}},
 		}
 	case ctx.Err() != nil:
-		f := failure{code: codes.Canceled, reason: "CANCELED", message: "the client hung up; a run that has started goes on"}
+		f := failure{code: codes.Canceled, reason: "CLIENT_GONE", message: "the client hung up; a run that has started goes on"}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			f.code, f.reason = codes.DeadlineExceeded, "DEADLINE_EXCEEDED"
 			f.message = "the deadline passed; a run that has started goes on, WatchRun follows it, CancelRun stops it"

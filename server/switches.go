@@ -26,7 +26,7 @@ func (m *maintenance) ResumeWorker(ctx context.Context, r *maintenancev1.ResumeW
 	if err := required("worker", r.GetWorker()); err != nil {
 		return nil, err
 	}
-	worker, err := m.service.ResumeWorker(ctx, r.GetWorker())
+	worker, err := m.service.ResumeWorker(ctx, r.GetWorker(), caller(ctx))
 	if err != nil {
 		return nil, err
 	}

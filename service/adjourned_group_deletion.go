@@ -97,9 +97,6 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 	}
 	days, err := k.period(ctx, stores)
 	if err != nil {
-		if _, invalid := errors.AsType[*failedError](err); invalid {
-			x.Report(func(r *Run) { r.Reason = reasonSettingInvalid })
-		}
 		return err
 	}
 	r := &groupRun{adjournedGroups: k, x: x, held: map[string]int{}, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days}}
@@ -113,22 +110,23 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 			return err
 		}
 	}
-	if n := x.snapshot().Counts["failed_groups"]; n > 0 {
-		x.Report(func(run *Run) { run.Reason = fmt.Sprintf("%d groups failed, the log names them", n) })
-	}
+	x.Report(func(run *Run) {
+		run.Reason = strings.Trim(run.Reason+"; "+r.notDone(run.Counts["failed_groups"]), "; ")
+	})
 	return nil
 }
 
 // period is the setting N. An invalid one is a [*failedError].
 func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
 	days, err := k.service.main.AdjournedPeriod(ctx, stores)
+	const setting, advice = "deletion_adjourned_period in application_settings is ", ": set it to a number of days, 0 or more"
 	switch {
 	case err != nil:
 		return 0, err
 	case days == nil:
-		return 0, &failedError{"deletion_adjourned_period in application_settings is NULL: set it to a number of days, 0 or more"}
+		return 0, &failedError{setting + "NULL" + advice, reasonSettingInvalid, ""}
 	case *days < 0:
-		return 0, &failedError{fmt.Sprintf("deletion_adjourned_period in application_settings is %d: set it to a number of days, 0 or more", *days)}
+		return 0, &failedError{fmt.Sprint(setting, *days, advice), reasonSettingInvalid, setting + "negative" + advice}
 	}
 	return *days, nil
 }

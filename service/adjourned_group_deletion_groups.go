@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -164,15 +165,32 @@ func (r *groupRun) countHeld(ctx context.Context, reason string) {
 
 // tellHeld says on the run's span how many groups are held for what: of many the trace has some alone.
 func (r *groupRun) tellHeld() {
-	if len(r.held) == 0 {
-		return
+	if told := r.heldByReason(); len(told) > 0 {
+		r.x.span.SetAttributes(attribute.StringSlice("maintenance.held", told))
 	}
-	var told []string
+}
+
+func (r *groupRun) heldByReason() (told []string) {
 	for reason, n := range r.held {
 		told = append(told, fmt.Sprintf("%s: %d", reason, n))
 	}
 	slices.Sort(told)
-	r.x.span.SetAttributes(attribute.StringSlice("maintenance.held", told))
+	return told
+}
+
+// notDone is what keeps the run from having done all, "" if nothing does.
+func (r *groupRun) notDone(failed int64) string {
+	var words []string
+	if failed > 0 {
+		words = append(words, fmt.Sprintf("%d groups failed", failed))
+	}
+	if held := r.heldByReason(); len(held) > 0 {
+		words = append(words, "groups are held ("+strings.Join(held, ", ")+")")
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return strings.Join(words, ", ") + ", the log names them"
 }
 
 // about is what the one line of a group says. The specification calls the group namespace_id where it lists the lines,

@@ -65,7 +65,11 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	g.group(10, 0, "g")
 	g.mark(10, 1, 15)
 	g.exec("main", `UPDATE namespaces SET state = 4`)
-	g.run("held_groups=1")
+	r := g.run("held_groups=1")
+	if want := "groups are held (DELETION_IN_PROGRESS: 1), the log names them"; r.Reason != want {
+		t.Errorf("reason %q, want %q", r.Reason, want)
+	}
+	wantDetail(t, statusOf(t, g.service, groupWorker), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.wantMarked("10")
 	g.wantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
 	g.member(10, 1, 50)

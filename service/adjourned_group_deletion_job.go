@@ -33,7 +33,7 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	}
 	stores, err := k.stores(ctx)
 	if err == nil && stores.Missing != "" {
-		err = &failedError{stores.Missing}
+		err = &failedError{text: stores.Missing}
 	}
 	if err != nil {
 		return JobResult{}, err

@@ -59,7 +59,7 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 	}
 	for _, text := range missing {
 		if text != "" {
-			return features, &failedError{text}
+			return features, &failedError{text: text}
 		}
 	}
 	return features, nil
@@ -80,8 +80,8 @@ func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecuti
 func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error) {
 	r := JobResult{Outcome: JobSucceeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
 	switch {
-	case d.InvalidSetting != "":
-		return JobResult{}, &failedError{d.InvalidSetting}
+	case d.Setting.Invalid != "":
+		return JobResult{}, invalidSetting(d.Setting)
 	case d.Skipped != "":
 		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == reasonTargetGone
 	case d.Refused != "":

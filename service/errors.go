@@ -62,17 +62,25 @@ type WorkerPausedError struct {
 	Pause  repo.Pause
 }
 
+// what is paused.
+func (e *WorkerPausedError) what() string {
+	if e.Pause.Worker == AllWorkers {
+		return "all workers are"
+	}
+	return e.Worker + " is"
+}
+
 // Error says what is paused, by whom, since when, why, and how to end that.
 func (e *WorkerPausedError) Error() string {
-	what, how := e.Worker+" is", "ResumeWorker (caretaker resume "+e.Worker+")"
+	how := "ResumeWorker (caretaker resume " + e.Worker + ")"
 	if e.Pause.Worker == AllWorkers {
-		what, how = "all workers are", "ResumeWorker * (caretaker resume --all)"
+		how = "ResumeWorker * (caretaker resume --all)"
 	}
 	span := "since " + e.Pause.Since.UTC().Format(time.RFC3339)
 	if !e.Pause.Until.IsZero() {
 		span += " until " + e.Pause.Until.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", what, e.Pause.By, span, e.Pause.Reason, how)
+	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.what(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
 // NotConfiguredError says what a worker lacks, and what to do about it.

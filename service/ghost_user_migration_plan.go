@@ -56,7 +56,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	main := p.catalogs[0]
 	var missing string
 	if p.queue, missing = main.GhostQueue(); missing != "" {
-		return nil, &failedError{fmt.Sprintf("database main has no %s in the application schema", missing)}
+		return nil, &failedError{text: fmt.Sprintf("database main has no %s in the application schema", missing)}
 	}
 	p.schedules = main.Table("group_deletion_schedules").Has("user_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")

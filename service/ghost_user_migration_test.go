@@ -136,6 +136,7 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	}
 	g.wantLog(0, `"level":"ERROR"`)
 	g.wantLog(0, `"stack"`)
+	g.wantLog(0, `"user refused"`, `"table"`)
 	g.wantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
 	if b := ghostBacklog(t, s); b.Dead != 4 || b.Pending != 0 || b.Due != 0 {
 		t.Errorf("backlog %+v", b)

@@ -186,7 +186,13 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 		u.table, u.column = referenced.table, referenced.column
 	}
 	reason := reasonOf(cause)
-	attrs := []any{"reason", reason, "error", cause, "table", u.table, "column", u.column, "tables", u.tables}
+	attrs := []any{"reason", reason, "error", cause}
+	if u.table != "" {
+		attrs = append(attrs, "table", u.table, "column", u.column)
+	}
+	if len(u.tables) > 0 {
+		attrs = append(attrs, "tables", u.tables)
+	}
 	if reason == reasonInternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {

@@ -97,8 +97,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 	case err != nil:
 		return err
 	case setting.Invalid != "":
-		x.Report(func(r *Run) { r.Reason = reasonSettingInvalid })
-		return &failedError{setting.Invalid}
+		return invalidSetting(setting)
 	case setting.Off:
 		return k.switchedOff(ctx, x)
 	}
@@ -121,6 +120,10 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 		return &skippedError{reason: reasonTargetGone}
 	}
 	return w.run(ctx)
+}
+
+func invalidSetting(s repo.TokenSetting) error {
+	return &failedError{s.Invalid, reasonSettingInvalid, s.Discreet}
 }
 
 // switchedOff is a run that the setting keeps from working.

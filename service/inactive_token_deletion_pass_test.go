@@ -163,7 +163,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	}
 	e.work(s, "continue_inactive_token_deletion")
 	e.want("main", waiting, "scheduled 0 1 t")
-	if _, err := s.ResumeWorker(context.Background(), tokenWorker); err != nil {
+	if _, err := s.ResumeWorker(context.Background(), tokenWorker, ""); err != nil {
 		t.Fatal(err)
 	}
 	e.exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)

@@ -155,7 +155,7 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
 	work := s.jobs[j.Kind]
 	if work == nil {
-		return JobResult{}, &failedError{fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+		return JobResult{}, &failedError{text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -52,7 +52,7 @@ func failedItems(st WorkerStatus) string {
 		return ""
 	}
 	counts := st.LastRun.Counts
-	if counts["failed_groups"]+counts["failed_users"]+counts["rescheduled_records"] == 0 {
+	if counts["failed_groups"]+counts["held_groups"]+counts["failed_users"]+counts["rescheduled_records"] == 0 {
 		return ""
 	}
 	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, st.LastRun.Reason)

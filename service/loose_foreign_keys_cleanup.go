@@ -132,7 +132,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
 		return &skippedError{reason: fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
 	}
 	if !queue.Partitioned {
-		return &failedError{fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}
+		return &failedError{text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}
 	}
 	if !x.DryRun {
 		if queue, err = k.maintainPartitions(ctx, x, queue); err != nil {

@@ -87,7 +87,7 @@ func (l *failures) with(err error) error {
 	if failed == nil || stopped && !endsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", &failedError{failed.Error() + "; " + publicText(err)}, err)
+	return fmt.Errorf("%w: %w", &failedError{text: failed.Error() + "; " + publicText(err)}, err)
 }
 
 func newFailure(s *step, err error, isolated bool) *failure {

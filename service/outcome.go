@@ -18,7 +18,11 @@ type skippedError struct {
 func (e *skippedError) Error() string { return e.reason }
 
 // failedError ends a run as FAILED although it did all it could: its text is fit for clients.
-type failedError struct{ text string }
+type failedError struct {
+	text string
+	// reason is typed, discreet the text without values of rows: "" where there is none, and where the text has none.
+	reason, discreet string
+}
 
 func (e *failedError) Error() string { return e.text }
 
@@ -31,7 +35,7 @@ type itemsFailedError struct {
 func (e *itemsFailedError) Error() string { return e.text }
 
 // Unwrap lets it be one.
-func (e *itemsFailedError) Unwrap() error { return &failedError{e.text} }
+func (e *itemsFailedError) Unwrap() error { return &failedError{text: e.text} }
 
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {
@@ -53,6 +57,9 @@ func conclude(run *Run, workErr error) {
 		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.reason, stopped.words
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, publicText(workErr)
+		if invalid, is := errors.AsType[*failedError](workErr); is && invalid.reason != "" {
+			run.Reason = invalid.reason
+		}
 	default:
 		run.State = repo.RunSucceeded
 	}
@@ -76,6 +83,9 @@ func reasonOf(err error) string {
 	}
 	if _, is := errors.AsType[*stillReferencedError](err); is {
 		return reasonStillReferenced
+	}
+	if e, is := errors.AsType[*failedError](err); is {
+		return e.reason
 	}
 	return ""
 }
@@ -101,6 +111,14 @@ func publicText(err error) string {
 		return "stopped before its end"
 	}
 	return "internal error; the log of this run has it"
+}
+
+// discreetText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
+func discreetText(text string, err error) string {
+	if failed, is := errors.AsType[*failedError](err); is && failed.discreet != "" {
+		return failed.discreet
+	}
+	return text
 }
 
 // briefText is publicText without what was tried and what to do: for remarks.

@@ -63,8 +63,8 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 }
 
 // ResumeWorker ends a worker's pause, or with the name [AllWorkers] that of all: workers that are paused by themselves
-// stay so. What is not paused stays as it is.
-func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, error) {
+// stay so. What is not paused stays as it is. by is for the log.
+func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStatus, error) {
 	name = strings.TrimSpace(name)
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
@@ -74,7 +74,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name string) (WorkerStatus, 
 		return WorkerStatus{}, err
 	}
 	s.pauses.forget()
-	s.logger.InfoContext(ctx, "worker resumed", "worker", name)
+	s.logger.InfoContext(ctx, "worker resumed", "worker", name, "by", onRecord(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
 	if ended && st.Worker == AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)

@@ -23,7 +23,7 @@ func pause(t *testing.T, s *service.Service, name string) service.WorkerStatus {
 
 func resume(t *testing.T, s *service.Service, name string) service.WorkerStatus {
 	t.Helper()
-	st, err := s.ResumeWorker(context.Background(), name)
+	st, err := s.ResumeWorker(context.Background(), name, "")
 	if err != nil {
 		t.Fatal(err)
 	}

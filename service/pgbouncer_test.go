@@ -214,7 +214,7 @@ func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		if r.Reason != reason {
 			t.Errorf("reason %s, want %s", r.Reason, reason)
 		}
-		if _, err := s.ResumeWorker(t.Context(), cleanupWorker); err != nil {
+		if _, err := s.ResumeWorker(t.Context(), cleanupWorker, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,7 +32,7 @@ func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobRes
 	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
 	switch {
 	case verdict.Missing != "":
-		return JobResult{}, &failedError{verdict.Missing}
+		return JobResult{}, &failedError{text: verdict.Missing}
 	case verdict.Gone:
 		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
 	case verdict.NotPlaceholder:

@@ -121,7 +121,7 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
 			}
 			return err
-		}, attribute.Int64("maintenance.after_id", last))
+		}, behind(last)...)
 		if err != nil {
 			return err
 		}
@@ -134,6 +134,14 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 				"placeholder_user_id", user)
 		}
 	}
+}
+
+// behind says on a batch's span where it begins, if that is not at the first.
+func behind(last int64) []attribute.KeyValue {
+	if last == repo.BeforePlaceholders {
+		return nil
+	}
+	return []attribute.KeyValue{attribute.Int64("maintenance.after_id", last)}
 }
 
 // dryRun walks the same pages and counts what a run started now would do.
@@ -156,7 +164,7 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 				}
 			}
 			return err
-		}, attribute.Int64("maintenance.after_id", last))
+		}, behind(last)...)
 		if err != nil || next == nil {
 			return err
 		}

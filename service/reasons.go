@@ -12,6 +12,8 @@ const (
 	reasonLeaseLost = "LEASE_LOST"
 	reasonJobLost   = "JOB_LOST"
 	reasonLeaseHeld = "LEASE_HELD"
+	// reasonRequestKnown: the request id has started a run before.
+	reasonRequestKnown = "REQUEST_KNOWN"
 	// reasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because
 	// too many users wait for their deletion. reasonPaused is that of jobs that wait for the end of a pause.
 	reasonThrottled = "THROTTLED"

@@ -26,7 +26,7 @@ func isForbidden(err error) bool {
 
 // requiredError means that a reference cannot be set to NULL.
 func requiredError(table, column string) error {
-	return &failedError{fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
+	return &failedError{text: fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
 }
 
 // removal removes rows of one table with all that depends on them.

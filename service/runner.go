@@ -72,11 +72,13 @@ func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, er
 	if err != nil {
 		return Run{}, err
 	}
+	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.snapshot().ID)
 	return x.join(ctx, r.Async)
 }
 
 // joinFirst is the first run of a request id, if this request asks for the same.
 func (s *Service) joinFirst(ctx context.Context, first Run, r RunRequest) (Run, error) {
+	tellKnownRequest(ctx, first)
 	if first.Worker != r.Worker || first.DryRun != r.DryRun || r.Database != "" && r.Database != first.Database {
 		return Run{}, &RequestReusedError{first}
 	}
@@ -292,9 +294,12 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 	}
 	x.span.End(trace.WithTimestamp(x.ended))
 	level := slog.LevelInfo
-	if run.State == repo.RunFailed {
+	switch {
+	case run.State == repo.RunFailed:
 		level = slog.LevelError
 		attrs = append(attrs, "error", err)
+	case run.State == repo.RunSkipped && run.Error != "":
+		attrs = append(attrs, "why", run.Error)
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
 	s.metrics.addRun(ctx, run, duration)

@@ -149,7 +149,7 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	}
 	e.wantSame("main", before, "c")
 
-	if st, err = s.ResumeWorker(context.Background(), cleanupWorker); err != nil || st.Paused != nil {
+	if st, err = s.ResumeWorker(context.Background(), cleanupWorker, ""); err != nil || st.Paused != nil {
 		t.Errorf("%+v, %v", st.Paused, err)
 	}
 	e.lift("main", caretakerApp)
@@ -199,7 +199,7 @@ func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 		}
 	}
 	for range 2 { // the second time it is not paused
-		if st, err := s.ResumeWorker(context.Background(), cleanupWorker); err != nil || st.Paused != nil {
+		if st, err := s.ResumeWorker(context.Background(), cleanupWorker, ""); err != nil || st.Paused != nil {
 			t.Errorf("%+v, %v", st.Paused, err)
 		}
 	}
@@ -221,7 +221,7 @@ func TestPauseWorker_NeedsAReasonAndAPositiveTTL(t *testing.T) {
 	if _, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0); !errors.Is(err, service.ErrUnknownWorker) {
 		t.Error(err)
 	}
-	if _, err := s.ResumeWorker(context.Background(), "nobody"); !errors.Is(err, service.ErrUnknownWorker) {
+	if _, err := s.ResumeWorker(context.Background(), "nobody", ""); !errors.Is(err, service.ErrUnknownWorker) {
 		t.Error(err)
 	}
 }

@@ -222,9 +222,10 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
-		setTexts(span, "maintenance.error", run.Error)
+		text := discreetText(run.Error, err)
+		setTexts(span, "maintenance.error", text)
 		noteError(span, err)
-		span.SetStatus(codes.Error, run.Error)
+		span.SetStatus(codes.Error, text)
 	}
 }
 

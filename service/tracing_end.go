@@ -74,7 +74,7 @@ func tellFailure(ctx context.Context, err error) {
 
 // noteError marks a span as failed, in words fit for clients.
 func noteError(span trace.Span, err error) {
-	text := publicText(err)
+	text := discreetText(publicText(err), err)
 	span.SetAttributes(attribute.String("error.type", errorType(err)))
 	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
 		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
@@ -121,11 +121,11 @@ func (x *execution) whyStopped(run *Run, err error) string {
 	stopped, _ := errors.AsType[stopError](err)
 	switch {
 	case run.State == repo.RunFailed && !items:
-		return run.Error
+		return discreetText(run.Error, err)
 	case run.State == repo.RunCancelled:
 		return "it was told to stop: " + run.Reason
 	case run.State == repo.RunSkipped:
-		return "there was nothing it could do: " + run.Reason
+		return strings.TrimSuffix("there was nothing it could do: "+run.Reason+": "+run.Error, ": ")
 	case stopped.early:
 		return stopped.reason + "; more is left"
 	case x.limit != "":
@@ -141,16 +141,29 @@ const allSeen = "all that was due has been looked at"
 func refusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
-	switch reason := skipReason(err); {
+	switch reason, _, _ := strings.Cut(skipReason(err), ":"); {
 	case reason != "":
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reason),
-			attribute.String("maintenance.stopped_because", err.Error()))
+		why := err.Error()
+		if paused, is := errors.AsType[*WorkerPausedError](err); is {
+			// Who has paused it, and why, is an operator's, and none of a trace's business.
+			why = paused.what() + " paused"
+		}
+		setTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", "REQUEST_KNOWN"),
+		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reasonRequestKnown),
 			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
 	default:
 		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
 		noteError(span, err)
+	}
+}
+
+// tellKnownRequest leads from the span of a call to the run that its request id has started before.
+func tellKnownRequest(ctx context.Context, first Run) {
+	span := trace.SpanFromContext(ctx)
+	setTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
+	if id, err := trace.TraceIDFromHex(first.TraceID); err == nil {
+		span.AddLink(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: runSpanID(first.ID)})})
 	}
 }
 

@@ -39,13 +39,17 @@ func (SpanIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	return id
 }
 
+// runSpanID is the id of the span of the run with this id.
+func runSpanID(run string) (span trace.SpanID) {
+	if id, err := uuid.Parse(run); err == nil {
+		copy(span[:], id[8:])
+	}
+	return span
+}
+
 // startRunSpan begins the span of the run with this id.
 func (s *Service) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	var ids trace.SpanContextConfig
-	if id, err := uuid.Parse(run); err == nil {
-		copy(ids.SpanID[:], id[8:])
-	}
-	return s.startSpan(ctx, "maintenance.run", ids, options...)
+	return s.startSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
 }
 
 // startSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.

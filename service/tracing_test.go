@@ -215,6 +215,9 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
+	if batches := named(spans, "maintenance.batch"); tells(batches[0], "maintenance.after_id") || attributeOf(batches[1], "maintenance.after_id") != "2" {
+		t.Errorf("batches begin at %v, %v", batches[0].Attributes(), batches[1].Attributes())
+	}
 	wantAttributes(t, named(spans, "send delete_placeholder_user")[0], map[string]string{
 		"messaging.system": "river", "messaging.destination.name": "delete_placeholder_user", "messaging.batch.message_count": "2", "maintenance.jobs_inserted": "2",
 	})

@@ -1,0 +1,123 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestTrace_ATickOfAPausedWorkerHasTheTypedReasonAndNobodysWords(t *testing.T) {
+	for name, want := range map[string]string{cleanupWorker: cleanupWorker + " is paused", service.AllWorkers: "all workers are paused"} {
+		spans := tracing(t)
+		s := newDeletedParents(t, 5).service(oneChild)
+		pause(t, s, name)
+		if _, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282)); err != nil {
+			t.Fatal(err)
+		}
+		wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
+			"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": want,
+		})
+		wantNothingOf(t, spans, "an incident", "alice")
+	}
+}
+
+func TestTrace_ATickOfAWorkerThatIsNotConfiguredHasTheTypedReason(t *testing.T) {
+	spans := tracing(t)
+	s := newDeletedParents(t, 5).service("")
+	if _, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282)); err != nil {
+		t.Fatal(err)
+	}
+	root := named(spans, "maintenance.run")[0]
+	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_NOT_CONFIGURED"})
+	if why := attributeOf(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
+		t.Errorf("stopped because %q", why)
+	}
+}
+
+func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
+	spans := tracing(t)
+	s := newDeletedParents(t, 3).service(oneChild)
+	var first service.Run
+	for _, name := range []string{"first", "second"} {
+		ctx, call := otel.Tracer("test").Start(t.Context(), name)
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: "once"})
+		if call.End(); err != nil {
+			t.Fatal(err)
+		}
+		wantAttributes(t, named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
+		first = r
+	}
+	if first := named(spans, "first")[0]; tells(first, "maintenance.reason") || len(first.Links()) > 0 {
+		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
+	}
+	second, root := named(spans, "second")[0], named(spans, "maintenance.run")[0].SpanContext()
+	wantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
+	links := second.Links()
+	if len(links) != 1 || links[0].SpanContext.SpanID() != root.SpanID() || links[0].SpanContext.TraceID() != root.TraceID() || first.TraceID != root.TraceID().String() {
+		t.Errorf("links %v, want one to %v", links, root)
+	}
+}
+
+func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
+	spans := tracing(t)
+	e := tokenEstate(t)
+	s := e.service("", e.withQueue)
+	for _, settings := range []string{tokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
+		e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, settings)
+		if r := runTokens(t, s); !strings.Contains(r.Error, "alice@example.com") {
+			t.Errorf("error %q", r.Error)
+		}
+	}
+	g := newGroups(t)
+	g.exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
+	if r, err := g.service.RunBatch(context.Background(), service.RunRequest{Worker: groupWorker}); err != nil || !strings.Contains(r.Error, "-4711") {
+		t.Errorf("error %q, %v", r.Error, err)
+	}
+	runs := named(spans, "maintenance.run")
+	if len(runs) != 3 {
+		t.Fatalf("%d runs", len(runs))
+	}
+	for i, run := range runs {
+		wantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
+		setting := []string{tokenSettingKey, tokenSettingKey, "deletion_adjourned_period"}[i]
+		for _, text := range []string{attributeOf(run, "maintenance.error"), attributeOf(run, "maintenance.stopped_because"), run.Status().Description} {
+			if !strings.Contains(text, setting) {
+				t.Errorf("%q does not name %s", text, setting)
+			}
+		}
+	}
+	wantNothingOf(t, spans, "alice", "4711")
+}
+
+func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
+	spans := tracing(t)
+	e := tokenEstate(t)
+	e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, tokenSettings("null"))
+	log := &bytes.Buffer{}
+	runTokens(t, e.service("", e.withQueue, tracedLogTo(log)))
+	if why := attributeOf(named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+tokenSettingKey) {
+		t.Errorf("stopped because %q", why)
+	}
+	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+tokenSettingKey) {
+		t.Errorf("the log is %s", log)
+	}
+}
+
+func TestLog_SaysWhoHasResumed(t *testing.T) {
+	t.Parallel()
+	log := &bytes.Buffer{}
+	e := newEstate(t, "main", "main")
+	s := e.service(oneChild, e.withQueue, tracedLogTo(log))
+	if _, err := s.ResumeWorker(context.Background(), cleanupWorker, "alice at 192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), `"worker resumed"`) || !strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`) {
+		t.Errorf("the log is %s", log)
+	}
+}
