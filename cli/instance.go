@@ -71,7 +71,7 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	i.replica = service.ReplicaName()
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
-		IDs: service.SpanIDs{},
+		Propagators: o.Propagators, IDs: service.SpanIDs{},
 	})
 	if err != nil {
 		return err

@@ -291,6 +291,7 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		"OTEL_METRICS_EXPORTER=prometheus":     {},
 		"OTEL_METRICS_EXPORTER=otlp":           {Metrics: true},
 		"OTEL_SDK_DISABLED=true":               {Disabled: true},
+		"OTEL_PROPAGATORS=b3,none":             {Propagators: "b3,none"},
 	} {
 		if got := openTelemetry([]string{environ}); got != want {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)

@@ -15,11 +15,14 @@ type OpenTelemetry struct {
 	// Traces and Metrics are to be exported: an exporter or an OTLP endpoint is set. Metrics does not count
 	// "prometheus", which is served on metrics_listen in any case.
 	Traces, Metrics bool
+	// Propagators is OTEL_PROPAGATORS.
+	Propagators string
 }
 
 func openTelemetry(environ []string) (o OpenTelemetry) {
 	set := variables(environ)
 	o.Disabled = strings.EqualFold(set["OTEL_SDK_DISABLED"], "true")
+	o.Propagators = set["OTEL_PROPAGATORS"]
 	endpoint := set["OTEL_EXPORTER_OTLP_ENDPOINT"]
 	o.Traces = set["OTEL_TRACES_EXPORTER"] != "" || endpoint+set["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] != ""
 	switch set["OTEL_METRICS_EXPORTER"] {

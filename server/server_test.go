@@ -319,7 +319,7 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, c := range []struct {
-		ctx           context.Context //nolint:containedctx // of a call
+		ctx           context.Context
 		err           error
 		class, reason string
 	}{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,9 +47,8 @@ func clientError(ctx context.Context, err error) error {
 	f := find(ctx, err)
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(attribute.String("maintenance.reason", f.reason))
-	switch f.code {
-	case codes.Internal, codes.Unavailable, codes.DeadlineExceeded:
-		// Those of which otelgrpc makes an error. Whether it was a database or another's stop is the reason.
+	if slices.Contains([]codes.Code{codes.Internal, codes.Unavailable, codes.DeadlineExceeded}, f.code) {
+		// Those of which otelgrpc makes an error, of ours.
 		span.SetAttributes(semconv.ErrorTypeKey.String(code.Code(f.code).String())) //nolint:gosec // the same numbers
 	}
 	if f.code == codes.Aborted {

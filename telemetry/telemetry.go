@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +46,8 @@ type Config struct {
 	Disabled bool
 	// Traces and Metrics are exported as the OTEL variables say, which means OTLP where they name no exporter.
 	Traces, Metrics bool
+	// Propagators are names as in OTEL_PROPAGATORS; "": those of W3C.
+	Propagators string
 	// Quiet are names of spans that are not exported as roots of traces, unless they fail: what is asked again and again.
 	Quiet []string
 	// IDs makes the ids of traces and spans; nil: the SDK does.
@@ -77,7 +78,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	}
 	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	otel.SetErrorHandler(&lost{logger: t.logger})
-	otel.SetTextMapPropagator(t.propagator(ctx))
+	otel.SetTextMapPropagator(t.propagator(ctx, config.Propagators))
 	if config.Disabled {
 		otel.SetTracerProvider(tracenoop.NewTracerProvider())
 		otel.SetMeterProvider(metricsnoop.NewMeterProvider())
@@ -94,18 +95,19 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// propagator is that of OTEL_PROPAGATORS, W3C's if it is not set.
-func (t *Telemetry) propagator(ctx context.Context) propagation.TextMapPropagator {
-	names := strings.FieldsFunc(os.Getenv("OTEL_PROPAGATORS"), func(r rune) bool { return r == ',' || r == ' ' })
+// propagator is W3C's unless others are asked for. Of these, names that nobody knows are passed over.
+func (t *Telemetry) propagator(ctx context.Context, askedFor string) propagation.TextMapPropagator {
+	w3c := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	names := strings.FieldsFunc(askedFor, func(r rune) bool { return r == ',' || r == ' ' })
 	if len(names) == 0 {
-		names = []string{"tracecontext", "baggage"}
+		return w3c
 	}
 	asked, err := autoprop.TextMapPropagator(names...)
 	if err != nil {
 		t.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", "OTEL_PROPAGATORS: "+err.Error())
 	}
 	if asked == nil {
-		return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+		return w3c
 	}
 	return asked
 }

@@ -197,14 +197,13 @@ func TestIdentity_TellsReplicasApart(t *testing.T) {
 	}
 }
 
-func TestStart_TakesThePropagatorsOfTheEnvironment(t *testing.T) {
+func TestStart_TakesThePropagatorsThatAreAskedFor(t *testing.T) {
 	const w3c, b3 = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1"
 	for names, want := range map[string]string{
 		"": w3c[3:35], "none": "", "b3": b3[:32], "b3, pigeon": b3[:32], "tracecontext,baggage": w3c[3:35], "pigeon": w3c[3:35], "baggage": "",
 	} {
-		t.Setenv("OTEL_PROPAGATORS", names)
 		var out bytes.Buffer
-		start(t, Config{Disabled: true, Logger: NewLogger(&out, "info", "")})
+		start(t, Config{Disabled: true, Propagators: names, Logger: NewLogger(&out, "info", "")})
 		ctx := otel.GetTextMapPropagator().Extract(t.Context(), propagation.MapCarrier{"traceparent": w3c, "b3": b3})
 		got := ""
 		if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
