@@ -50,10 +50,13 @@ func isTerminal(to io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// readable writes durations as 1.5s instead of nanoseconds, and stacks as text.
+// readable writes durations as 1.5s instead of nanoseconds, times in UTC, and stacks as text.
 func readable(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
+	switch a.Value.Kind() { //nolint:exhaustive // the others are readable
+	case slog.KindDuration:
 		return slog.String(a.Key, a.Value.Duration().String())
+	case slog.KindTime:
+		return slog.Time(a.Key, a.Value.Time().UTC())
 	}
 	if callers, is := a.Value.Any().([]uintptr); is {
 		return slog.String(a.Key, stack(callers))

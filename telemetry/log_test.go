@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // originated is an error that knows where it arose.
@@ -77,5 +78,18 @@ func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 		if !isTerminal(terminal) {
 			t.Error("a terminal is not seen")
 		}
+	}
+}
+
+func TestTimes_AreInUTCWhereverTheMachineIs(t *testing.T) {
+	at := time.Date(2026, 11, 21, 2, 0, 0, 0, time.FixedZone("here", -8*3600))
+	got := line(t, func(ctx context.Context, logger *slog.Logger) {
+		_ = logger.Handler().Handle(ctx, slog.NewRecord(at, slog.LevelInfo, "a", 0))
+	})
+	if got["time"] != "2026-11-21T10:00:00Z" {
+		t.Errorf("time %v", got["time"])
+	}
+	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.InfoContext(ctx, "a", "starts_at", at) }); got["starts_at"] != "2026-11-21T10:00:00Z" {
+		t.Errorf("starts_at %v", got["starts_at"])
 	}
 }
