@@ -33,8 +33,6 @@ const (
 // GroupBeginning is what came of an attempt to begin.
 type GroupBeginning struct {
 	Verdict GroupVerdict
-	// UserID is for whom it is removed, nil if that is not known any more.
-	UserID *int64
 	// Restoration is set with GroupRestored.
 	Restoration Restoration
 }
@@ -68,7 +66,7 @@ func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 	if b, err = judgeGroup(ctx, tx, s, a, args); err != nil || b.Verdict != GroupBegun {
 		return b, err
 	}
-	if _, err := tx.Exec(ctx, noteRemovalSQL, args.GroupID, b.UserID); err != nil || !s.state {
+	if _, err := tx.Exec(ctx, noteRemovalSQL, args.GroupID, args.UserID); err != nil || !s.state {
 		return b, err
 	}
 	_, err = tx.Exec(ctx, progressSQL, args.GroupID)
@@ -76,22 +74,17 @@ func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 }
 
 const judgeGroupSQL = `
-SELECT mark.ripe, mark.begun, r.user_id, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
+SELECT mark.ripe, mark.begun, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
 FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
 // judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
 func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
 	var ripe, begun, working, known bool
-	var begunFor *int64
-	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).Scan(&ripe, &begun, &begunFor, &working, &known)
-	b.UserID = args.UserID
+	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).Scan(&ripe, &begun, &working, &known)
 	switch {
 	case err != nil:
 		return b, err
 	case begun:
-		if b.UserID == nil {
-			b.UserID = begunFor
-		}
 		b.Verdict = GroupBegun
 		return b, nil
 	case !ripe:
@@ -156,6 +149,22 @@ func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
+const forgetGoneSQL = `
+WITH ` + fenceSQL + `,
+gone AS MATERIALIZED (
+  SELECT r.group_id FROM maintenance.group_removals r
+  WHERE NOT EXISTS (SELECT FROM namespaces n WHERE n.id = r.group_id AND n.type = 'Group' OFFSET 0) LIMIT $4
+),
+forgotten AS (
+  DELETE FROM maintenance.group_removals r USING gone WHERE r.group_id = gone.group_id AND (SELECT held FROM fence) = 1
+)
+SELECT EXISTS (SELECT FROM fence)`
+
+// ForgetGoneRemovals deletes up to 1000 records of removals whose group somebody else has deleted.
+func (d *Database) ForgetGoneRemovals(ctx context.Context, f Fence, l Limits) error {
+	return d.fenced(ctx, "forget removals of groups that are gone", f, l, nil, forgetGoneSQL, pruneBatch)
+}
+
 const (
 	// unprogressSQL leaves the state of a group alone whose removal somebody else has begun.
 	unprogressSQL = `
@@ -163,8 +172,8 @@ UPDATE namespaces SET state = 2
 WHERE id = $1::bigint AND type = 'Group' AND state = 4 AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
 
 	noteFailureSQL = `
-UPDATE namespace_details SET state_metadata = state_metadata || jsonb_build_object('deletion_error', $2::text)
-WHERE namespace_id = $1::bigint AND jsonb_typeof(state_metadata) = 'object'`
+UPDATE namespace_details SET state_metadata = coalesce(state_metadata, '{}') || jsonb_build_object('deletion_error', $2::text)
+WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'object') = 'object'`
 )
 
 // FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks

@@ -52,7 +52,7 @@ func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l 
 }
 
 // OddSchedule is a row of group_deletion_schedules of a namespace that is no group, or one that disagrees with the new
-// store. Values are as the stores have them, as text.
+// store. Values are as the stores have them, as text; dates as in 2026-11-21, whatever the DateStyle.
 type OddSchedule struct {
 	GroupID                  int64
 	NoGroup                  bool
@@ -69,8 +69,8 @@ WITH page AS MATERIALIZED (
   SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1::bigint ORDER BY l.group_id LIMIT $2
 ),
 judged AS (
-  SELECT p.group_id, n.id IS NULL AS no_group, p.marked_on::text AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
-    coalesce(d.marked_on::text, '') AS details_date, coalesce(d.named, '') AS details_user,
+  SELECT p.group_id, n.id IS NULL AS no_group, to_jsonb(p.marked_on) #>> '{}' AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
+    coalesce(to_jsonb(d.marked_on) #>> '{}', '') AS details_date, coalesce(d.named, '') AS details_user,
     d.group_id IS NOT NULL AND (d.marked_on IS DISTINCT FROM p.marked_on OR d.user_id IS DISTINCT FROM p.user_id) AS differs
   FROM page p
   LEFT JOIN LATERAL (SELECT x.id FROM namespaces x WHERE x.id = p.group_id AND x.type = 'Group' LIMIT 1) n ON true
@@ -94,7 +94,8 @@ func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64,
 	return odd, next, err
 }
 
-// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until somebody looks at it.
+// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until somebody looks at it. A date may
+// be one that no time stands for.
 const groupBacklogSQL = `
 WITH marked AS MATERIALIZED (
   SELECT group_id FROM (
@@ -103,7 +104,7 @@ WITH marked AS MATERIALIZED (
 ),
 judged AS (
   SELECT mark.ripe OR mark.begun AS due, (mark.ripe OR mark.begun) AND NOT mark.begun AND mark.user_id IS NULL AS held,
-    greatest(l.marked_on::timestamp AT TIME ZONE 'UTC', d.marked_at) AS marked_at
+    greatest(CASE WHEN l.marked_on < date '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC' END, d.marked_at) AS marked_at
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
 )
 SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held), count(*) FILTER (WHERE NOT due),

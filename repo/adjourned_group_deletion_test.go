@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			}
 			return err
 		},
+		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, b.fence, generous) },
 		"lost": func(ctx context.Context) error {
 			_, _, err := b.LostMarks(ctx, b.stores, 3000, generous)
 			return err
@@ -195,6 +197,36 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 				t.Run(name, func(t *testing.T) { wantIndexPlansOfAll(t, conn, heard, call) })
 			}
 		})
+	}
+}
+
+func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "main")
+	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
+		INSERT INTO users (id, username, email, projects_limit, organization_id) VALUES (1, 'u', 'u', 0, 1);
+		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 5) i;
+		INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
+		VALUES (1, 1, '2026-11-01'), (2, 1, '5874897-12-31'), (3, 1, 'infinity'), (4, 1, '-infinity'), (5, 1, '4000-01-01 BC');
+		UPDATE namespace_details SET deletion_scheduled_at = '2026-11-07', state_metadata = '{"deletion_scheduled_by_user_id": 1}'`)
+	d := open(t, b.with("datestyle=SQL,DMY"))
+	s, err := d.GroupStores(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	odd, _, err := d.OddSchedules(context.Background(), s, 0, generous)
+	var got []string
+	for _, o := range odd {
+		got = append(got, o.LegacyDate+" "+o.DetailsDate)
+	}
+	want := []string{"2026-11-01 2026-11-07", "5874897-12-31 2026-11-07", "infinity 2026-11-07", "-infinity 2026-11-07", "4000-01-01 BC 2026-11-07"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	backlog, err := d.GroupBacklog(context.Background(), s, repo.Adjournment{At: at, Days: 7}, generous)
+	if err != nil || backlog.Pending != 5 || backlog.Due != 3 || !backlog.OldestAt.Equal(time.Date(2026, 11, 7, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("%+v, %v", backlog, err)
 	}
 }
 

@@ -35,6 +35,7 @@ type AdjournedGroupDeletionConfig struct {
 //     order of their ids, whatever becomes of them.
 //  5. Each group has a transaction of its own: its job, starting at T + position × interval, or its restore.
 //  6. Groups that look marked but are in no store are held.
+//  7. What is recorded of the removal of groups that somebody else has deleted is forgotten.
 //
 // Invariants: a group is never both queued and restored by one run; nothing is deleted here. What fails is rolled back,
 // logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
@@ -105,7 +106,7 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 	}
 	// A restore takes both marks away: they are compared before.
 	defer r.tellHeld()
-	for _, step := range []func(context.Context) error{r.compareStores, r.act, r.lookForLostMarks} {
+	for _, step := range []func(context.Context) error{r.compareStores, r.act, r.lookForLostMarks, r.forgetGone} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -119,6 +119,9 @@ func TestAdjournedGroupDeletion_BegunRemovalIsDestructionWhateverBecameOfMarkAnd
 	g.exec("main", `UPDATE namespaces SET state = 4 WHERE id = 10`)
 	g.mark(12, 1, -5)
 	g.dryRun("scheduled_jobs=5")
+	g.want("main", `SELECT count(*) FROM maintenance.group_removals`, "5")
 	g.run("scheduled_jobs=5")
 	g.wantJobs("10:1@0", "11:1@20", "12:1@40", "13:@60", "15:1@80")
+	// 99 is gone.
+	g.want("main", `SELECT string_agg(group_id::text, ' ' ORDER BY group_id) FROM maintenance.group_removals`, "10 11 12 13")
 }

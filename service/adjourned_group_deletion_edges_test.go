@@ -69,6 +69,34 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 	}
 }
 
+func TestDestroyGroup_BotsGoForWhomTheJobNames(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t)
+	g.user(2, "user_type = 6")
+	g.group(10, 0, "g")
+	g.member(10, 2, 30)
+	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 777)`)
+	g.run("scheduled_jobs=1")
+	g.attempt("completed succeeded")
+	g.want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "NULL")
+}
+
+func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
+	t.Parallel()
+	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to it"}`, "'[]'": "[]"} {
+		g := newGroups(t)
+		g.exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
+			CREATE TABLE owing (project_id bigint REFERENCES projects)`)
+		g.owned(10, 15)
+		g.project(1, 10, "p")
+		g.exec("main", `INSERT INTO owing VALUES (1); UPDATE namespace_details SET state_metadata = `+metadata)
+		g.run("scheduled_jobs=1")
+		g.attempt("retryable failed")
+		g.want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
+		g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	}
+}
+
 func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for name, tables := range map[string]string{
@@ -230,20 +258,20 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 	g.wantLog(1, "job finished", "groups=502", "projects=1")
 }
 
-// What comes while the group goes is found by the database, and taken by the next attempt.
-func TestDestroyGroup_WhatIsAddedMeanwhileGoesWithTheNextAttempt(t *testing.T) {
+func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	t.Parallel()
 	g := newGroups(t)
 	g.owned(10, 15)
 	g.group(11, 10, "sub")
-	g.exec("main", `CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 10, 1); RETURN NULL; END $$`)
-	g.exec("main", `CREATE TRIGGER add AFTER DELETE ON namespaces FOR EACH ROW WHEN (OLD.id = 11) EXECUTE FUNCTION add()`)
+	g.project(1, 11, "p")
+	g.exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 11, 1), (10002, 'q', 'q', 'Project', 12, 1);
+		INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id) VALUES (2, 'q', 'q', 12, 10002, 1);
+		RETURN NULL; END $$`)
+	g.exec("main", `CREATE TRIGGER put_below AFTER DELETE ON projects FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION put_below()`)
 	g.run("scheduled_jobs=1")
-	g.attempt("retryable failed")
-	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces`, "10 12")
 	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0})
+	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 }
 
 func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {

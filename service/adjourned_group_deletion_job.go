@@ -90,7 +90,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 	case err != nil:
 		return JobResult{}, err
 	case begun.Verdict == repo.GroupBegun:
-		return d.remove(ctx, begun.UserID)
+		return d.remove(ctx)
 	case begun.Verdict == repo.GroupNotDue && settingErr != nil:
 		return JobResult{}, settingErr
 	}
@@ -117,8 +117,8 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
 }
 
 // remove removes the tree, or as much of it as the attempt has time for.
-func (d *groupRemoval) remove(ctx context.Context, actor *int64) (JobResult, error) {
-	r, err := d.service.newRemover(ctx, d.j, actor, d.args.GroupID)
+func (d *groupRemoval) remove(ctx context.Context) (JobResult, error) {
+	r, err := d.service.newRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
 	if err != nil {
 		return JobResult{}, err
 	}
@@ -146,11 +146,28 @@ func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (t
 	return d.service.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
 }
 
+// removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
+// since.
 func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
-	tree, err := d.service.main.GroupTree(ctx, d.args.GroupID, readLimits())
-	if err != nil {
-		return total, err
+	for seen := map[int64]bool{}; ; {
+		tree, treeErr := d.service.main.GroupTree(ctx, d.args.GroupID, readLimits())
+		if treeErr != nil {
+			return total, treeErr
+		}
+		before := len(seen)
+		for _, id := range tree {
+			seen[id] = true
+		}
+		if len(seen) == before {
+			return total, err
+		}
+		if total, err = d.removeGroups(ctx, r, tree); !isForbidden(err) {
+			return total, err
+		}
 	}
+}
+
+func (d *groupRemoval) removeGroups(ctx context.Context, r *remover, tree []int64) (total repo.Removed, err error) {
 	for _, id := range tree {
 		if total, err = d.removeGroup(ctx, r, id); err != nil {
 			return total, err

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // What is wrong with the marks themselves.
@@ -34,6 +36,16 @@ func (r *groupRun) holdLost(ctx context.Context, id int64) error {
 		tellOutcome(ctx, string(groupHeld), reasonScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
+}
+
+// forgetGone lets no removal be shown as begun for ever.
+func (r *groupRun) forgetGone(ctx context.Context) error {
+	if r.x.DryRun {
+		return nil
+	}
+	return r.x.Write(ctx, r.x.Database, groupLimits(), func(f repo.Fence, l repo.Limits) error {
+		return r.x.Database.ForgetGoneRemovals(ctx, f, l)
+	})
 }
 
 // compareStores names the marks that the two stores disagree about, due or not, and those of namespaces that are no
