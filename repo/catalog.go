@@ -17,6 +17,8 @@ type Catalog struct {
 	tables   map[string]*Relation
 	keys     []ForeignKey
 	parts    map[Table][]part
+	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
+	hiding string
 }
 
 // Table names a table with its schema.
@@ -68,7 +70,7 @@ type ForeignKey struct {
 // tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger refuses every
 // write is a leftover of a split database. Only columns that were asked for are read, of $1 and $2 pair by pair.
 const tablesSQL = `
-SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'),
+SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(a.attnotnull, false),
   coalesce(a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', false), coalesce((
     SELECT next.attname FROM pg_index i
@@ -105,7 +107,7 @@ CROSS JOIN LATERAL (
 WHERE k.contype = 'f' AND k.conparentid = 0
 ORDER BY cn.nspname, ct.relname, k.conname`
 
-// Tables looks for tables with some of their columns. A table that exists and must not be read is
+// Tables looks for tables with some of their columns. A table that exists and must not be read, or not all of it, is
 // [ErrForbidden].
 func (d *Database) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
 	return d.catalog(ctx, wanted, false)
@@ -139,6 +141,9 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
 		return nil, err
 	}
+	if c.hiding != "" {
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, ErrForbidden)
+	}
 	for name, r := range c.tables {
 		if r == nil {
 			return nil, fmt.Errorf("table %s on %s: no SELECT privilege, GRANT SELECT, UPDATE, DELETE on it: %w", name, d.Name, ErrForbidden)
@@ -150,13 +155,16 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 // readTables leaves nil for a table that must not be read.
 func (c *Catalog) readTables(rows pgx.Rows) error {
 	var t Table
-	var partitioned, readable bool
+	var partitioned, readable, hiding bool
 	var column Column
 	_, err := pgx.ForEachRow(rows, []any{
-		&t.Schema, &t.Name, &partitioned, &readable,
+		&t.Schema, &t.Name, &partitioned, &readable, &hiding,
 		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind,
 	}, func() error {
 		switch {
+		case hiding:
+			c.hiding = t.Name
+			return nil
 		case !readable:
 			c.tables[t.Name] = nil
 			return nil

@@ -19,9 +19,14 @@ type GhostQueue struct {
 	projects     bool
 }
 
+// essentialGhostColumns are those that a queue cannot do without.
+func essentialGhostColumns() []string {
+	return []string{"id", "user_id", "hard_delete", "consume_after", "created_at"}
+}
+
 // GhostTables are what [Catalog.GhostQueue] looks at.
 func GhostTables() map[string][]string {
-	queue := []string{"user_id", "user_type", "updated_at"}
+	queue := append([]string{"user_type", "updated_at"}, essentialGhostColumns()...)
 	return map[string][]string{
 		"ghost_user_migrations": queue, "users_ghost_user_migrations": queue,
 		"users": {"id", "user_type", "state", "organization_id"}, "projects": {"namespace_id"}, "namespaces": {"owner_id", "type"},
@@ -37,11 +42,13 @@ func (c *Catalog) GhostQueue() (q GhostQueue, missing string) {
 		}
 	}
 	q = GhostQueue{c.ghostTable(), users.Has("organization_id"), c.Table("projects").Has("namespace_id")}
-	switch {
-	case q.table == nil:
+	if q.table == nil {
 		return q, "ghost_user_migrations"
-	case !q.table.Has("user_id"):
-		return q, q.table.Name + ".user_id"
+	}
+	for _, column := range essentialGhostColumns() {
+		if !q.table.Has(column) {
+			return q, q.table.Name + "." + column
+		}
 	}
 	return q, ""
 }

@@ -117,7 +117,8 @@ type Batch struct {
 
 // BatchResult is what a statement of a sweep did.
 type BatchResult struct {
-	// Picked rows, at most as many as the batch allowed, and how many of them were Changed: the others have moved on.
+	// Picked rows, at most as many as the batch allowed, and how many of them were Changed: the others have moved on, or a
+	// trigger has put back what they had. A Swift batch does not notice the latter.
 	Picked, Changed int64
 	// Last is for the next Batch's Behind; nil if the table has no index for that, or nothing was picked.
 	Last *int64
@@ -137,10 +138,10 @@ picked AS MATERIALIZED (
 changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM picked)) AND {filter} AND (SELECT held FROM guard) = 1
-  RETURNING {report} AS report
+  RETURNING {report} AS report, {done} AS done
 ),
 tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
-SELECT EXISTS (SELECT FROM guard), tally.n, tally.last, (SELECT count(*) FROM changed), {reports} FROM tally`
+SELECT EXISTS (SELECT FROM guard), tally.n, tally.last, (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
 
 // Sweep changes a batch of the rows in one transaction and one round trip. It neither repeats nor goes on: that is the
 // caller's, who looks at the clock in between.
@@ -151,7 +152,8 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	var p parameters
 	guard := b.Guard.sql(&p)
 	match, filter := r.sql(&p)
-	change, lock := c.sql(r.from(), &p), "FOR UPDATE SKIP LOCKED"
+	change, done := c.sql(r.from(), &p)
+	lock := "FOR UPDATE SKIP LOCKED"
 	if !c.Delete {
 		lock = "FOR NO KEY UPDATE SKIP LOCKED"
 	}
@@ -170,25 +172,27 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		report, reports = "t."+quote(c.Report), "ARRAY(SELECT report::text FROM changed WHERE report IS NOT NULL)"
 	}
 	sql := fill(sweepSQL, "{guard}", guard, "{table}", r.from(), "{match}", match, "{filter}", filter, "{behind}", behind,
-		"{limit}", p.add(b.Rows), "{lock}", lock, "{change}", change, "{report}", report, "{reports}", reports)
+		"{limit}", p.add(b.Rows), "{lock}", lock, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	err = r.Database.guarded(ctx, c.Action()+" "+r.String(), b.Guard, b.Limits,
 		[]any{&result.Picked, &result.Last, &result.Changed, &result.Reported}, sql, p)
 	return result, err
 }
 
-func (c Change) sql(table string, p *parameters) string {
+// sql is the change, and the condition that a row it returns has indeed become so.
+func (c Change) sql(table string, p *parameters) (change, done string) {
 	if c.Delete {
-		return "DELETE FROM " + table + " t"
+		return "DELETE FROM " + table + " t", "true"
 	}
-	value := "NULL"
+	value, is := "NULL", " IS NULL"
 	if c.Value != nil {
 		value = p.add(*c.Value) + "::bigint"
+		is = "::text = " + value + "::text"
 	}
-	set := make([]string, len(c.Set))
+	set, has := make([]string, len(c.Set)), make([]string, len(c.Set))
 	for i, column := range c.Set {
-		set[i] = quote(column) + " = " + value
+		set[i], has[i] = quote(column)+" = "+value, "t."+quote(column)+is
 	}
-	return "UPDATE " + table + " t SET " + strings.Join(set, ", ")
+	return "UPDATE " + table + " t SET " + strings.Join(set, ", "), strings.Join(has, " AND ")
 }
 
 // behindSQL is written as a comparison of rows that begins with the matched column, so that no other index than the one

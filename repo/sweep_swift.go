@@ -45,7 +45,8 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 	} else {
 		which = fill(swiftFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
-	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", c.sql(r.from(), &change), "{filter}", filter, "{which}", which)
+	update, _ := c.sql(r.from(), &change)
+	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", update, "{filter}", filter, "{which}", which)
 	var held bool
 	err = r.Database.pipelined(ctx, c.Action()+" "+r.String(), b.Limits, []statement{{lookSQL, look}, {changeSQL, change}},
 		func(results pgx.BatchResults) error {

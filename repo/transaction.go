@@ -13,7 +13,7 @@ const idleTime = 2 * time.Second
 
 const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
-  set_config('caretaker.traceparent', $4, true)`
+  set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
 const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
 

@@ -33,11 +33,7 @@ func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsReq
 		response.NextPageToken = p.next(strconv.FormatInt(jobs[p.size-1].ID, 10))
 	}
 	for i := range jobs {
-		job, err := toJob(&jobs[i])
-		if err != nil {
-			return nil, err
-		}
-		response.Jobs = append(response.Jobs, job)
+		response.Jobs = append(response.Jobs, toJob(&jobs[i]))
 	}
 	return response, nil
 }
@@ -47,8 +43,7 @@ func (m *maintenance) oneJob(ctx context.Context, id int64) (*maintenancev1.List
 	if err != nil {
 		return nil, err
 	}
-	job, err := toJob(&found)
-	return &maintenancev1.ListJobsResponse{Jobs: []*maintenancev1.Job{job}}, err
+	return &maintenancev1.ListJobsResponse{Jobs: []*maintenancev1.Job{toJob(&found)}}, nil
 }
 
 // RetryJob lets a job be worked now.
@@ -57,11 +52,10 @@ func (m *maintenance) RetryJob(ctx context.Context, r *maintenancev1.RetryJobReq
 	if err != nil {
 		return nil, err
 	}
-	job, err := toJob(&retried)
-	return &maintenancev1.RetryJobResponse{Job: job}, err
+	return &maintenancev1.RetryJobResponse{Job: toJob(&retried)}, nil
 }
 
-func toJob(j *service.Job) (*maintenancev1.Job, error) {
+func toJob(j *service.Job) *maintenancev1.Job {
 	job := &maintenancev1.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // PostgreSQL's smallint
@@ -73,5 +67,9 @@ func toJob(j *service.Job) (*maintenancev1.Job, error) {
 			At: toTime(e.At), Attempt: int32(e.Attempt), Error: e.Error, //nolint:gosec // PostgreSQL's smallint
 		})
 	}
-	return job, job.GetArgs().UnmarshalJSON(j.Args)
+	// Not every row was written by caretaker: one whose arguments are no object must not hide the others.
+	if job.GetArgs().UnmarshalJSON(j.Args) != nil {
+		job.Args = &structpb.Struct{}
+	}
+	return job
 }

@@ -79,6 +79,22 @@ func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 	}
 }
 
+func TestListJobs_ArgumentsThatAreNoObjectHideNoJob(t *testing.T) {
+	f := start(t)
+	for _, args := range []string{`[]`, `5`, `null`, `{"user_id": 1}`} {
+		f.queued(1, "delete_user", "completed", args)
+	}
+	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{})
+	if err != nil || len(answer.GetJobs()) != 4 {
+		t.Fatalf("got %v, %v", answer, err)
+	}
+	for i, want := range []int{1, 0, 0, 0} {
+		if args := answer.GetJobs()[i].GetArgs().AsMap(); len(args) != want {
+			t.Errorf("job %d: %v", answer.GetJobs()[i].GetId(), args)
+		}
+	}
+}
+
 func TestListJobs_RefusesBadRequests(t *testing.T) {
 	f := start(t)
 	f.queued(3, "delete_user", "available", `{"user_id": 1}`)

@@ -45,7 +45,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	for table, columns := range repo.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
-	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id")
+	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id", "group_id")
 	for _, d := range g.service.databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
@@ -58,7 +58,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	if p.queue, missing = main.GhostQueue(); missing != "" {
 		return nil, &failedError{text: fmt.Sprintf("database main has no %s in the application schema", missing)}
 	}
-	p.schedules = main.Table("group_deletion_schedules").Has("user_id")
+	p.schedules = main.Table("group_deletion_schedules").Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
 	for _, line := range ghostLists() {
 		for column := range strings.FieldsSeq(line.columns) {

@@ -185,6 +185,9 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	if referenced, is := errors.AsType[*stillReferencedError](cause); is {
 		u.table, u.column = referenced.table, referenced.column
 	}
+	if unreadable, is := errors.AsType[*unreadableError](cause); is {
+		u.table, u.column = unreadable.rows.Table.Name, unreadable.column()
+	}
 	reason := reasonOf(cause)
 	attrs := []any{"reason", reason, "error", cause}
 	if u.table != "" {

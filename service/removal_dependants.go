@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -187,7 +189,7 @@ func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.
 }
 
 // probe says of each of the rows whether there may be some. Where that cannot be said in time for all of them at once,
-// they are asked one by one; what cannot be said even then may be.
+// they are asked one by one; what cannot be said even then may be. So they are to find out which may not be asked.
 func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows) ([]bool, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -196,7 +198,7 @@ func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo
 		return nil, err
 	}
 	has, err := d.Any(ctx, rows, repo.Limits{Statement: statementTime, Lock: longLockTime})
-	if err == nil || !hinders(err) {
+	if err == nil || !hinders(err) && !forbidden(err) {
 		return has, err
 	}
 	has = make([]bool, len(rows))
@@ -206,11 +208,31 @@ func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo
 		}
 		one, err := d.Any(ctx, rows[i:i+1], probeLimits())
 		if err != nil && !hinders(err) {
-			return nil, err
+			return nil, &unreadableError{rows[i], err}
 		}
 		has[i] = err != nil || one[0]
 	}
 	return has, nil
+}
+
+// unreadableError names the rows that could not be looked for.
+type unreadableError struct {
+	rows repo.Rows
+	error
+}
+
+// Unwrap returns the cause.
+func (e *unreadableError) Unwrap() error { return e.error }
+
+// column is that of the reference.
+func (e *unreadableError) column() string {
+	return strings.TrimPrefix(e.rows.String(), e.rows.Table.Name+".")
+}
+
+// forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
+func forbidden(err error) bool {
+	refused, is := errors.AsType[*repo.Error](err)
+	return is && refused.SQLState == "42501"
 }
 
 // hinders says whether an error is one of locks or time.

@@ -121,7 +121,7 @@ func (s *sweep) run(ctx context.Context) error {
 		if err := s.goOn(); err != nil {
 			return err
 		}
-		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked}
+		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked && s.fruitless == 0}
 		r, took, err := s.statement(ctx, &b)
 		if err != nil {
 			if err = s.yield(b, took, err); err != nil {
@@ -171,7 +171,7 @@ func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResul
 	return r, took, nil
 }
 
-// maxFruitless statements may find rows and change none, because others move them under our hands.
+// maxFruitless statements may find rows and change none, because others move them under our hands, or triggers back.
 const maxFruitless = 3
 
 // advance decides what the next statement does: true, there is none.
