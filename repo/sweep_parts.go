@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,6 +14,16 @@ type part struct {
 	oid   uint32
 	// direct: our role may change it by its own name; else it is reached through the partitioned table.
 	direct bool
+	// keys are the columns that decide on the partition of a row, "" if an expression does.
+	keys []string
+}
+
+// moved is the part as it is reached where columns change that may take a row to another partition.
+func (p part) moved(columns []Column) *part {
+	for _, c := range columns {
+		p.direct = p.direct && !slices.Contains(p.keys, c.Name) && !slices.Contains(p.keys, "")
+	}
+	return &p
 }
 
 // condition keeps a statement that names the partitioned table to the partition.
@@ -25,7 +36,11 @@ func (p *part) condition(values *parameters) string {
 
 const partsSQL = `
 SELECT n.nspname, c.relname, c.oid, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-  AND has_schema_privilege(n.oid, 'USAGE')
+  AND has_schema_privilege(n.oid, 'USAGE'), ARRAY(
+    SELECT coalesce(a.attname::text, '')
+    FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) level JOIN pg_partitioned_table k ON k.partrelid = level.relid
+    CROSS JOIN unnest(k.partattrs::int2[]) AS key (n)
+    LEFT JOIN pg_attribute a ON a.attrelid = k.partrelid AND a.attnum = key.n AND key.n > 0)
 FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) t
 JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE t.isleaf
@@ -41,7 +56,7 @@ func (c *Catalog) Parts(ctx context.Context, r Rows, l Limits) ([]Rows, error) {
 	if !known {
 		var err error
 		parts, err = collect(ctx, c.Database, "list the partitions of "+r.Table.Name, func(row pgx.CollectableRow) (p part, err error) {
-			err = row.Scan(&p.table.Schema, &p.table.Name, &p.oid, &p.direct)
+			err = row.Scan(&p.table.Schema, &p.table.Name, &p.oid, &p.direct, &p.keys)
 			return p, err
 		}, partsSQL, r.Table.Schema, r.Table.Name)
 		if err != nil {
@@ -52,7 +67,7 @@ func (c *Catalog) Parts(ctx context.Context, r Rows, l Limits) ([]Rows, error) {
 	all := make([]Rows, len(parts))
 	for i := range parts {
 		all[i] = r
-		all[i].partitioned, all[i].part = false, &parts[i]
+		all[i].partitioned, all[i].part = false, parts[i].moved(r.Match[0].Columns)
 	}
 	has, err := c.Database.Any(ctx, all, l)
 	if err != nil {

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +66,33 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 			g.exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
 			g.run(g.service(), "migrated_users=1 deleted_rows=2")
 			g.want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
+		})
+	}
+}
+
+func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ by, of string }{
+		"by the column":      {"HASH (user_id)", "FOR VALUES WITH (MODULUS 4, REMAINDER %[1]d)"},
+		"by an expression":   {"HASH ((user_id + 1))", "FOR VALUES WITH (MODULUS 4, REMAINDER %[1]d)"},
+		"by another, nested": {"HASH (awardable_id)", "FOR VALUES WITH (MODULUS 4, REMAINDER %[1]d) PARTITION BY HASH (user_id)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10)
+			g.exec("main", `DROP TABLE award_emoji; CREATE TABLE award_emoji (id bigserial, name varchar, user_id bigint, awardable_id bigint, awardable_type varchar) PARTITION BY `+test.by)
+			for i := range 4 {
+				g.exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d PARTITION OF award_emoji `+test.of, i))
+				if strings.Contains(test.of, "PARTITION BY") {
+					for j := range 3 {
+						g.exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d_%[2]d PARTITION OF emoji_%[1]d FOR VALUES WITH (MODULUS 3, REMAINDER %[2]d)`, i, j))
+					}
+				}
+			}
+			g.fill("main", "award_emoji", "user_id, awardable_id, awardable_type", "CASE WHEN i % 2 = 0 THEN 10 ELSE 7 END, i, 'Issue'", 5000)
+			g.run(g.service(), "migrated_users=1 moved_rows=2500 deleted_rows=2")
+			g.want("main", `SELECT string_agg(user_id || '=' || n, ' ') FROM (SELECT user_id, count(*) AS n FROM award_emoji GROUP BY user_id ORDER BY user_id) s`, "5=2500 7=2500")
 		})
 	}
 }
