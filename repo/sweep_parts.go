@@ -19,11 +19,12 @@ type part struct {
 }
 
 // moved is the part as it is reached where columns change that may take a row to another partition.
-func (p part) moved(columns []Column) *part {
+func (p *part) moved(columns []Column) *part {
+	reached := *p
 	for _, c := range columns {
-		p.direct = p.direct && !slices.Contains(p.keys, c.Name) && !slices.Contains(p.keys, "")
+		reached.direct = reached.direct && !slices.Contains(p.keys, c.Name) && !slices.Contains(p.keys, "")
 	}
-	return &p
+	return &reached
 }
 
 // condition keeps a statement that names the partitioned table to the partition.
