@@ -32,8 +32,7 @@ type Template struct {
 
 // NarrowKeys is SQL that makes the bigint columns of these names, a pattern of
 // LIKE, integer in all tables of the application, as in schemas from before ids
-// were widened; but not the keys of partitions, which cannot be altered, and the
-// queue of deleted records, which is younger.
+// were widened; but not the keys of partitions, which cannot be altered.
 func NarrowKeys(columns string) string {
 	return strings.Replace(narrowKeys, "{columns}", columns, 1)
 }
@@ -46,7 +45,7 @@ BEGIN
     SELECT format('ALTER TABLE %s %s', a.attrelid::regclass, string_agg(format('ALTER %I TYPE integer', a.attname), ', '))
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND a.attnum > 0
-      AND a.attname LIKE '{columns}' AND a.atttypid = 'bigint'::regtype AND c.relname <> 'loose_foreign_keys_deleted_records'
+      AND a.attname LIKE '{columns}' AND a.atttypid = 'bigint'::regtype
       AND (p.partattrs IS NULL OR a.attnum <> ALL (p.partattrs))
     GROUP BY a.attrelid
   LOOP
