@@ -20,9 +20,9 @@ const (
 )
 
 const (
+	lookSQL     = `SAVEPOINT look`
 	lookTimeSQL = `SELECT set_config('statement_timeout', $1, true)`
-
-	lookedSQL = `ROLLBACK TO SAVEPOINT look`
+	lookedSQL   = `ROLLBACK TO SAVEPOINT look`
 )
 
 // lastLook says whether there are some of the rows, of this database and others. It leaves the transaction as it was: no
@@ -45,7 +45,7 @@ func (d *Database) lastLook(ctx context.Context, tx pgx.Tx, rows []Rows) (left b
 		}
 	}
 	batch := &pgx.Batch{}
-	batch.Queue("SAVEPOINT look")
+	batch.Queue(lookSQL)
 	batch.Queue(lookTimeSQL, milliseconds(lookTime))
 	for _, probe := range probes(of[d]) {
 		batch.Queue(probe.sql, probe.args...).QueryRow(func(row pgx.Row) error {

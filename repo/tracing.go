@@ -134,7 +134,7 @@ func (t *tracer) settle(ctx context.Context, err error) {
 // plumbed says whether a statement is plumbing.
 func plumbed(sql string) bool {
 	switch sql {
-	case "commit", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL, ddlSettingsSQL, readOnlySettingsSQL, constraintsSQL:
+	case "commit", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL, ddlSettingsSQL, readOnlySettingsSQL, constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
 		return true
 	}
 	return strings.HasPrefix(sql, "begin") || strings.HasPrefix(sql, "rollback")
