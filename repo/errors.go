@@ -184,7 +184,7 @@ func (e *Error) Class() Class {
 		return ClassLock
 	case code == "57014":
 		return ClassTimeout
-	case code == "", e.connecting, code == readOnlyState, hasPrefix(code, "08", "53", "57P", "58"):
+	case code == "", e.connecting, code == readOnlyState, code == "25P03", hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
 	case code == "22P02", hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema

@@ -15,8 +15,9 @@ import (
 // out, and the look before it counts.
 const (
 	lookTime = time.Second
-	// farLookTime is for each of the other databases.
-	farLookTime = 500 * time.Millisecond
+	// farLookTime is for a statement in another database, farLooksTime for all of them with whatever they wait for.
+	farLookTime  = 500 * time.Millisecond
+	farLooksTime = 1500 * time.Millisecond
 )
 
 const (
@@ -25,20 +26,22 @@ const (
 	lookedSQL   = `ROLLBACK TO SAVEPOINT look`
 )
 
-// lastLook says whether there are some of the rows, of this database and others. It leaves the transaction as it was: no
-// table stays locked, no setting changed.
+// lastLook says whether there are some of the rows, of this database and others. It leaves the settings as they were.
 func (d *Database) lastLook(ctx context.Context, tx pgx.Tx, rows []Rows) (left bool, err error) {
 	of := map[*Database][]Rows{}
 	for _, r := range rows {
 		of[r.Database] = append(of[r.Database], r)
 	}
+	looking, cancel := context.WithTimeoutCause(ctx, farLooksTime, ErrUnreachable)
+	defer cancel()
 	for far, rows := range of {
 		if far == d {
 			continue
 		}
-		has, err := far.Any(ctx, rows, Limits{Statement: farLookTime, Lock: farLookTime})
+		has, err := far.Any(looking, rows, Limits{Statement: farLookTime, Lock: farLookTime})
 		refused, is := errors.AsType[*Error](err)
 		switch {
+		case looking.Err() != nil && ctx.Err() == nil:
 		case is && (refused.Class() == ClassTimeout || refused.Class() == ClassLock):
 		case err != nil, slices.Contains(has, true):
 			return err == nil, err

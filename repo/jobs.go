@@ -161,7 +161,8 @@ func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write 
 }
 
 // FetchJobs lets River take due jobs, in a transaction that is committed once River has them: an answer that does not come
-// in time, or a process that dies meanwhile, leaves no job behind that runs and that nobody works.
+// in time, or a process that dies meanwhile, leaves no job behind that runs and that nobody works. Only where the answer of
+// the commit itself is lost it does: such jobs are rescued as those of a dead process.
 func (d *Database) FetchJobs(ctx context.Context, fetch func(tx Tx) error) error {
 	tx, err := d.pool.Begin(ctx)
 	if err != nil {

@@ -53,14 +53,18 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 // FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
 type FailedJobs struct {
 	Kind, Reason string
-	// Waiting will be tried again, Discarded not: of each state up to 10,000 of all kinds are counted.
+	// Waiting will be tried again, Discarded not. AtLeast says that of one of the states there are more than the 10,000, of
+	// all kinds, that are counted.
 	Waiting, Discarded int64
+	AtLeast            bool
 }
 
+// failedJobsSQL is ordered as the index is: whatever the statistics say, no job in another state is read.
 const failedJobsSQL = `
-SELECT j.kind, coalesce(j.args ->> 'reason', ''), count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded')
+SELECT j.kind, coalesce(j.args ->> 'reason', ''), count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
+  greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (), sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 10000
 FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
-CROSS JOIN LATERAL (SELECT kind, args FROM maintenance.river_job WHERE state = s.state LIMIT 10000) j
+CROSS JOIN LATERAL (SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 10000) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // FailedJobs counts the jobs that wait for another attempt after one that failed, and those that have been given up.

@@ -157,6 +157,13 @@ func (b *big) figures() map[string]func(context.Context) error {
 			}
 			return err
 		},
+		"failed jobs": func(ctx context.Context) error {
+			failed, err := b.FailedJobs(ctx)
+			if len(failed) != 1 || failed[0].Waiting != 0 || failed[0].Discarded == 0 || failed[0].AtLeast {
+				b.t.Errorf("failed jobs: %+v", failed)
+			}
+			return err
+		},
 		"traces of records": func(ctx context.Context) error {
 			_, err := b.RecordTraces(ctx, b.records, 16, generous)
 			return err

@@ -31,7 +31,7 @@ func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testi
 		t.Fatal(err)
 	}
 	commit()
-	r = ended(t, s, r.ID)
+	r = g.settled(s, ended(t, s, r.ID))
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "migrated_users=1 moved_rows=5 deleted_rows=2")
 	g.wantGone(10)
@@ -48,7 +48,7 @@ func TestGhostUserMigration_AUserWhoIsStillAtWorkIsDeferredOnceTheTimeIsUsedUp(t
 			INSERT INTO issues (author_id, namespace_id) VALUES (OLD.author_id, 101); RETURN NULL; END $$;
 		CREATE TRIGGER go_on AFTER UPDATE ON issues FOR EACH ROW WHEN (OLD.author_id = 10) EXECUTE FUNCTION go_on();
 		UPDATE issues SET author_id = 10`)
-	if r := g.run(g.service(lasting(2*time.Second)), ""); r.Counts["deferred_users"] != 1 || !r.OverLimit {
+	if r := g.run(g.service(lasting(6*time.Second)), ""); r.Counts["deferred_users"] != 1 || !r.OverLimit {
 		t.Errorf("%+v", r)
 	}
 	g.wantLater(10, 30*time.Second)

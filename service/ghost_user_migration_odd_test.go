@@ -46,7 +46,7 @@ func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *test
 	r := g.begin(s)
 	g.await(waitsSQL)
 	commit()
-	r = ended(t, s, r.ID)
+	r = g.settled(s, ended(t, s, r.ID))
 	wantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=4")
 	g.want("main", `SELECT author_id FROM issues`, "900")
 	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")

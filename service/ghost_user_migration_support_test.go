@@ -109,6 +109,23 @@ func (g *ghostEstate) runs(s *service.Service, dry bool) service.Run {
 	return r
 }
 
+// settled runs the worker again where a user was deferred, because the test came too late on a slow machine: a lock is
+// waited for a second. The counts are those of all runs.
+func (g *ghostEstate) settled(s *service.Service, r service.Run) service.Run {
+	g.t.Helper()
+	for r.Counts["deferred_users"] > 0 {
+		g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
+		next := g.runs(s, false)
+		for key, n := range r.Counts {
+			if key != "deferred_users" {
+				next.Counts[key] += n
+			}
+		}
+		r = next
+	}
+	return r
+}
+
 // begin starts a run and returns at once.
 func (g *ghostEstate) begin(s *service.Service) service.Run {
 	g.t.Helper()

@@ -27,11 +27,15 @@ func (s *Service) failedJobs(w *worker, all []repo.FailedJobs) (remarks []string
 		if owner == nil || err != nil || owner(args) != w.name {
 			continue
 		}
+		more := ""
+		if f.AtLeast {
+			more = " or more"
+		}
 		if f.Waiting > 0 {
-			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be tried again: %d (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting))
+			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be tried again: %d%s (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting, more))
 		}
 		if f.Discarded > 0 {
-			remarks = append(remarks, fmt.Sprintf("jobs %s that were given up: %d (caretaker jobs --kind %[1]s --state discarded)", f.Kind, f.Discarded))
+			remarks = append(remarks, fmt.Sprintf("jobs %s that were given up: %d%s (caretaker jobs --kind %[1]s --state discarded)", f.Kind, f.Discarded, more))
 		}
 	}
 	return remarks

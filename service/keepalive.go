@@ -107,7 +107,8 @@ func (s *Service) record(ctx context.Context, x *execution, run Run, why error) 
 	x.Report(func(r *Run) { *r = stored })
 	if !s.tellEnd(ctx, x, stored, closed, why, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
-		s.background.Go(func() { s.recordLater(ctx, x, stored, why) })
+		closed = closed && !errors.Is(err, repo.ErrNotFound)
+		s.background.Go(func() { s.recordLater(ctx, x, stored, closed, why) })
 	}
 }
 
@@ -128,6 +129,9 @@ func (s *Service) tellEnd(ctx context.Context, x *execution, run Run, closed boo
 	return true
 }
 
+// neverRecorded is said of a run whose process stops before main has taken its end.
+const neverRecorded = "end of the run not recorded, others will close it as LEASE_LOST"
+
 // notRecorded is said of a run whose end main refuses to take.
 const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
 
@@ -138,8 +142,9 @@ func hopeless(err error) bool {
 }
 
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
-// when the process stops; what is not recorded then is closed, and told, by others as abandoned.
-func (s *Service) recordLater(ctx context.Context, x *execution, run Run, why error) {
+// when the process stops; what is not recorded then is closed, and told, by others as abandoned. closed: others have done
+// so before, and the answer to what corrects their record was lost.
+func (s *Service) recordLater(ctx context.Context, x *execution, run Run, closed bool, why error) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
@@ -148,7 +153,11 @@ func (s *Service) recordLater(ctx context.Context, x *execution, run Run, why er
 			last = true
 		case <-time.After(wait):
 		}
-		_, closed, err := s.main.FinishRun(ctx, run)
+		_, found, err := s.main.FinishRun(ctx, run)
+		if closed && errors.Is(err, repo.ErrNotFound) {
+			err = nil
+		}
+		closed = closed || found && !errors.Is(err, repo.ErrNotFound)
 		if err == nil {
 			x.Log.InfoContext(ctx, "end of the run recorded")
 		}
@@ -157,4 +166,9 @@ func (s *Service) recordLater(ctx context.Context, x *execution, run Run, why er
 		}
 		wait, _ = pace.After(err)
 	}
+	attrs := runLine(run, x.ended.Sub(x.started))
+	if why != nil {
+		attrs = append(attrs, "error", why)
+	}
+	x.Log.ErrorContext(ctx, neverRecorded, attrs...)
 }
