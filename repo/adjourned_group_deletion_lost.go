@@ -108,7 +108,7 @@ judged AS (
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
 )
 SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held), count(*) FILTER (WHERE NOT due),
-  count(*) FILTER (WHERE held), 
+  count(*) FILTER (WHERE held),
   min(marked_at) FILTER (WHERE NOT held AND marked_at >= '0001-01-01' AND marked_at < '10000-01-01'),
   (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`

@@ -58,20 +58,22 @@ func (e *UnknownColumnError) Error() string {
 // anyhow, where an index of another kind has shown that this was not enough.
 func taken(columns []string, anyhow bool) string {
 	var conditions []string
-	for column, suffix := range map[string]string{"username": "", "email": "@noreply.invalid"} {
-		if !slices.Contains(columns, quote(column)) {
+	for _, key := range []struct {
+		column, suffix string
+		lower          bool
+	}{{"username", "", true}, {"email", "@noreply.invalid", anyhow}} {
+		if !slices.Contains(columns, quote(key.column)) {
 			continue
 		}
-		have := "u." + column
-		if column == "username" || anyhow {
+		have := "u." + key.column
+		if key.lower {
 			have = "lower(" + have + ")"
 		}
-		conditions = append(conditions, fmt.Sprintf("EXISTS (SELECT FROM users u WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)", have, suffix))
+		conditions = append(conditions, fmt.Sprintf("EXISTS (SELECT FROM users u WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)", have, key.suffix))
 	}
 	if conditions == nil {
 		return "false"
 	}
-	slices.Sort(conditions)
 	return strings.Join(conditions, " OR ")
 }
 
