@@ -107,7 +107,6 @@ func (s *Service) record(ctx context.Context, x *execution, run Run, why error) 
 	x.Report(func(r *Run) { *r = stored })
 	if !s.tellEnd(ctx, x, stored, closed, why, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
-		closed = closed && !errors.Is(err, repo.ErrNotFound)
 		s.background.Go(func() { s.recordLater(ctx, x, stored, closed, why) })
 	}
 }
@@ -166,9 +165,5 @@ func (s *Service) recordLater(ctx context.Context, x *execution, run Run, closed
 		}
 		wait, _ = pace.After(err)
 	}
-	attrs := runLine(run, x.ended.Sub(x.started))
-	if why != nil {
-		attrs = append(attrs, "error", why)
-	}
-	x.Log.ErrorContext(ctx, neverRecorded, attrs...)
+	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(run, why)...)
 }

@@ -42,11 +42,16 @@ func (s *Service) correct(ctx context.Context, x *execution, run Run, err error)
 	x.tell(ctx, span, &run, err)
 	span.End(trace.WithTimestamp(x.ended))
 	x.span.End(trace.WithTimestamp(x.ended))
+	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
+}
+
+// endLine is what the log says of an end that is not told as such.
+func (x *execution) endLine(run Run, err error) []any {
 	attrs := runLine(run, x.ended.Sub(x.started))
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
-	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", attrs...)
+	return attrs
 }
 
 // comeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
