@@ -1,0 +1,59 @@
+package repo
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// KeepingTrigger may keep rows that a statement is to delete or update, without an error: an enabled BEFORE trigger for
+// each row, which does so by returning NULL, or a rule.
+type KeepingTrigger struct {
+	// Kind is "trigger" or "rule".
+	Kind, Name string
+	Table      Table
+}
+
+// String names it with its table: "trigger keep of users".
+func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " + k.Table.String() }
+
+// keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table has a copy on each
+// partition: only the original is named. Rules work on the table alone that a statement names.
+const keepingTriggersSQL = `
+WITH RECURSIVE member (oid) AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+  UNION
+  SELECT i.inhrelid FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
+), keeping AS (
+  SELECT 'trigger' AS kind, t.tgname AS name, t.tgrelid AS relation
+  FROM pg_trigger t JOIN member m ON m.oid = t.tgrelid
+  WHERE t.tgenabled IN ('O', 'A') AND t.tgtype & $3 = $3
+    AND NOT EXISTS (SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid WHERE p.oid = t.tgparentid)
+  UNION ALL
+  SELECT 'rule', r.rulename, r.ev_class
+  FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $1 AND c.relname = $2 AND r.ev_enabled IN ('O', 'A') AND r.ev_type::text = $4
+)
+SELECT k.kind, k.name, n.nspname, c.relname
+FROM keeping k JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+ORDER BY k.kind DESC, n.nspname, c.relname, k.name`
+
+// Events of triggers, as pg_trigger.tgtype and pg_rewrite.ev_type have them. A trigger for each row has bit 1, one that
+// fires before the row changes bit 2.
+const (
+	beforeRowDelete, ruleOnDelete int16 = 1 | 2 | 8, '4'
+	beforeRowUpdate, ruleOnUpdate int16 = 1 | 2 | 16, '2'
+)
+
+// KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from being deleted or, if
+// not deletes, from being updated.
+func (d *Database) KeepingTriggers(ctx context.Context, t Table, deletes bool) ([]KeepingTrigger, error) {
+	triggers, rules := beforeRowUpdate, ruleOnUpdate
+	if deletes {
+		triggers, rules = beforeRowDelete, ruleOnDelete
+	}
+	return collect(ctx, d, "look for triggers that keep rows", func(row pgx.CollectableRow) (k KeepingTrigger, err error) {
+		err = row.Scan(&k.Kind, &k.Name, &k.Table.Schema, &k.Table.Name)
+		return k, err
+	}, keepingTriggersSQL, t.Schema, t.Name, triggers, string(rune(rules)))
+}
