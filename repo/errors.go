@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,6 +176,10 @@ const (
 	ClassSchema
 )
 
+// unfitValues are the states of values that a column's type does not take: not its format, a number or a time out of its
+// range. They are those of settings, not of rows.
+var unfitValues = []string{"22P02", "22003", "22007", "22008"}
+
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {
 	switch code := e.SQLState; {
@@ -186,7 +191,7 @@ func (e *Error) Class() Class {
 		return ClassTimeout
 	case code == "", e.connecting, code == readOnlyState, code == "25P03", hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
-	case code == "22P02", hasPrefix(code, "42", "3F", "0A", "2F"):
+	case slices.Contains(unfitValues, code), hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
 	}
 	return ClassData

@@ -17,3 +17,26 @@ func TestLooseForeignKeys_ValuesOfFixedLengthAreNotCutOff(t *testing.T) {
 	wantCounts(t, r, "processed_records=1 updated_rows=1")
 	e.want("main", "SELECT string_agg(concat_ws(' ', kind, flags, done), ', ' ORDER BY kind, flags) FROM c", "a    101 no , abcd 100 no , abcd 101 yes")
 }
+
+// A value that no row of the column can take is the definition's fault: no record is isolated, or dies of it.
+func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecords(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ kind, value, error string }{
+		{"smallint", "99999", "22003 numeric_value_out_of_range"},
+		{"timestamptz", "999999-01-01", "22008 datetime_field_overflow"},
+		{"timestamptz", "2024-02-30", "22008 datetime_field_overflow"},
+		{"timestamptz", "soon", "22007 invalid_datetime_format"},
+		{"boolean", "perhaps", "22P02 invalid_text_representation"},
+	} {
+		t.Run(c.value, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			e.exec("main", `CREATE TABLE c (p_id integer, done `+c.kind+`); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 20)`)
+			e.deleted("main", "p", 1, 20)
+			r := run(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: '"+c.value+"'}]"), "main")
+			wantFailed(t, r, "c.p_id -> p on main: "+c.error+", 20 records")
+			wantCounts(t, r, "rescheduled_records=20")
+			e.want("main", `SELECT string_agg(DISTINCT failures || '/' || setbacks, ' ') FROM maintenance.record_failures`, "0/1")
+		})
+	}
+}
