@@ -273,7 +273,7 @@ func ours(err error) bool {
 type LeaseHeldError struct {
 	// Lease as it stands.
 	Lease Lease
-	// Remaining is how long it holds at most, by the clock of its database.
+	// Remaining is for how long it is held by the clock of its database, 24 hours at most: when to look again.
 	Remaining time.Duration
 	// RunID is the run of ours that holds it, "" if that is not known.
 	RunID string
@@ -281,7 +281,7 @@ type LeaseHeldError struct {
 
 // Error names the holder, and what to do about it.
 func (e *LeaseHeldError) Error() string {
-	text := fmt.Sprintf("lease %s is held by %s for at most %s", e.Lease.Name, e.Lease.Holder, e.Remaining.Round(time.Second))
+	text := fmt.Sprintf("lease %s is held by %s until %s", e.Lease.Name, e.Lease.Holder, e.Lease.ExpiresAt.UTC().Format(time.RFC3339))
 	if e.RunID != "" {
 		text += fmt.Sprintf(": run %s is at work, WatchRun (caretaker watch %s) follows it", e.RunID, e.RunID)
 	}

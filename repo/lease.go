@@ -33,24 +33,36 @@ const fenceSQL = `fence AS MATERIALIZED (
   FOR SHARE
 )`
 
-// freeSQL is the condition for a lease (alias l) that nobody holds: it has expired, or it was released, at a time that has
-// not come yet if the clock was ahead then and has been set back.
-const freeSQL = `(l.expires_at <= clock_timestamp() OR l.expires_at <= l.renewed_at)`
+// freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever wrote it.
+const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
+
+// A row may have been written by anybody: a time that is missing or before the year 1 reads as Go's zero time, one after
+// the year 9999 as the last that PostgreSQL has in it, and of a holder's name the beginning.
+const (
+	sinceYear1    = `least(greatest(`
+	untilYear9999 = `, '0001-01-01 00:00:00+00'), '9999-12-31 23:59:59.999999+00')`
+
+	leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0),
+  ` + sinceYear1 + `l.acquired_at` + untilYear9999 + `,
+  ` + sinceYear1 + `l.renewed_at` + untilYear9999 + `,
+  ` + sinceYear1 + `l.expires_at` + untilYear9999 + `, ` + freeSQL + `
+`
+)
 
 // acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held. One that is
 // plainly held is only looked at: locking it would wait for the holder's statement in flight, and make the next wait.
 const acquireLeaseSQL = `
 INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
 SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval
-WHERE NOT EXISTS (SELECT FROM maintenance.leases l WHERE l.name = $1 AND NOT ` + freeSQL + `)
+WHERE NOT EXISTS (SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())
 ON CONFLICT (name) DO UPDATE
-SET holder = EXCLUDED.holder, epoch = l.epoch + 1,
+SET holder = EXCLUDED.holder, epoch = coalesce(l.epoch, 0) + 1,
     acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at
 WHERE ` + freeSQL + `
-RETURNING name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()`
+RETURNING ` + leaseColumns
 
-// AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a holder
-// (contract.md section 5). The lease ends ttl after now unless it is renewed.
+// AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a holder. The
+// lease ends ttl after now unless it is renewed.
 func (d *Database) AcquireLease(ctx context.Context, name, holder string, ttl time.Duration) (Lease, error) {
 	lease, err := d.queryLease(ctx, "acquire lease "+name, acquireLeaseSQL, name, holder, ttl)
 	if !errors.Is(err, ErrNotFound) {
@@ -64,9 +76,9 @@ func (d *Database) AcquireLease(ctx context.Context, name, holder string, ttl ti
 }
 
 const renewLeaseSQL = `
-UPDATE maintenance.leases SET renewed_at = now(), expires_at = now() + $4::interval
+UPDATE maintenance.leases l SET renewed_at = now(), expires_at = now() + $4::interval
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
-RETURNING name, holder, epoch, acquired_at, renewed_at, expires_at, expires_at <= clock_timestamp()`
+RETURNING ` + leaseColumns
 
 // RenewLease lets a held lease end ttl after now. A lease that is not held any more is [ErrLeaseLost].
 func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (Lease, error) {
@@ -87,21 +99,21 @@ func (d *Database) ReleaseLease(ctx context.Context, f Fence) error {
 	return err
 }
 
+// readLeaseSQL also says for how many milliseconds it is held, up to a day.
 const readLeaseSQL = `
-SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, ` + freeSQL + `,
-       greatest(expires_at - clock_timestamp(), interval '0')
-FROM maintenance.leases l WHERE name = $1`
+SELECT ` + leaseColumns + `,
+  greatest(0, ceil(extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()) * 1000))::bigint
+FROM maintenance.leases l WHERE l.name = $1`
 
 func (d *Database) readLease(ctx context.Context, name string) (lease Lease, remaining time.Duration, err error) {
-	into := append(lease.columns(), &remaining)
-	err = d.queryRow(ctx, "read lease "+name, into, readLeaseSQL, name)
+	var ms int64
+	err = d.queryRow(ctx, "read lease "+name, append(lease.columns(), &ms), readLeaseSQL, name)
 	lease.Database = d.Name
-	return lease, remaining, err
+	return lease, time.Duration(ms) * time.Millisecond, err
 }
 
 const listLeasesSQL = `
-SELECT name, holder, epoch, acquired_at, renewed_at, expires_at, ` + freeSQL + `
-FROM maintenance.leases l WHERE name = ANY ($1) ORDER BY name`
+SELECT ` + leaseColumns + `FROM maintenance.leases l WHERE l.name = ANY ($1) ORDER BY l.name`
 
 // ListLeases reads the rows of these names, expired ones included.
 func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, error) {

@@ -47,6 +47,56 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 	b.want(`SELECT count(*) FROM maintenance.leases`, "1")
 }
 
+func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
+	t.Parallel()
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	for _, c := range []struct {
+		name, row string
+		held      bool
+		until     time.Time
+	}{
+		{"acquired in the future", `'x', 7, now() + interval '1 year', now(), now() + interval '1 hour'`, true, time.Time{}},
+		{"renewed in the future", `'x', 7, now(), now() + interval '1 day', now() + interval '1 hour'`, true, time.Time{}},
+		{"renewed when it expires", `'x', 7, now(), now() + interval '1 hour', now() + interval '1 hour'`, true, time.Time{}},
+		{"acquired in no year", `'', -1, 'infinity', '-infinity', now() + interval '1 hour'`, true, time.Time{}},
+		{"acquired before Christ", `'x', 7, '4000-01-01 BC', '4000-01-01 BC', now() + interval '1 hour'`, true, time.Time{}},
+		{"never expires", `'x', 7, now(), now(), 'infinity'`, true, last},
+		{"expires after the year 9999", `'x', 7, now(), now(), '294276-12-31'`, true, last},
+		{"nothing but an end", `NULL, NULL, NULL, NULL, now() + interval '1 hour'`, true, time.Time{}},
+		{"expired, renewed in the future", `'x', 7, 'infinity', 'infinity', now()`, false, time.Time{}},
+		{"expired for ever", `'x', 7, now(), now(), '-infinity'`, false, time.Time{}},
+		{"no end", `'x', NULL, now(), now(), NULL`, false, time.Time{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, "")
+			b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
+				ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL;
+				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
+			for _, d := range []*repo.Database{b.Database, open(t, b.with("default_query_exec_mode=exec"))} {
+				listed, err := d.ListLeases(t.Context(), []string{"work"})
+				if err != nil || len(listed) != 1 || listed[0].Expired == c.held {
+					t.Fatal(listed, err)
+				}
+				if !c.held {
+					continue
+				}
+				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
+				held, is := errors.AsType[*repo.LeaseHeldError](err)
+				if !is || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
+					t.Errorf("got %v, want that it is held, for a day at most", err)
+				}
+				if is && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
+					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
+				}
+			}
+			if !c.held {
+				b.acquire("a", time.Minute)
+			}
+		})
+	}
+}
+
 func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "")

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -81,6 +82,38 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	}
 	if retry <= 0 || retry > 30*time.Second {
 		t.Errorf("got the delay %s", retry)
+	}
+}
+
+func TestLeases_OneThatNeverExpiresIsShownUntilTheLastTimeThereIs(t *testing.T) {
+	const last = "9999-12-31T23:59:59.999999999Z"
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES
+		('loose_foreign_keys_cleanup/main', 'somebody', 7, '-infinity', 'infinity', 'infinity'),
+		('ghost_user_migration', 'somebody', 7, now(), now(), '294276-12-31')`)
+	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
+	s := f.failure(err, codes.Aborted, "LEASE_HELD")
+	if info := detail[*errdetails.ErrorInfo](s).GetMetadata(); info["expires_at"] != last {
+		t.Errorf("got the metadata %v", info)
+	}
+	if retry := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); retry != 24*time.Hour {
+		t.Errorf("got the delay %s", retry)
+	}
+	listed, err := f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{})
+	if err != nil || len(listed.GetLeases()) != 2 {
+		t.Fatal(listed, err)
+	}
+	for _, l := range listed.GetLeases() {
+		if got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano); got != last || l.GetExpired() {
+			t.Errorf("%s: expires %s", l.GetName(), got)
+		}
+		if _, err := protojson.Marshal(l); err != nil {
+			t.Error(err)
+		}
+	}
+	status, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
+	if err != nil || status.GetWorkers()[0].GetCondition() != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE {
+		t.Error(status, err)
 	}
 }
 

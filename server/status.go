@@ -161,7 +161,7 @@ func leaseHeld(err *service.LeaseHeldError) failure {
 	f := failure{
 		code: codes.Aborted, reason: "LEASE_HELD", message: err.Error(),
 		metadata: map[string]string{
-			"lease": err.Lease.Name, "holder": err.Lease.Holder, "expires_at": err.Lease.ExpiresAt.UTC().Format(time.RFC3339Nano),
+			"lease": err.Lease.Name, "holder": err.Lease.Holder, "expires_at": capped(err.Lease.ExpiresAt).UTC().Format(time.RFC3339Nano),
 		},
 		details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(err.Remaining)}},
 	}

@@ -181,6 +181,8 @@ func TestLooseForeignKeysCleanup_HeldFenceMakesADatabaseUnreachableForThisRun(t 
 	e.deleted("main", "p", 1, 3)
 	e.deleted("main", "o", 1, 1)
 	e.foreignLease("ci", mainLease, "1 hour")
+	// It never expires, and nothing else in the row matters.
+	e.exec("ci", `UPDATE maintenance.leases SET renewed_at = 'infinity', expires_at = 'infinity'`)
 	fence := e.value("ci", leaseRow)
 	s := e.service(`
 ci_c: [{table: p, column: p_id, on_delete: async_delete}]

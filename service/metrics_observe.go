@@ -136,10 +136,10 @@ func countHeld(leases []Lease) (n int64) {
 	return n
 }
 
-// heldFor is by the host's clock.
+// heldFor is by the host's clock. Of a lease without a time at which it was taken nobody knows.
 func heldFor(leases []Lease) (longest time.Duration) {
 	for _, l := range leases {
-		if !l.Expired {
+		if !l.Expired && !l.AcquiredAt.IsZero() {
 			longest = max(longest, time.Since(l.AcquiredAt))
 		}
 	}
