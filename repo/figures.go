@@ -65,22 +65,17 @@ SELECT p.worker, p.database, success.finished_at,
     SELECT greatest(max(clock_timestamp() - x.started_at), interval '0') FROM maintenance.runs x
     WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'running' AND NOT x.dry_run
       AND x.heartbeat_at >= clock_timestamp() - x.heartbeat_ttl), interval '0'),
-  coalesce(CASE WHEN newest.state = 'failed' THEN (
+  coalesce((
     SELECT greatest(clock_timestamp() - x.finished_at, interval '0') FROM maintenance.runs x
     WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
       AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
-    ORDER BY x.id LIMIT 1) END, interval '0')
+    ORDER BY x.id LIMIT 1), interval '0')
 FROM unnest($1::text[], $2::text[]) AS p (worker, database)
 LEFT JOIN LATERAL (
   SELECT x.id, x.finished_at FROM maintenance.runs x
   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'succeeded' AND NOT x.dry_run
   ORDER BY x.id DESC LIMIT 1
-) success ON true
-LEFT JOIN LATERAL (
-  SELECT x.state FROM maintenance.runs x
-  WHERE x.worker = p.worker AND x.database = p.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
-  ORDER BY x.id DESC LIMIT 1
-) newest ON true`
+) success ON true`
 
 // RunFigures reads the figures of the runs of workers[i] on databases[i].
 func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {
