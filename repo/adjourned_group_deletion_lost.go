@@ -95,7 +95,7 @@ func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64,
 }
 
 // groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until somebody looks at it. A date may
-// be one that no time stands for.
+// be later than any time is.
 const groupBacklogSQL = `
 WITH marked AS MATERIALIZED (
   SELECT group_id FROM (
@@ -104,13 +104,13 @@ WITH marked AS MATERIALIZED (
 ),
 judged AS (
   SELECT mark.ripe OR mark.begun AS due, (mark.ripe OR mark.begun) AND NOT mark.begun AND mark.user_id IS NULL AS held,
-    greatest(CASE WHEN l.marked_on < date '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC' END, d.marked_at) AS marked_at
+    greatest(CASE WHEN l.marked_on < '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC' WHEN l.marked_on IS NOT NULL THEN 'infinity' END,
+      d.marked_at) AS marked_at
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
 )
 SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held), count(*) FILTER (WHERE NOT due),
   count(*) FILTER (WHERE held),
-  min(marked_at) FILTER (WHERE NOT held AND marked_at >= '0001-01-01' AND marked_at < '10000-01-01'),
-  (SELECT count(*) FROM marked) > $3, clock_timestamp()
+  min(marked_at) FILTER (WHERE NOT held), (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
 // GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost marks are not counted.

@@ -68,6 +68,7 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if config.ConnConfig.Tracer, err = newTracer(ctx, name, config.ConnConfig); err != nil {
 		return nil, err
 	}
+	config.AfterConnect = clampTimes
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
@@ -124,10 +125,6 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 	})
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
-
-// planAnew, before the arguments of a statement, has PostgreSQL plan it for these arguments each time: which index a list
-// reads depends on the filters that are set.
-const planAnew = pgx.QueryExecModeExec
 
 // collect runs a query and reads its rows.
 func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, err error) {

@@ -23,9 +23,8 @@ type WorkerFigures struct {
 
 const workerFiguresSQL = `
 SELECT w.name, coalesce(s.cron, ''), s.accounted_until, clock_timestamp(),
-  coalesce((
-    SELECT greatest(max(clock_timestamp() - p.since), interval '0') FROM maintenance.pauses p
-    WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())), interval '0'),
+  (SELECT min(p.since) FROM maintenance.pauses p
+   WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())),
   (SELECT count(*) FROM (
      SELECT f.fire_time, f.outcome, f.reason, f.run_id FROM maintenance.fires f
      WHERE f.worker = w.name ORDER BY f.fire_time DESC LIMIT 100
@@ -41,9 +40,9 @@ LEFT JOIN maintenance.schedules s ON s.worker = w.name`
 // WorkerFigures reads the figures of these workers.
 func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
 	return collect(ctx, d, "read the figures of the workers", func(row pgx.CollectableRow) (f WorkerFigures, err error) {
-		var until *time.Time
-		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &f.Paused, &f.Unsuccessful)
-		f.AccountedUntil = orZero(until)
+		var until, paused *time.Time
+		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Unsuccessful)
+		f.AccountedUntil, f.Paused = orZero(until), since(paused, f.Now)
 		return f, err
 	}, workerFiguresSQL, workers)
 }
@@ -60,29 +59,34 @@ type RunFigures struct {
 }
 
 const runFiguresSQL = `
-SELECT p.worker, p.database, success.finished_at,
-  coalesce((
-    SELECT greatest(max(clock_timestamp() - x.started_at), interval '0') FROM maintenance.runs x
-    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'running' AND NOT x.dry_run
-      AND x.heartbeat_at >= clock_timestamp() - x.heartbeat_ttl), interval '0'),
-  coalesce((
-    SELECT greatest(clock_timestamp() - x.finished_at, interval '0') FROM maintenance.runs x
+SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
+  (SELECT min(x.started_at) FROM maintenance.runs x
+   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'running' AND NOT x.dry_run
+     AND x.heartbeat_at >= clock_timestamp() - x.heartbeat_ttl),
+  CASE WHEN newest.state = 'failed' THEN (
+    SELECT x.finished_at FROM maintenance.runs x
     WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
       AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
-    ORDER BY x.id LIMIT 1), interval '0')
+    ORDER BY x.id LIMIT 1) END
 FROM unnest($1::text[], $2::text[]) AS p (worker, database)
 LEFT JOIN LATERAL (
   SELECT x.id, x.finished_at FROM maintenance.runs x
   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'succeeded' AND NOT x.dry_run
   ORDER BY x.id DESC LIMIT 1
-) success ON true`
+) success ON true
+LEFT JOIN LATERAL (
+  SELECT x.state FROM maintenance.runs x
+  WHERE x.worker = p.worker AND x.database = p.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
+  ORDER BY x.id DESC LIMIT 1
+) newest ON true`
 
 // RunFigures reads the figures of the runs of workers[i] on databases[i].
 func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {
 	return collect(ctx, d, "read the figures of the runs", func(row pgx.CollectableRow) (f RunFigures, err error) {
-		var success *time.Time
-		err = row.Scan(&f.Worker, &f.Database, &success, &f.AtWork, &f.Failing)
-		f.LastSuccess = orZero(success)
+		var success, began, failed *time.Time
+		var now time.Time
+		err = row.Scan(&f.Worker, &f.Database, &success, &now, &began, &failed)
+		f.LastSuccess, f.AtWork, f.Failing = orZero(success), since(began, now), since(failed, now)
 		return f, err
 	}, runFiguresSQL, workers, databases)
 }

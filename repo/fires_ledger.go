@@ -85,12 +85,13 @@ type Accounting struct {
 	RunID, Replica string
 }
 
-// accountFiresSQL leaves fires alone that have a row: they have run before the clock was set back, or an older version of
-// this program has claimed them. A missed one has no run: it was missed by the wrong clock.
+// accountFiresSQL moves any ledger whose end is a time that cannot be read. It leaves fires alone that have a row: they
+// have run before the clock was set back, or an older version of this program has claimed them. A missed one has no run: it
+// was missed by the wrong clock.
 const accountFiresSQL = `
 WITH moved AS (
   UPDATE maintenance.schedules SET cron = $4, accounted_until = $5
-  WHERE worker = $1 AND cron = $2 AND accounted_until = $3
+  WHERE worker = $1 AND cron = $2 AND (accounted_until = $3 OR accounted_until NOT BETWEEN '0001-01-02' AND '9999-12-30')
   RETURNING worker
 ), passed AS (
   INSERT INTO maintenance.fires (worker, fire_time, outcome, reason, claimed_by, claimed_at)

@@ -30,7 +30,7 @@ WITH RECURSIVE lines (state, queue) AS (
   FROM lines l WHERE l.queue IS NOT NULL
 )
 SELECT c.kind, c.state::text, sum(c.jobs)::bigint, bool_or(c.full),
-  coalesce(greatest(clock_timestamp() - min(c.oldest) FILTER (WHERE c.state IN ('available', 'retryable', 'scheduled')), interval '0'), interval '0')
+  min(c.oldest) FILTER (WHERE c.state IN ('available', 'retryable', 'scheduled')), clock_timestamp()
 FROM (
   SELECT j.kind, l.state, count(*) AS jobs, sum(count(*)) OVER (PARTITION BY l.state, l.queue) >= 10000 AS full, min(j.scheduled_at) AS oldest
   FROM lines l
@@ -45,7 +45,10 @@ GROUP BY 1, c.state ORDER BY 1, c.state`
 // CountJobs counts the jobs that are not completed, by kind and state.
 func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 	return collect(ctx, d, "count jobs", func(row pgx.CollectableRow) (c JobCount, err error) {
-		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &c.Overdue)
+		var due *time.Time
+		var now time.Time
+		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)
+		c.Overdue = since(due, now)
 		return c, err
 	}, countJobsSQL)
 }

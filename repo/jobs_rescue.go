@@ -21,8 +21,8 @@ type RescuedJob struct {
 	Discarded bool
 }
 
-// attemptTraceSQL is the trace of AttemptOf.Trace.
-const attemptTraceSQL = `encode(substr(sha256(convert_to(j.id || ' ' || (extract(epoch FROM j.attempted_at) * 1000000)::bigint, 'UTF8')), 1, 16), 'hex')`
+// attemptTraceSQL is the trace of AttemptOf.Trace. An attempt that began at no time began at the epoch, here and below.
+const attemptTraceSQL = `encode(substr(sha256(convert_to(j.id || ' ' || (extract(epoch FROM greatest(j.attempted_at, 'epoch')) * 1000000)::bigint, 'UTF8')), 1, 16), 'hex')`
 
 // rescueBatch is how many jobs are rescued at a time; the next look takes the rest.
 const rescueBatch = 1000
@@ -43,7 +43,7 @@ SET state = CASE WHEN dead.last THEN 'discarded' ELSE 'available' END::maintenan
     scheduled_at = CASE WHEN dead.last THEN j.scheduled_at ELSE now() END,
     metadata = j.metadata || jsonb_build_object('outcome', CASE WHEN dead.last THEN 'discarded' ELSE 'failed' END,
       'reason', '` + ReasonProcessGone + `', 'trace_id', ` + attemptTraceSQL + `),
-    errors = array_append(j.errors, jsonb_build_object('at', j.attempted_at, 'attempt', j.attempt, 'trace', '',
+    errors = array_append(j.errors, jsonb_build_object('at', greatest(j.attempted_at, 'epoch'), 'attempt', j.attempt, 'trace', '',
       'error', 'the process that worked it has died or lost the database'))
 FROM dead WHERE j.id = dead.id
 RETURNING j.id, j.attempted_at, j.kind, j.args, j.attempt, coalesce(j.metadata ->> 'run_id', ''),

@@ -96,3 +96,13 @@ func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
 		})
 	}
 }
+
+func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t *testing.T) {
+	t.Parallel()
+	g := newGhosts(t)
+	g.doomed(10, 11)
+	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = 'infinity' WHERE user_id = 11; ALTER TABLE ghost_user_migrations ALTER created_at TYPE text`)
+	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.wantGone(10)
+	g.wantLog(1, `"level":"WARN"`, "backlog not read")
+}

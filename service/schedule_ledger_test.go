@@ -179,6 +179,22 @@ func TestRunDue_ALongPauseIsAccountedForAsFarAsHistoryIsKept(t *testing.T) {
 	c.wantRuns(1)
 }
 
+func TestRunDue_ALedgerThatEndsAtNoTimeGoesOn(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{"infinity": "0", "12026-01-02": "0", "-infinity": "43200", "0044-03-15 BC": "43200"} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			s := c.replica("* * * * *")
+			c.exec("main", `UPDATE maintenance.schedules SET accounted_until = '`+value+`'`)
+			c.at("11-20 12:01:00")
+			c.due(s)
+			c.want("main", `SELECT count(*) FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`, want)
+			c.want("main", `SELECT accounted_until = '2026-11-20 12:01Z' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "true")
+		})
+	}
+}
+
 func TestRunDue_ACaughtUpFireTakesTheDatabaseOfItsMinute(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t, "ci")

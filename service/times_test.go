@@ -1,0 +1,171 @@
+package service_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// setTimesSQL gives every date and time that is set, of the application's tables and ours, one value: all of a column, or
+// where a key forbids that one. Leases have their own tests.
+const setTimesSQL = `
+DO $do$
+DECLARE r record;
+BEGIN
+  FOR r IN
+    SELECT format('%I.%I', n.nspname, c.relname) AS name, format('%1$I = CASE WHEN %1$I IS NOT NULL THEN %2$L::', a.attname, '{value}')
+      || format_type(a.atttypid, -1) || ' END' AS change
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE n.nspname IN ('public', 'maintenance') AND c.relname <> 'leases' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND a.attnum > 0 AND a.atttypid IN ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
+  LOOP
+    BEGIN
+      EXECUTE 'UPDATE ' || r.name || ' SET ' || r.change;
+    EXCEPTION WHEN unique_violation THEN
+      EXECUTE 'UPDATE ' || r.name || ' SET ' || r.change || ' WHERE ctid = (SELECT min(ctid) FROM ' || r.name || ')';
+    END;
+  END LOOP;
+END $do$`
+
+func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"infinity", "-infinity", "12026-01-02", "0044-03-15 BC"} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			log := &lockedBuffer{}
+			g := demoGroups(t)
+			g.service = g.estate.service(devdb.Definitions(), g.withQueue, logTo(log))
+			set := func() { g.exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
+			g.exec("main", `TRUNCATE issues, notes, merge_requests, award_emoji, todos, events, p_ci_builds, p_ci_pipelines CASCADE`)
+			for _, dry := range []bool{true, false} {
+				set()
+				g.runAll(dry)
+			}
+			for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group"} {
+				g.work(g.service, kind)
+				set()
+			}
+			g.want("main", `SELECT coalesce(string_agg(errors::text, ' '), '') FROM maintenance.river_job`, "")
+			g.exec("main", timedRecordsSQL)
+			set()
+			g.wantStatus()
+			g.wantLists()
+			if strings.Contains(log.String(), `"level":"ERROR"`) {
+				t.Error(log)
+			}
+		})
+	}
+}
+
+// timedRecordsSQL are rows of tables that nothing in the test fills.
+const timedRecordsSQL = `
+INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', 'r', 'b');
+INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.users', 1);
+INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+VALUES (1, 'public.users', 1, 'd', '23503', 'm', 10, now());
+INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate, setbacks)
+SELECT partition, id, 'd', '23503', 1 FROM loose_foreign_keys_deleted_records LIMIT 1;
+INSERT INTO maintenance.fires (worker, fire_time, outcome, claimed_by) VALUES ('ghost_user_migration', now(), 'missed', '');
+INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost_user_migration', '*/2 * * * *', now())`
+
+// runAll runs every worker.
+func (g *groupEstate) runAll(dry bool) {
+	g.t.Helper()
+	for _, worker := range []string{cleanupWorker, tokenWorker, ghostWorker, groupWorker, placeholderWorker} {
+		r := service.RunRequest{Worker: worker, DryRun: dry}
+		if worker == cleanupWorker {
+			r.Database = "main"
+		}
+		run, err := g.service.RunBatch(context.Background(), r)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		wantState(g.t, run, repo.RunSucceeded)
+	}
+}
+
+// wantStatus fails the test unless status and gauges are read as they are.
+func (g *groupEstate) wantStatus() {
+	g.t.Helper()
+	ctx, s := context.Background(), g.estate.service(devdb.Definitions(), g.withQueue)
+	all, err := s.Status(ctx, "")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, w := range all {
+		if strings.Contains(w.ConditionDetail, "not known") || strings.Contains(w.ConditionDetail, "not read") {
+			g.t.Errorf("%s: %s", w.Worker, w.ConditionDetail)
+		}
+	}
+	d := g.open[0]
+	names := []string{cleanupWorker, ghostWorker}
+	figures, err := d.WorkerFigures(ctx, names)
+	if err != nil {
+		g.t.Error(err)
+	}
+	for _, f := range figures {
+		if f.Paused < 0 {
+			g.t.Errorf("paused for %s", f.Paused)
+		}
+	}
+	runs, err := d.RunFigures(ctx, names, []string{"main", ""})
+	if err != nil {
+		g.t.Error(err)
+	}
+	for _, f := range runs {
+		if f.AtWork < 0 || f.Failing < 0 {
+			g.t.Errorf("at work for %s, failing for %s", f.AtWork, f.Failing)
+		}
+	}
+	counts, err := s.JobCounts(ctx)
+	if err != nil {
+		g.t.Error(err)
+	}
+	for _, c := range counts {
+		if c.Overdue < 0 {
+			g.t.Errorf("%s overdue for %s", c.Kind, c.Overdue)
+		}
+	}
+}
+
+// wantLists fails the test unless every list is read.
+func (g *groupEstate) wantLists() {
+	g.t.Helper()
+	ctx, keys := context.Background(), g.keys(devdb.Definitions())
+	for what, list := range map[string]func() (int, error){
+		"runs": func() (int, error) {
+			all, err := g.service.Runs(ctx, service.RunFilter{Limit: 1000})
+			return len(all), err
+		},
+		"jobs": func() (int, error) {
+			all, err := g.service.Jobs(ctx, service.JobFilter{Limit: 1000})
+			return len(all), err
+		},
+		"fires": func() (int, error) {
+			all, err := g.service.Fires(ctx, service.FireFilter{Limit: 1000})
+			return len(all), err
+		},
+		"dead records": func() (n int, err error) {
+			err = keys.Dead(ctx, "", func(r service.DeadRecord) error {
+				n++
+				_, err := json.Marshal(r)
+				return err
+			})
+			return n, err
+		},
+		"failing records": func() (int, error) { all, err := keys.Failing(ctx, ""); return len(all), err },
+	} {
+		n, err := list()
+		if err != nil || n == 0 {
+			g.t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
+	if _, err := g.service.BacklogSamples(ctx); err != nil {
+		g.t.Error(err)
+	}
+}
