@@ -79,6 +79,5 @@ func findQueue(p presence) (queue, columns, missing string) {
 
 // fill puts what there is into a statement.
 func (f UserFeatures) fill(sql string, pairs ...string) string {
-	sql = fill(sql, "{direct}", directMembershipSQL, "{going}", goingSQL)
-	return fill(sql, append(append(pairs, "{ghosts}", quote(f.ghosts)), f.fillings...)...)
+	return fill(fill(sql, "{direct}", directMembershipSQL), append(pairs, f.fillings...)...)
 }

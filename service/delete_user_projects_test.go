@@ -115,8 +115,9 @@ func TestDeleteUser_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) 
 	if got := e.userRows(7); !strings.HasPrefix(got, "blocked ") || strings.HasSuffix(got, ",0") {
 		t.Error(got)
 	}
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
-	wantDeletion(t, e.deletionAgain(s), done)
+	if r, err = e.attemptOf(s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
+		t.Errorf("%+v, %v", r, err)
+	}
 	e.want("main", remains, "0")
 	if got := e.userRows(7); got != "blocked 0 0 f,0" {
 		t.Error(got)
@@ -135,8 +136,9 @@ func TestDeleteUser_TwoAttemptsDoNotRemoveProjectsAtOnce(t *testing.T) {
 		t.Errorf("%+v, %v, want a snooze of 30 s", r, err)
 	}
 	release()
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
-	wantDeletion(t, e.deletionAgain(s), done)
+	if r, err = e.attemptOf(s, authorized(7), nil); err != nil || r.Outcome != service.JobSucceeded {
+		t.Errorf("%+v, %v", r, err)
+	}
 }
 
 func TestDeleteUser_KilledWhileItRemovesProjectsGoesOn(t *testing.T) {

@@ -22,12 +22,25 @@ const (
 type ghostLine struct {
 	table, columns string
 	// only is a further condition on the row.
-	only string
+	only ghostCondition
 	// normal is the action, hard the one with hard_delete.
 	normal, hard ghostAction
 	// database in which the table is expected; "" is main.
 	database string
 }
+
+// ghostCondition is what a column must be, in SQL; the zero value is none.
+type ghostCondition struct{ column, is string }
+
+func (c ghostCondition) sql() string {
+	if c.column == "" {
+		return ""
+	}
+	return "t." + c.column + " " + c.is
+}
+
+// removes says whether the line deletes rows in any mode.
+func (l ghostLine) removes() bool { return l.normal == remove || l.hard == remove }
 
 // contributions are section 6.1.
 func contributions() []ghostLine {
@@ -45,7 +58,7 @@ func contributions() []ghostLine {
 		{table: "resource_label_events", columns: "user_id", normal: give, hard: nullify},
 		{table: "abuse_reports", columns: "reporter_id", normal: give, hard: nullify},
 		{table: "award_emoji", columns: "user_id", normal: give, hard: remove},
-		{table: "snippets", columns: "author_id", only: "t.project_id IS NOT NULL", normal: give, hard: remove},
+		{table: "snippets", columns: "author_id", only: ghostCondition{"project_id", "IS NOT NULL"}, normal: give, hard: remove},
 		{table: "reviews", columns: "author_id", normal: give, hard: remove},
 		{table: "releases", columns: "author_id", normal: give, hard: nullify},
 		{table: "timelogs", columns: "user_id", normal: give, hard: remove},
@@ -63,7 +76,7 @@ func contributions() []ghostLine {
 // nullifications are section 6.2.
 func nullifications() []ghostLine {
 	return both(nullify, []ghostLine{
-		{table: "keys", columns: "user_id", only: "t.type = 'DeployKey'"},
+		{table: "keys", columns: "user_id", only: ghostCondition{"type", "= 'DeployKey'"}},
 		{table: "projects", columns: "creator_id marked_for_deletion_by_user_id"},
 		{table: "merge_requests", columns: "assignee_id updated_by_id last_edited_by_id"},
 		{table: "merge_request_metrics", columns: "merged_by_id latest_closed_by_id"},
@@ -91,7 +104,7 @@ func nullifications() []ghostLine {
 // deletions are section 6.3.
 func deletions() []ghostLine {
 	return both(remove, []ghostLine{
-		{table: "snippets", columns: "author_id", only: "t.project_id IS NULL"},
+		{table: "snippets", columns: "author_id", only: ghostCondition{"project_id", "IS NULL"}},
 		{table: "events", columns: "author_id"},
 		{table: "todos", columns: "user_id"},
 		{table: "issue_assignees", columns: "user_id"},
@@ -106,7 +119,7 @@ func deletions() []ghostLine {
 		{table: "protected_tag_create_access_levels", columns: "user_id"},
 		{table: "protected_branch_merge_access_levels", columns: "user_id"},
 		{table: "protected_branch_push_access_levels", columns: "user_id"},
-		{table: "keys", columns: "user_id", only: "t.type IS DISTINCT FROM 'DeployKey'"},
+		{table: "keys", columns: "user_id", only: ghostCondition{"type", "IS DISTINCT FROM 'DeployKey'"}},
 		{table: "gpg_keys", columns: "user_id"},
 		{table: "emails", columns: "user_id"},
 		{table: "personal_access_tokens", columns: "user_id"},
@@ -115,7 +128,7 @@ func deletions() []ghostLine {
 		{table: "users_star_projects", columns: "user_id"},
 		{table: "subscriptions", columns: "user_id"},
 		{table: "spam_logs", columns: "user_id"},
-		{table: "oauth_applications", columns: "owner_id", only: "t.owner_type = 'User'"},
+		{table: "oauth_applications", columns: "owner_id", only: ghostCondition{"owner_type", "= 'User'"}},
 		{table: "oauth_access_tokens", columns: "resource_owner_id"},
 		{table: "bulk_import_exports", columns: "user_id"},
 		{table: "import_offline_exports", columns: "user_id"},
@@ -142,19 +155,11 @@ func ghostLists() []ghostLine {
 	return append(append(contributions(), nullifications()...), deletions()...)
 }
 
-// conditionColumns are the columns that the conditions of lines need, by table.
-func conditionColumns() map[string]string {
-	return map[string]string{"keys": "type", "snippets": "project_id", "oauth_applications": "owner_type"}
-}
-
 // ghostColumns are all columns of the lists, by table.
 func ghostColumns() map[string][]string {
 	wanted := map[string][]string{}
 	for _, line := range ghostLists() {
-		wanted[line.table] = append(wanted[line.table], strings.Fields(line.columns)...)
-	}
-	for table, column := range conditionColumns() {
-		wanted[table] = append(wanted[table], column)
+		wanted[line.table] = append(wanted[line.table], strings.Fields(line.columns+" "+line.only.column)...)
 	}
 	return wanted
 }

@@ -25,7 +25,9 @@ type ghostStep struct {
 	table, column string
 	required      bool
 	normal, hard  ghostAction
-	rowsOf        func(user int64) repo.Rows
+	// missing is the column without which nobody knows whose the rows are, "" if there is none.
+	missing string
+	rowsOf  func(user int64) repo.Rows
 }
 
 func (s ghostStep) action(hardDelete bool) ghostAction {
@@ -33,6 +35,10 @@ func (s ghostStep) action(hardDelete bool) ghostAction {
 		return s.hard
 	}
 	return s.normal
+}
+
+func (s ghostStep) sameColumn(other ghostStep) bool {
+	return s.table == other.table && s.column == other.column
 }
 
 // String names the column in messages.
@@ -60,36 +66,62 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	}
 	p.schedules = main.Table("group_deletion_schedules").Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
-	for _, line := range ghostLists() {
+	var forbidding []ghostStep
+	undecided := func(table, column, missing string) {
+		x.Log.DebugContext(ctx, "nobody knows what the rows refer to: those who have some stay",
+			"table", table, "column", column, "missing", missing)
+	}
+	for _, line := range append(ghostLists(), personalNamespace(p.namespaces)...) {
 		for column := range strings.FieldsSeq(line.columns) {
 			step, found := p.step(line, column)
-			if !found {
+			switch {
+			case !found:
 				x.Log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)
-				continue
+			case step.missing == "":
+				p.steps = append(p.steps, step)
+			case line.removes() && !slices.ContainsFunc(forbidding, step.sameColumn):
+				forbidding = append(forbidding, step)
+				undecided(step.table, step.column, step.missing)
 			}
-			p.steps = append(p.steps, step)
 		}
 	}
-	p.addRest(main)
+	for _, r := range untypedReferences(main) {
+		undecided(r.table, r.id, r.kind)
+	}
+	p.addRest(main, forbidding)
 	return p, nil
 }
 
-// step finds a line's column in the database where it is expected, or in main.
+// personalNamespace is a line for the user's namespace where nobody can tell it from others.
+func personalNamespace(known bool) []ghostLine {
+	if known {
+		return nil
+	}
+	return []ghostLine{{table: "namespaces", columns: "owner_id", only: ghostCondition{"type", "= 'User'"}, normal: remove, hard: remove}}
+}
+
+// step finds a line's column in the database where it is expected, or in main. Rows of which the line deletes only some
+// must not be there at all where it cannot be told which.
 func (p *ghostPlan) step(line ghostLine, column string) (ghostStep, bool) {
 	for _, c := range p.homes(line.database) {
-		if condition, needed := conditionColumns()[line.table]; needed && line.only != "" && !c.Table(line.table).Has(condition) {
+		table := c.Table(line.table)
+		found, there := table.Column(column)
+		if !there {
 			continue
 		}
-		if found, there := c.Table(line.table).Column(column); there {
-			return ghostStep{
-				catalog: c, table: line.table, column: column, required: found.NotNull, normal: line.normal, hard: line.hard,
-				rowsOf: func(user int64) repo.Rows {
-					rows, _ := c.Rows(line.table, column, repo.IDs(user)...)
-					rows.Condition = line.only
-					return rows
-				},
-			}, true
+		step := ghostStep{
+			catalog: c, table: line.table, column: column, required: found.NotNull, normal: line.normal, hard: line.hard,
 		}
+		condition := line.only.sql()
+		if condition != "" && !table.Has(line.only.column) {
+			step.normal, step.hard, step.missing, condition = forbid, forbid, line.only.column, ""
+		}
+		step.rowsOf = func(user int64) repo.Rows {
+			rows, _ := c.Rows(line.table, column, repo.IDs(user)...)
+			rows.Condition = condition
+			return rows
+		}
+		return step, true
 	}
 	return ghostStep{}, false
 }
@@ -103,9 +135,9 @@ func (p *ghostPlan) homes(database string) []*repo.Catalog {
 }
 
 // addRest adds the foreign keys to users whose column is in no list (section 6.4): first those whose rows go or are
-// cleared, then those that forbid. The user's own row, and the row of the queue, are no rows that refer to the user: they
-// go together, last.
-func (p *ghostPlan) addRest(main *repo.Catalog) {
+// cleared, then those that forbid, and others that do. The user's own row, and the row of the queue, are no rows that refer
+// to the user: they go together, last.
+func (p *ghostPlan) addRest(main *repo.Catalog, forbidding []ghostStep) {
 	listed := map[string]bool{p.queue.Table().Name + ".user_id": true, "group_deletion_schedules.user_id": true, "namespaces.owner_id": true}
 	for table, columns := range ghostColumns() {
 		for _, column := range columns {
@@ -113,7 +145,6 @@ func (p *ghostPlan) addRest(main *repo.Catalog) {
 		}
 	}
 	users := main.Table("users").Table
-	var forbidding []ghostStep
 	for _, key := range main.References(users) {
 		column, there := key.Column("id")
 		if !there || (key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column.Name]) {

@@ -111,7 +111,7 @@ func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
 	case remove:
 		err = hands.remove(ctx, rows)
 	case forbid:
-		err = hands.forbid(ctx, rows, step.table, step.column)
+		err = hands.forbid(ctx, rows, stillReferencedError{step.table, step.column, step.missing})
 	}
 	return err
 }

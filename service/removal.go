@@ -12,11 +12,15 @@ import (
 // Bounded removal of rows (spec/README.md section 4): what depends on them first, then the rows.
 
 // stillReferencedError means that rows cannot be removed because others refer to them by a foreign key that neither
-// cascades nor is set to NULL.
-type stillReferencedError struct{ table, column string }
+// cascades nor is set to NULL, or by an id alone: the column that is missing would say whether they do.
+type stillReferencedError struct{ table, column, missing string }
 
 func (e *stillReferencedError) Error() string {
-	return fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
+	text := fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
+	if e.missing != "" {
+		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so", e.table, e.missing)
+	}
+	return text
 }
 
 func isForbidden(err error) bool {
@@ -156,7 +160,7 @@ func (r *removal) settle(ctx context.Context, d dependant, rows repo.Rows) error
 		return r.nullify(ctx, rows, d)
 	case forbidding:
 	}
-	return r.forbid(ctx, rows, d.table.Name, d.column)
+	return r.forbid(ctx, rows, stillReferencedError{d.table.Name, d.column, d.missing})
 }
 
 // portion of the rows with some of the values, by their places.
@@ -203,10 +207,10 @@ func (r *removal) nullify(ctx context.Context, rows repo.Rows, d dependant) erro
 }
 
 // forbid is an error if there are such rows.
-func (r *removal) forbid(ctx context.Context, rows repo.Rows, table, column string) error {
+func (r *removal) forbid(ctx context.Context, rows repo.Rows, why stillReferencedError) error {
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
-		return &stillReferencedError{table, column}
+		return &why
 	}
 	return err
 }
@@ -215,7 +219,7 @@ func (r *removal) forbid(ctx context.Context, rows repo.Rows, table, column stri
 func deleted(c *repo.Catalog, err error) error {
 	if refused, is := errors.AsType[*repo.Error](err); is {
 		if key, found := c.Violated(refused); found {
-			return fmt.Errorf("%w: %w", &stillReferencedError{key.Child.Name, key.ColumnNames()}, err)
+			return fmt.Errorf("%w: %w", &stillReferencedError{table: key.Child.Name, column: key.ColumnNames()}, err)
 		}
 	}
 	return err

@@ -12,8 +12,9 @@ import (
 // dependant is a table some rows of which depend on rows of another one, its parent.
 type dependant struct {
 	table repo.Table
-	// column names the reference in messages.
-	column string
+	// column names the reference in messages; missing is the one without which nobody knows to what it refers, "" if there
+	// is none.
+	column, missing string
 	// parent are the columns of the parent to which the rows refer.
 	parent []repo.Column
 	// rows that refer to these values of the parent's columns.
@@ -65,6 +66,20 @@ func typedReferences(table string) (kind string, references []typedReference) {
 	}
 }
 
+// untypedReferences are those of a database whose column of the type is missing: rows that may refer to what is to be removed
+// forbid it.
+func untypedReferences(c *repo.Catalog) (untyped []typedReference) {
+	for _, table := range []string{"issues", "notes", "projects"} {
+		_, references := typedReferences(table)
+		for _, r := range references {
+			if t := c.Table(r.table); t.Has(r.id) && !t.Has(r.kind) && !slices.Contains(untyped, r) {
+				untyped = append(untyped, r)
+			}
+		}
+	}
+	return untyped
+}
+
 // outsideColumns name, by table, where the paths are of what removed rows leave outside the database.
 func outsideColumns() map[string]string {
 	return map[string]string{"snippet_repositories": "disk_path", "project_repositories": "disk_path"}
@@ -111,17 +126,20 @@ func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	kind, references := typedReferences(parent.Name)
 	for _, r := range references {
 		t := c.Table(r.table)
-		if t == nil || t.Schema != parent.Schema || !t.Has(r.id, r.kind) {
+		if t == nil || t.Schema != parent.Schema || !t.Has(r.id) {
 			continue
 		}
-		all = append(all, dependant{
-			table: t.Table, column: r.id, parent: []repo.Column{{Name: "id", Type: "bigint"}},
-			rows: func(values [][]string) repo.Rows {
-				rows, _ := c.Rows(r.table, r.id, values[0]...)
-				rows.Condition = "t." + r.kind + " = '" + kind + "'"
-				return rows
-			},
-		})
+		d := dependant{table: t.Table, column: r.id, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
+		condition := "t." + r.kind + " = '" + kind + "'"
+		if !t.Has(r.kind) {
+			d.fate, d.missing, condition = forbidding, r.kind, ""
+		}
+		d.rows = func(values [][]string) repo.Rows {
+			rows, _ := c.Rows(r.table, r.id, values[0]...)
+			rows.Condition = condition
+			return rows
+		}
+		all = append(all, d)
 	}
 	slices.SortStableFunc(all, func(a, b dependant) int { return int(a.fate) - int(b.fate) })
 	return all
@@ -156,7 +174,7 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
 	all := slices.DeleteFunc(dependants(r.catalog, table), func(d dependant) bool {
 		entered := d.fate == removed && slices.Contains(r.path, d.table)
-		return entered || slices.Contains(r.except, d.table.Name)
+		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
 	for i, d := range all {
 		all[i].waiting = d.fate == forbidding && slices.Contains(r.path, d.table)
