@@ -20,7 +20,7 @@ const sampleBacklogsSQL = `
 WITH old AS (
   DELETE FROM maintenance.backlog_samples WHERE (minute, worker) IN (
     SELECT minute, worker FROM maintenance.backlog_samples
-    WHERE minute < clock_timestamp() - interval '25 hours' ORDER BY minute LIMIT 1000)
+    WHERE minute < (SELECT clock_timestamp() - interval '25 hours') ORDER BY minute LIMIT 1000)
 )
 INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 SELECT date_trunc('minute', clock_timestamp()), s.worker, s.pending, s.due, s.deferred, s.dead

@@ -126,6 +126,10 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
 
+// planAnew, before the arguments of a statement, has PostgreSQL plan it for these arguments each time: which index a list
+// reads depends on the filters that are set.
+const planAnew = pgx.QueryExecModeExec
+
 // collect runs a query and reads its rows.
 func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)

@@ -7,25 +7,36 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The job delete_user (inactive_token_deletion.md section 6).
+// The job delete_user.
 
 // TokenDeletionReason is the reason of the jobs of inactive_token_deletion: those look at the tokens again.
 const TokenDeletionReason = "No active token assigned"
 
 // UserDeletion is what became of the deletion of a user.
 type UserDeletion struct {
-	// Skipped or Refused is the typed reason (spec/README.md section 4) for which nothing has changed; "" otherwise.
+	// Skipped or Refused is the typed reason for which nothing has changed; "" otherwise.
 	Skipped, Refused string
 	// Setting N has kept the tokens from being judged, if it is Invalid.
 	Setting TokenSetting
 	// Groups or Organizations are the first ten of which the user is the only owner.
 	Groups, Organizations []int64
-	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked.
+	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked, and the
+	// removal has begun.
 	Projects []int64
 	// Memberships and Authorizations deleted.
 	Memberships, Authorizations int64
 	// Queued: the user is new in the queue of the ghost migration.
 	Queued bool
+}
+
+// UserDeletionAttempt is an attempt of the job delete_user.
+type UserDeletionAttempt struct {
+	AttemptOf
+	Args     DeleteUser
+	Features UserFeatures
+	// Queue is told when the job is done, in the last transaction.
+	Queue  JobQueue
+	Limits Limits
 }
 
 // deleting is the deletion of a user in its transaction.
@@ -37,23 +48,26 @@ type deleting struct {
 	userType int16
 	// deletable: users of this type may be deleted.
 	deletable bool
+	// begun: an earlier transaction has decided, and personal projects may be gone.
+	begun bool
 }
 
-// DeleteUser blocks a user, deletes the memberships and queues the user for the ghost migration, in one transaction; or
-// says why not. Personal projects have to go before the memberships: with some left only the user is blocked. Every
-// step finds its work done if it is repeated.
-func (d *Database) DeleteUser(ctx context.Context, g Guard, f UserFeatures, args DeleteUser, l Limits) (UserDeletion, error) {
+// DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and completes the job, in
+// one transaction; or says why not. Personal projects have to go before the memberships: with some left the user is only
+// blocked, and that the removal has begun is recorded. From then on nothing is checked any more, whichever job comes: the
+// user is gone, or the removal goes on. Every step finds its work done if it is repeated.
+func (d *Database) DeleteUser(ctx context.Context, a UserDeletionAttempt) (UserDeletion, error) {
 	var u deleting
-	err := d.guardedTx(ctx, "delete user", g, l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
-		u = deleting{tx: tx, features: f, args: args}
+	err := d.guardedTx(ctx, "delete user", a.Guard(), a.Limits, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
+		u = deleting{tx: tx, features: a.Features, args: a.Args}
 		for _, step := range []func(context.Context) error{
-			u.lock, u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership, u.block, u.lookForProjects, u.leave, u.queue,
+			u.lock, u.lookWhetherBegun, u.decide, u.block, u.lookForProjects, u.leave, u.queue, u.forget,
 		} {
 			if err := step(ctx); err != nil || u.ended() {
 				return err
 			}
 		}
-		return nil
+		return a.Queue.CompleteJob(ctx, tx, a.ID)
 	})
 	return u.UserDeletion, err
 }
@@ -64,20 +78,53 @@ func (u *deleting) ended() bool {
 
 const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1::bigint FOR UPDATE`
 
-// lock is step 1. Nobody inserts what refers to the user by a foreign key until the transaction ends.
+// lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the transaction ends.
 func (u *deleting) lock(ctx context.Context) error {
 	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType, &u.deletable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		u.Skipped = ReasonTargetGone
-		return nil
+		return u.forget(ctx)
 	}
 	return err
 }
 
-// projectBotType is the user_type of project bots (schema.md section 6).
+const (
+	userRemovalBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
+
+	noteUserRemovalSQL = `
+INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3) ON CONFLICT (user_id) DO NOTHING`
+
+	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
+)
+
+// lookWhetherBegun is a statement of its own: that of the lock may not see what was committed while it waited.
+func (u *deleting) lookWhetherBegun(ctx context.Context) error {
+	return u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&u.begun)
+}
+
+// forget takes the record of the beginning away: the removal is done, or the user is gone.
+func (u *deleting) forget(ctx context.Context) error {
+	_, err := u.tx.Exec(ctx, forgetUserRemovalSQL, u.args.UserID)
+	return err
+}
+
+// decide goes through the checks once. What they have found stands: personal projects may be gone by now.
+func (u *deleting) decide(ctx context.Context) error {
+	if u.begun {
+		return nil
+	}
+	for _, check := range []func(context.Context) error{u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership} {
+		if err := check(ctx); err != nil || u.ended() {
+			return err
+		}
+	}
+	return nil
+}
+
+// projectBotType is the user_type of project bots.
 const projectBotType = 6
 
-// judgeType is step 2: accounts of the system stay.
+// judgeType: accounts of the system stay.
 func (u *deleting) judgeType(context.Context) error {
 	if !u.deletable {
 		u.Refused = ReasonInternalUser
@@ -90,7 +137,7 @@ const keptSQL = `
 SELECT coalesce(bool_or(keeps), false)
 FROM (SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t WHERE t.user_id = $4::bigint FOR SHARE) locked`
 
-// lookAtTokens is step 3: a token that was renewed since the job was queued saves its bot.
+// lookAtTokens: a token that was renewed since the job was queued saves its bot.
 func (u *deleting) lookAtTokens(ctx context.Context) error {
 	if u.args.Reason != TokenDeletionReason {
 		return nil
@@ -120,7 +167,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 
 const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state = 'active')`
 
-// authorize is step 4. With skip_authorization the actor is a label, and may be gone.
+// authorize: with skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {
 	actor := u.args.DeletedByID
 	if u.args.SkipAuthorization || actor != nil && *actor == u.args.UserID {
@@ -142,7 +189,7 @@ const blockUserSQL = `
 UPDATE users SET state = 'blocked'{users.touched}
 WHERE id = $1::bigint AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
 
-// block is step 7, which comes first.
+// block is the first change.
 func (u *deleting) block(ctx context.Context) error {
 	_, err := u.tx.Exec(ctx, u.features.fill(blockUserSQL), u.args.UserID)
 	return err
@@ -155,7 +202,7 @@ WHERE n.type = 'User' AND n.owner_id = $1::bigint ORDER BY p.id LIMIT $2`
 // personalProjects is how many are removed before the next look.
 const personalProjects = 100
 
-// lookForProjects is step 6.
+// lookForProjects: with projects to remove, the removal begins.
 func (u *deleting) lookForProjects(ctx context.Context) error {
 	if !u.features.projects {
 		return nil
@@ -165,6 +212,10 @@ func (u *deleting) lookForProjects(ctx context.Context) error {
 		return err
 	}
 	u.Projects, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(u.Projects) == 0 {
+		return err
+	}
+	_, err = u.tx.Exec(ctx, noteUserRemovalSQL, u.args.UserID, u.args.DeletedByID, u.args.Reason)
 	return err
 }
 
@@ -183,10 +234,10 @@ gone AS (
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 )
 
-// membershipBatch is how many rows one statement deletes (inactive_token_deletion.md section 6.8).
+// membershipBatch is how many rows one statement deletes.
 const membershipBatch = 1000
 
-// leave is step 8.
+// leave deletes the memberships.
 func (u *deleting) leave(ctx context.Context) (err error) {
 	if u.features.members {
 		if u.Memberships, err = u.deleteAll(ctx, "members", leaveSQL); err != nil {
@@ -228,7 +279,7 @@ SELECT {columns} FROM (
   SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete, now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
 WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1::bigint) ON CONFLICT DO NOTHING`
 
-// queue is step 9.
+// queue hands the user to the ghost migration.
 func (u *deleting) queue(ctx context.Context) error {
 	sql := fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
 	tag, err := u.tx.Exec(ctx, sql, u.args.UserID, u.args.DeletedByID, u.userType)

@@ -2,7 +2,7 @@ package repo
 
 import "context"
 
-// Whoever is the only owner of something is not deleted (inactive_token_deletion.md section 6.5).
+// Whoever is the only owner of something is not deleted.
 
 // ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at in one statement.
 const (
@@ -10,13 +10,29 @@ const (
 	ownedPage  = 1000
 )
 
+// goingSQL says of a user other that somebody else has decided, or is about to decide, to delete that user: who goes does
+// not count as an owner. A job that is at work and has not begun decides after us, behind the lock.
+const goingSQL = `(
+  EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
+  OR EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = other.user_id OFFSET 0)
+  OR EXISTS (SELECT FROM maintenance.river_job j
+    WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
+      AND j.args @> jsonb_build_object('user_id', other.user_id) OFFSET 0))`
+
+// ownedOrganizationsSQL says among which of the locks the organizations are of which $1 is an owner.
+const ownedOrganizationsSQL = `
+SELECT ARRAY(SELECT DISTINCT o.organization_id & 63 FROM organization_users o WHERE o.user_id = $1::bigint AND o.access_level = 50)`
+
+// solelyOwnedOrganizationsSQL are those of them that have no other owner.
 const solelyOwnedOrganizationsSQL = `
-SELECT coalesce(array_agg(sole.organization_id), '{}') FROM (
+SELECT ARRAY(
   SELECT o.organization_id FROM organization_users o
-  WHERE o.user_id = $1::bigint AND o.access_level = 50 AND (
-    SELECT count(*) FROM (
-      SELECT FROM organization_users other WHERE other.organization_id = o.organization_id AND other.access_level = 50 LIMIT 2) owners) = 1
-  ORDER BY o.organization_id LIMIT $2) sole`
+  WHERE o.user_id = $1::bigint AND o.access_level = 50 AND NOT EXISTS (
+    SELECT FROM (
+      SELECT m.user_id FROM organization_users m
+      WHERE m.organization_id = o.organization_id AND m.access_level = 50 AND m.user_id <> $1::bigint OFFSET 0) other
+    WHERE NOT {going})
+  ORDER BY o.organization_id LIMIT $2)`
 
 // ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their ancestors. UNION ends the walk
 // upwards at a repeated id. Members are found by the user, then by the group, before anything else is asked of them:
@@ -47,39 +63,74 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned), A
 
 // lockOwnersSQL takes the locks one after the other in an order that all keep.
 const lockOwnersSQL = `
-SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || place, 0))
+SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || $2 || place, 0))
 FROM (SELECT DISTINCT place FROM unnest($1::bigint[]) AS t (place) ORDER BY place OFFSET 0) places`
 
-// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else is a direct owner.
+// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else is a direct owner
+// who stays.
 const solelyOwnedGroupsSQL = ownedSQL + `,
 shared AS MATERIALIZED (
   SELECT DISTINCT up.group_id FROM up
   WHERE EXISTS (
     SELECT FROM (
-      SELECT {direct} AS direct
-      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50 OFFSET 0) m
-    WHERE m.direct)
+      SELECT m.user_id, {direct} AS direct
+      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50 OFFSET 0) other
+    WHERE other.direct AND NOT {going})
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
   ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
 
-// lookForSoleOwnership is step 5.
+// lookForSoleOwnership finds what would be left without an owner.
+//
+// One deletion at a time judges and changes who owns an organization, or the groups of a tree: of two owners who go at
+// once, the second would still find the first. What is locked until the end of the transaction is neither the groups nor
+// the memberships, which the application changes all the time and which it would lock in another order than we do, but
+// advisory locks that only these deletions take: those of organizations first, then those of groups. There are 64 of each,
+// so that the owner of very many groups does not fill the server's table of locks; lock_timeout bounds the wait, and the
+// job is tried again.
+//
+// The statements that judge come after the locks, and see what those before have committed.
 func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
-	if u.features.owners {
-		err := u.tx.QueryRow(ctx, solelyOwnedOrganizationsSQL, u.args.UserID, ownedNamed).Scan(&u.Organizations)
-		if err != nil {
+	for _, check := range []func(context.Context) error{u.lookForOrganizations, u.lookForGroups} {
+		if err := check(ctx); err != nil || u.Refused != "" {
 			return err
 		}
-		if len(u.Organizations) > 0 {
-			u.Refused = ReasonSoleOwnerOfOrganization
-			return nil
-		}
 	}
+	return nil
+}
+
+func (u *deleting) lookForOrganizations(ctx context.Context) error {
+	if !u.features.owners {
+		return nil
+	}
+	var places []int64
+	err := u.tx.QueryRow(ctx, ownedOrganizationsSQL, u.args.UserID).Scan(&places)
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	if _, err := u.tx.Exec(ctx, lockOwnersSQL, places, "organizations/"); err != nil {
+		return err
+	}
+	err = u.tx.QueryRow(ctx, u.features.fill(solelyOwnedOrganizationsSQL), u.args.UserID, ownedNamed).Scan(&u.Organizations)
+	if len(u.Organizations) > 0 {
+		u.Refused = ReasonSoleOwnerOfOrganization
+	}
+	return err
+}
+
+func (u *deleting) lookForGroups(ctx context.Context) error {
 	if !u.features.groups {
 		return nil
 	}
-	owns, err := u.lockOwners(ctx)
-	if err != nil || !owns {
+	var places []int64
+	err := u.eachOwnedPage(ctx, ownedPlacesSQL, func(page []int64) (more bool) {
+		places = append(places, page...)
+		return true
+	})
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	if _, err := u.tx.Exec(ctx, lockOwnersSQL, places, ""); err != nil {
 		return err
 	}
 	err = u.eachOwnedPage(ctx, solelyOwnedGroupsSQL, func(groups []int64) (more bool) {
@@ -90,26 +141,6 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 		u.Refused = ReasonSoleOwnerOfGroup
 	}
 	return err
-}
-
-// lockOwners lets one deletion at a time judge and change who owns the groups of a tree: of two owners who go at once,
-// the second would still find the first. What is locked until the end of the transaction is neither the groups nor the
-// memberships, which the application changes all the time and which it would lock in another order than we do, but
-// advisory locks that only these deletions take. The trees share 64 of them, so that the owner of very many groups does
-// not fill the server's table of locks; lock_timeout bounds the wait, and the job is tried again.
-//
-// The statement that judges comes after it, and sees what those before have committed. False: the user owns no group.
-func (u *deleting) lockOwners(ctx context.Context) (owns bool, err error) {
-	var places []int64
-	err = u.eachOwnedPage(ctx, ownedPlacesSQL, func(page []int64) (more bool) {
-		places = append(places, page...)
-		return true
-	})
-	if err != nil || len(places) == 0 {
-		return false, err
-	}
-	_, err = u.tx.Exec(ctx, lockOwnersSQL, places)
-	return true, err
 }
 
 // eachOwnedPage goes through the groups of which the user is a direct owner, as long as do wants more.

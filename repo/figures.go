@@ -63,22 +63,16 @@ SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
   (SELECT min(x.started_at) FROM maintenance.runs x
    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'running' AND NOT x.dry_run
      AND x.heartbeat_at >= clock_timestamp() - x.heartbeat_ttl),
-  CASE WHEN newest.state = 'failed' THEN (
-    SELECT x.finished_at FROM maintenance.runs x
-    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
-      AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
-    ORDER BY x.id LIMIT 1) END
+  (SELECT x.finished_at FROM maintenance.runs x
+   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
+     AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
+   ORDER BY x.id LIMIT 1)
 FROM unnest($1::text[], $2::text[]) AS p (worker, database)
 LEFT JOIN LATERAL (
   SELECT x.id, x.finished_at FROM maintenance.runs x
   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'succeeded' AND NOT x.dry_run
   ORDER BY x.id DESC LIMIT 1
-) success ON true
-LEFT JOIN LATERAL (
-  SELECT x.state FROM maintenance.runs x
-  WHERE x.worker = p.worker AND x.database = p.database AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
-  ORDER BY x.id DESC LIMIT 1
-) newest ON true`
+) success ON true`
 
 // RunFigures reads the figures of the runs of workers[i] on databases[i].
 func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {

@@ -5,21 +5,24 @@ import (
 	"time"
 )
 
-// pruneHistorySQL leaves runs at work alone, claims, whose run is about to start or which are recorded as missed, and each worker's newest fire, by which it is seen whether that was missed.
-// $2 bounds both tables.
+// pruneHistorySQL leaves runs at work alone, claims, whose run is about to start or which are recorded as missed, and each
+// worker's newest fire, by which it is seen whether that was missed. $2 bounds both tables. The ids of runs are in the order
+// of their times: only the oldest are looked at, of which more than a few are never at work.
 const pruneHistorySQL = `
 WITH old_fires AS (
   DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
     SELECT f.ctid FROM maintenance.fires f
-    WHERE f.fire_time < clock_timestamp() - $1::interval AND f.outcome <> 'claimed'
+    WHERE f.fire_time < (SELECT clock_timestamp() - $1::interval) AND f.outcome <> 'claimed'
       AND EXISTS (SELECT FROM maintenance.fires n WHERE n.worker = f.worker AND n.fire_time > f.fire_time)
     ORDER BY f.fire_time LIMIT $2))
   RETURNING 1
 ),
 old_runs AS (
   DELETE FROM maintenance.runs WHERE id = ANY (ARRAY(
-    SELECT id FROM maintenance.runs WHERE state <> 'running' AND started_at < clock_timestamp() - $1::interval
-    ORDER BY id LIMIT $2))
+    SELECT r.id FROM (
+      SELECT id, state, started_at FROM maintenance.runs ORDER BY id LIMIT $2 + 100
+    ) r
+    WHERE r.state <> 'running' AND r.started_at < clock_timestamp() - $1::interval LIMIT $2))
   RETURNING 1
 )
 SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2`

@@ -290,6 +290,12 @@ func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(c
 	}
 }
 
+// deafQueue takes no jobs and ends none.
+type deafQueue struct{ repo.JobQueue }
+
+// CompleteJob leaves the job as it is.
+func (deafQueue) CompleteJob(context.Context, repo.Tx, int64) error { return nil }
+
 // wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
 func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f repo.UserFeatures) {
 	t.Helper()
@@ -302,7 +308,16 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 		t.Fatal(err)
 	}
 	heard.statements = nil
-	u, err := d.DeleteUser(context.Background(), repo.Guard{}, f, repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, generous)
+	attempt := repo.UserDeletionAttempt{
+		Args: repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, Features: f, Queue: deafQueue{}, Limits: generous,
+	}
+	err := conn.QueryRow(context.Background(), `
+		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts) VALUES ('delete_user', '{}', 'running', 1, now(), 25)
+		RETURNING id, attempted_at`).Scan(&attempt.ID, &attempt.AttemptedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := d.DeleteUser(context.Background(), attempt)
 	if err != nil || !u.Queued {
 		t.Fatalf("%+v, %v", u, err)
 	}

@@ -64,26 +64,16 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	return j, err
 }
 
-// listJobsSQL has a condition for each filter that is set, so that PostgreSQL can plan for it.
 const listJobsSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
-WHERE ($1::bigint = 0 OR id < $1) AND {kind} AND {state}
-ORDER BY id DESC LIMIT $2`
+WHERE ($1 = 0 OR id < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
+ORDER BY id DESC LIMIT $4`
 
 // ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the first page), of one
 // kind and state, each "" for all. An unknown state is an error of ours.
 func (d *Database) ListJobs(ctx context.Context, kind, state string, after int64, limit int) ([]QueuedJob, error) {
-	args := []any{after, limit}
-	condition := func(value, sql string) string {
-		if value == "" {
-			return "true"
-		}
-		args = append(args, value)
-		return fmt.Sprintf(sql, len(args))
-	}
-	sql := fill(listJobsSQL, "{kind}", condition(kind, "kind = $%d"), "{state}", condition(state, "state = $%d::text::maintenance.river_job_state"))
-	return collect(ctx, d, "list jobs", scanJob, sql, args...)
+	return collect(ctx, d, "list jobs", scanJob, listJobsSQL, planAnew, after, kind, state, limit)
 }
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`

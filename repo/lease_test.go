@@ -187,7 +187,7 @@ func fencedSteps(b *bench) map[string]func(repo.Fence) error {
 	broken := queue
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	records, _, err := b.LoadRecords(ctx, queue, "public.p", repo.Position{}, 3, limits)
+	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
 	if err != nil || len(records) != 3 {
 		b.Fatal(records, err)
 	}

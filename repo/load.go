@@ -133,17 +133,3 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// endedEarlySQL looks at the last run that was none of the dry ones and had its chance: one that was skipped because of
-// a pause or another's lease had none.
-const endedEarlySQL = `
-SELECT coalesce((
-  SELECT CASE WHEN r.state = 'succeeded' AND starts_with(r.reason, $2) THEN r.reason ELSE '' END FROM maintenance.runs r
-  WHERE r.worker = $1 AND NOT r.dry_run AND NOT (r.state = 'skipped' AND r.reason ~ '^(LEASE_HELD|WORKER_PAUSED)')
-  ORDER BY r.id DESC LIMIT 1), '')`
-
-// EndedEarly is the reason with which the last run of a worker succeeded, if it begins like this; else it is empty.
-func (d *Database) EndedEarly(ctx context.Context, worker, begins string) (reason string, err error) {
-	err = d.queryRow(ctx, "look at the last run", []any{&reason}, endedEarlySQL, worker, begins)
-	return reason, err
-}

@@ -23,8 +23,7 @@ type Queue struct {
 	Partitions []int64
 	// Active is the number of the partition that new records go to; 0 if the column's default names none.
 	Active int64
-	// At is when it was looked at, by the clock of the database: what is due is decided by it, so that a record put off
-	// by a run does not come back to it.
+	// At is when it was looked at, by the clock of the database: what is due is decided by it.
 	At  time.Time
 	sql string
 }
@@ -111,11 +110,13 @@ type Position struct {
 }
 
 // loadRecordsSQL names the partition: without it the index's first column is unused. Records without a time are due,
-// and come last.
+// and come last. A record that nobody has tried since the look has the time at which it was recorded; who puts one off
+// gives it a later one, so that it does not come back to the run that has done so, however soon it is due again.
 const loadRecordsSQL = `
 (SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
-   AND consume_after <= $7 AND (consume_after, id) > ($3::timestamptz, $4::bigint)
+   AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::bigint)
+   AND (consume_after <= $7 OR $8 AND consume_after = created_at)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
 (SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
@@ -123,17 +124,27 @@ UNION ALL
  ORDER BY id LIMIT $6)
 LIMIT $6`
 
-// LoadRecords reads up to limit due pending records of one parent behind a position: in numeric order of the
-// partitions, then by consume_after, then by id. The position returned is that of the last one.
-func (d *Database) LoadRecords(ctx context.Context, q Queue, parent string, after Position, limit int, l Limits) ([]Record, Position, error) {
+// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that were due when the queue was
+// looked at, and if Since those, too, that were recorded since and never tried.
+type RecordPage struct {
+	Parent string
+	After  Position
+	Limit  int
+	Since  bool
+}
+
+// LoadRecords reads records in numeric order of the partitions, then by consume_after, then by id. The position returned
+// is that of the last one.
+func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l Limits) ([]Record, Position, error) {
 	var records []Record
+	after := want.After
 	for _, partition := range q.Partitions {
-		if partition < after.partition || len(records) >= limit {
+		if partition < after.partition || len(records) >= want.Limit {
 			continue
 		}
 		time, id, nullID := after.keyset(partition)
 		rows, err := boundedRows(ctx, d, "load records", l, pgx.RowToStructByPos[queueRow],
-			fill(loadRecordsSQL, "{queue}", q.sql), partition, parent, time, id, nullID, limit-len(records), q.At)
+			fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent, time, id, nullID, want.Limit-len(records), q.At, want.Since)
 		if err != nil {
 			return nil, after, err
 		}

@@ -80,7 +80,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	records, _, err := b.LoadRecords(ctx, queue, "public.p", repo.Position{}, 10, limits)
+	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
 	if err != nil || len(records) != 4 {
 		t.Fatalf("%d records, %v", len(records), err)
 	}

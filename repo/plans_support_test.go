@@ -61,6 +61,7 @@ type node struct {
 	IndexCond string  `json:"Index Cond"`
 	TIDCond   string  `json:"TID Cond"`
 	Loops     float64 `json:"Actual Loops"`
+	Rows      float64 `json:"Actual Rows"`
 	Filtered  float64 `json:"Rows Removed by Filter"`
 	Rechecked float64 `json:"Rows Removed by Index Recheck"`
 	Plans     []node

@@ -99,19 +99,20 @@ var generous = repo.Limits{Statement: time.Minute, Lock: time.Second}
 
 // statements are the queue's, each with a call that sends it.
 func (b *big) statements() map[string]func(context.Context) error {
-	after := repo.Position{}
+	load := repo.RecordPage{Parent: "public.p1", Limit: 500, Since: true}
 	return map[string]func(context.Context) error{
 		"due parents": func(ctx context.Context) error {
 			_, err := b.DueParents(ctx, b.queue, generous)
 			return err
 		},
 		"load": func(ctx context.Context) (err error) {
-			_, _, err = b.LoadRecords(ctx, b.queue, "public.p1", after, 500, generous)
+			_, _, err = b.LoadRecords(ctx, b.queue, load, generous)
 			return err
 		},
 		"load on": func(ctx context.Context) (err error) {
-			if _, after, err = b.LoadRecords(ctx, b.queue, "public.p1", repo.Position{}, 500, generous); err == nil {
-				_, _, err = b.LoadRecords(ctx, b.queue, "public.p1", after, 500, generous)
+			on := load
+			if _, on.After, err = b.LoadRecords(ctx, b.queue, load, generous); err == nil {
+				_, _, err = b.LoadRecords(ctx, b.queue, on, generous)
 			}
 			return err
 		},

@@ -199,21 +199,22 @@ func (d *Database) RequestCancel(ctx context.Context, id, words string) error {
 	return err
 }
 
+// runs.id, here and below: id alone would be the text of the columns, by which there is no index.
 const listRunsSQL = `
 SELECT ` + runColumns + ` FROM maintenance.runs
 WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
-ORDER BY id DESC LIMIT $4`
+ORDER BY runs.id DESC LIMIT $4`
 
 // ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the first page), of one
 // worker and state, each "" for all.
 func (d *Database) ListRuns(ctx context.Context, worker, state, after string, limit int) ([]Run, error) {
-	return collect(ctx, d, "list runs", scanRun, listRunsSQL, worker, state, after, limit)
+	return collect(ctx, d, "list runs", scanRun, listRunsSQL, planAnew, worker, state, after, limit)
 }
 
 const runAtWorkSQL = `
 SELECT id::text FROM maintenance.runs
 WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
-ORDER BY id DESC LIMIT 1`
+ORDER BY runs.id DESC LIMIT 1`
 
 // RunAtWork is the id of the run at work on the same as this one in the process that holds the lease, or [ErrNotFound].
 func (d *Database) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
@@ -222,15 +223,24 @@ func (d *Database) RunAtWork(ctx context.Context, run Run, holder string) (id st
 }
 
 // runSummarySQL: what could not start has its place among the fires; a run that its setting kept from working has run.
+// The newest run of each state is looked up by itself: a worker may have had nothing but skipped runs for months. The
+// look-up is a range of runs_by_state: for equal values PostgreSQL may walk through all runs by their ids instead.
 const runSummarySQL = `
-(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'running' ORDER BY id DESC LIMIT 1)
-UNION ALL
-(SELECT ` + runColumns + ` FROM maintenance.runs
- WHERE worker = $1 AND state <> 'running' AND NOT dry_run AND (state <> 'skipped' OR reason LIKE 'SETTING%')
- ORDER BY id DESC LIMIT 1)
-UNION ALL
-(SELECT ` + runColumns + ` FROM maintenance.runs WHERE worker = $1 AND state = 'succeeded' AND NOT dry_run
- ORDER BY id DESC LIMIT 1)`
+WITH newest (id) AS (
+  SELECT (
+    SELECT x.id FROM maintenance.runs x
+    WHERE (x.worker, x.state) >= ($1, s.state) AND (x.worker, x.state) <= ($1, s.state) AND (x.state = 'running' OR NOT x.dry_run)
+    ORDER BY x.worker, x.state, x.id DESC LIMIT 1)
+  FROM unnest('{running,succeeded,failed,cancelled}'::text[]) AS s (state)
+  UNION ALL
+  SELECT x.id FROM (
+    SELECT r.id, r.dry_run, r.reason FROM maintenance.runs r
+    WHERE (r.worker, r.state) >= ($1, 'skipped') AND (r.worker, r.state) <= ($1, 'skipped')
+    ORDER BY r.worker, r.state, r.id DESC LIMIT 100
+  ) x
+  WHERE NOT x.dry_run AND x.reason LIKE 'SETTING%'
+)
+SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id FROM newest)) ORDER BY runs.id DESC`
 
 // RunSummary is where a worker stands: nil where there is no such run.
 type RunSummary struct{ Current, Last, LastSuccess *Run }
@@ -246,7 +256,7 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 		case s.Last == nil:
 			s.Last = r
 		}
-		if r := &runs[i]; r.State == RunSucceeded && !r.DryRun {
+		if r := &runs[i]; r.State == RunSucceeded {
 			s.LastSuccess = r
 		}
 	}

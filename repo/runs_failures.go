@@ -18,21 +18,25 @@ type Failure struct {
 }
 
 const failuresSQL = `
-SELECT newest.database, newest.reason, newest.error, (
-    SELECT x.finished_at FROM maintenance.runs x
-    WHERE x.worker = $1 AND x.database = place.name AND x.state = 'failed' AND NOT x.dry_run AND x.id > coalesce((
-      SELECT y.id FROM maintenance.runs y
-      WHERE y.worker = $1 AND y.database = place.name AND y.state = 'succeeded' AND NOT y.dry_run
-      ORDER BY y.id DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')
-    ORDER BY x.id LIMIT 1)
+SELECT place.name, newest.reason, newest.error, oldest.finished_at
 FROM unnest($2::text[]) AS place (name)
 CROSS JOIN LATERAL (
-  SELECT x.database, x.state, x.reason, x.error FROM maintenance.runs x
-  WHERE x.worker = $1 AND x.database = place.name AND x.state IN ('succeeded', 'failed') AND NOT x.dry_run
+  SELECT coalesce((
+    SELECT x.id FROM maintenance.runs x
+    WHERE x.worker = $1 AND x.database = place.name AND x.state = 'succeeded' AND NOT x.dry_run
+    ORDER BY x.id DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') AS id
+) success
+CROSS JOIN LATERAL (
+  SELECT x.reason, x.error FROM maintenance.runs x
+  WHERE x.worker = $1 AND x.database = place.name AND x.state = 'failed' AND NOT x.dry_run AND x.id > success.id
   ORDER BY x.id DESC LIMIT 1
 ) newest
-WHERE newest.state = 'failed'
-ORDER BY 4`
+CROSS JOIN LATERAL (
+  SELECT x.finished_at FROM maintenance.runs x
+  WHERE x.worker = $1 AND x.database = place.name AND x.state = 'failed' AND NOT x.dry_run AND x.id > success.id
+  ORDER BY x.id LIMIT 1
+) oldest
+ORDER BY oldest.finished_at`
 
 // Failures are the databases on which the newest run of a worker failed, the one that has failed longest first. Dry runs
 // do not count, nor do cancelled and skipped ones.

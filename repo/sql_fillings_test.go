@@ -18,7 +18,7 @@ var fragments = []string{
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
+	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "swiftBoundSQL", "swiftFirstSQL", "swiftGuardSQL", "swiftRangeSQL", "swiftSQL", "takeSQL",
 }
@@ -41,7 +41,7 @@ var fillings = map[string]string{
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
 	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
-	"{ghosts}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
+	"{going}": "goingSQL", "{ghosts}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date", "ownedPlacesSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}": "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",
@@ -51,6 +51,4 @@ var fillings = map[string]string{
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",
-	// Jobs.
-	"{kind}": "kind = $3", "listJobsSQL{state}": "state = $4::text::maintenance.river_job_state",
 }

@@ -79,5 +79,6 @@ func findQueue(p presence) (queue, columns, missing string) {
 
 // fill puts what there is into a statement.
 func (f UserFeatures) fill(sql string, pairs ...string) string {
-	return fill(fill(sql, "{direct}", directMembershipSQL), append(pairs, f.fillings...)...)
+	sql = fill(sql, "{direct}", directMembershipSQL, "{going}", goingSQL)
+	return fill(sql, append(append(pairs, "{ghosts}", quote(f.ghosts)), f.fillings...)...)
 }

@@ -209,9 +209,9 @@ func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
 		// River puts it back without using up the attempt.
 		return context.Cause(ctx)
 	case err != nil && job.Attempt >= job.MaxAttempts:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, ""))
+		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, result.Reason))
 	case err != nil:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, ""))
+		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, result.Reason))
 	case result.Snooze > 0 && result.Snooze <= sliceSnooze && w.isStopping():
 		// Somebody else can go on at once.
 		return river.JobSnooze(0)

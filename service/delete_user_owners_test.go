@@ -2,10 +2,14 @@ package service_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // held does something in a transaction, and when so many others wait for locks, or a minute is over, what comes then; it
@@ -112,4 +116,130 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 	e.work(first, "delete_user")
 	e.want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
 	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
+}
+
+// coOwner makes user 7 an owner of a group and of an organization, and 8 the other owner of one of them.
+func coOwner(t *testing.T, shared string) *estate {
+	t.Helper()
+	e := tokenEstate(t)
+	e.user(7, 0, 1)
+	e.user(8, 0, 1)
+	if shared == "group" {
+		e.group(50, 0)
+		e.member(7, 50)
+		e.member(8, 50)
+	} else {
+		e.exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
+			VALUES (1, 7, 50, now(), now()), (1, 8, 50, now(), now())`)
+	}
+	return e
+}
+
+// elsewhere moves jobs to a queue that nobody works.
+func (e *estate) elsewhere(condition string) {
+	e.t.Helper()
+	e.exec("main", `UPDATE maintenance.river_job SET queue = 'elsewhere' WHERE `+condition)
+}
+
+// workHere works the jobs delete_user that are due, except those that are elsewhere.
+func (e *estate) workHere(s *service.Service) {
+	e.t.Helper()
+	q := e.queue()
+	if err := q.Start(onlyKind{s, "delete_user"}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE queue = 'default' AND finalized_at IS NULL`, "0")
+	if err := q.Stop(context.Background()); err != nil {
+		e.t.Error(err)
+	}
+}
+
+func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
+	t.Parallel()
+	job := func(state string) string {
+		finalized := "NULL"
+		if state == "completed" || state == "cancelled" || state == "discarded" {
+			finalized = "now()"
+		}
+		return fmt.Sprintf(`INSERT INTO maintenance.river_job (kind, args, state, attempted_at, finalized_at, max_attempts)
+			VALUES ('delete_user', '{"user_id": 8, "reason": "x"}', '%s', now(), %s, 25)`, state, finalized)
+	}
+	for name, c := range map[string]struct {
+		sql   string
+		owner bool
+	}{
+		"removal begun":              {`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (8, 'x')`, false},
+		"in the ghosts' queue":       {`INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`, false},
+		"in the queue of other name": {`ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations; INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`, false},
+		"job available":              {job("available"), false},
+		"job pending":                {job("pending"), false},
+		"job scheduled":              {job("scheduled"), false},
+		"job retryable":              {job("retryable"), false},
+		"job at work that decides":   {job("running"), true},
+		"job completed":              {job("completed"), true},
+		"job refused":                {job("cancelled"), true},
+		"job discarded":              {job("discarded"), true},
+		"job of another kind":        {`INSERT INTO maintenance.river_job (kind, args, state, max_attempts) VALUES ('delete_placeholder_user', '{"user_id": 8}', 'scheduled', 25)`, true},
+		"somebody else goes":         {`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (9, 'x')`, true},
+		"the user's own other job":   {`INSERT INTO maintenance.river_job (kind, args, state, max_attempts) VALUES ('delete_user', '{"user_id": 7}', 'scheduled', 25)`, true},
+		"who goes marked and queued": {`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (8, 'x'); ` + job("available"), false},
+		"blocked, and nothing begun": {`UPDATE users SET state = 'blocked' WHERE id = 8`, true},
+	} {
+		for _, shared := range []string{"group", "organization"} {
+			t.Run(name+", "+shared, func(t *testing.T) {
+				t.Parallel()
+				e := coOwner(t, shared)
+				s := e.service("", e.withQueue)
+				e.insert(jobOf(authorized(7)))
+				e.exec("main", c.sql)
+				e.elsewhere(`args ->> 'reason' IS DISTINCT FROM 'Group was deleted'`)
+				e.workHere(s)
+				want := "cancelled refused SOLE_OWNER_OF_" + strings.ToUpper(shared)
+				if c.owner {
+					want = done
+				}
+				e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job
+					WHERE args @> '{"user_id": 7, "reason": "Group was deleted"}'`, want)
+			})
+		}
+	}
+}
+
+func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T) {
+	t.Parallel()
+	for _, shared := range []string{"group", "organization"} {
+		for _, at := range []string{"at once", "one after the other"} {
+			t.Run(shared+" "+at, func(t *testing.T) {
+				t.Parallel()
+				e := coOwner(t, shared)
+				e.personalProjects(7, 701)
+				e.personalProjects(8, 801)
+				s := e.service("", e.withQueue)
+				e.insert(jobOf(authorized(7)), jobOf(authorized(8)))
+				if at == "at once" {
+					e.held(`SELECT FROM users FOR UPDATE`, 2)
+				} else {
+					e.elsewhere(`args @> '{"user_id": 8}'`)
+					e.workHere(s)
+					e.want("main", remains, "701,801 701,801 701,801 2")
+					e.exec("main", `UPDATE maintenance.river_job SET queue = 'default' WHERE args @> '{"user_id": 8}'`)
+				}
+				e.work(s, "delete_user")
+				e.want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_"+strings.ToUpper(shared)+", 1 completed succeeded")
+				stays, goes := 7, 8
+				if e.value("main", `SELECT state FROM users WHERE id = 7`) == "blocked" {
+					stays, goes = 8, 7
+				}
+				e.want("main", remains, fmt.Sprintf("%d01 %d01 %d01 1", stays, stays, stays))
+				memberships := map[string]int{"group": 2, "organization": 1}[shared]
+				if got, want := e.userRows(stays), fmt.Sprintf("active %d 1", memberships); got != want {
+					t.Errorf("user %d, who stays: %s, want %s", stays, got, want)
+				}
+				if got := e.userRows(goes); got != "blocked 0 0 f,0" {
+					t.Errorf("user %d, who goes: %s", goes, got)
+				}
+				e.want("main", begun, "")
+			})
+		}
+	}
 }

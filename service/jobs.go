@@ -101,8 +101,10 @@ func (j *jobExecution) stops() bool {
 
 // guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
 // begins with it. A process that was paused for longer than its attempts last writes nothing when it wakes.
-func (j *jobExecution) guard() repo.Guard {
-	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}.Guard()
+func (j *jobExecution) guard() repo.Guard { return j.attempt().Guard() }
+
+func (j *jobExecution) attempt() repo.AttemptOf {
+	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
 // origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
@@ -141,6 +143,9 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 	defer span.End()
 	result, err := s.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
+	if err != nil && result.Reason == "" {
+		result.Reason = reasonOf(err)
+	}
 	s.reportJob(traced, j, result, err)
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		result.TraceID = id.String()
@@ -173,9 +178,6 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
 	lost := errors.Is(err, repo.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
-	if err != nil && r.Reason == "" {
-		r.Reason = reasonOf(err)
-	}
 	level, outcome := slog.LevelInfo, r.Outcome
 	switch {
 	case lost:

@@ -33,7 +33,7 @@ func (e *estate) running(args repo.JobArgs) service.JobRequest {
 // written are the tables that the jobs of these tests change.
 var written = []string{
 	"users", "members", "project_authorizations", "ghost_user_migrations", "namespaces", "namespace_details", "group_deletion_schedules",
-	"projects", "issues", "notes", "project_repositories", "maintenance.group_removals",
+	"projects", "issues", "notes", "project_repositories", "maintenance.group_removals", "maintenance.user_removals",
 }
 
 // fenced is an estate with a job to be worked: of each kind that destroys something in steps.

@@ -92,8 +92,13 @@ func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
 	if !s.goesOn(w) {
 		return false, nil
 	}
-	reason, err := s.main.EndedEarly(ctx, w.name, reasonThrottled+": ")
-	return err == nil && reason != "" && s.loads.worst(ctx, s.main, repo.Table{}) == nil && s.loads.lasting(ctx, s.main, reason) == nil, err
+	runs, err := s.main.RunSummary(ctx, w.name)
+	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != repo.RunSucceeded {
+		return false, err
+	}
+	reason := runs.Last.Reason
+	return strings.HasPrefix(reason, reasonThrottled+": ") && s.loads.worst(ctx, s.main, repo.Table{}) == nil &&
+		s.loads.lasting(ctx, s.main, reason) == nil, nil
 }
 
 // unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on

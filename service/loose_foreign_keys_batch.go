@@ -5,44 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
-
-// loader hands out batches: parents take turns, and a parent leaves when nothing of it is due.
-type loader struct {
-	database  *repo.Database
-	queue     repo.Queue
-	batchSize int
-
-	mu      sync.Mutex
-	parents []*plan
-	turn    int
-}
-
-// next loads a batch of the parent whose turn it is; nil when nothing is due.
-func (l *loader) next(ctx context.Context) (*batch, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.parents) > 0 {
-		l.turn %= len(l.parents)
-		p := l.parents[l.turn]
-		records, position, err := l.database.LoadRecords(ctx, l.queue, p.recorded, p.position, l.batchSize, readLimits())
-		if err != nil {
-			return nil, err
-		}
-		if len(records) > 0 {
-			p.position = position
-			l.turn++
-			return newBatch(p, records), nil
-		}
-		l.parents = append(l.parents[:l.turn:l.turn], l.parents[l.turn+1:]...)
-	}
-	return nil, nil
-}
 
 // batch is the records in hand, by key.
 type batch struct {
@@ -103,6 +70,10 @@ func (b *batch) waiting(at int) (keys []*openKey) {
 
 // workBatch cleans a batch and settles the fate of its records (constructor's steps 2 to 5). Its error ends the run.
 func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
+	defer func() {
+		c.checkLimits()
+		c.loader.giveBack()
+	}()
 	return c.x.Batch(ctx, func(ctx context.Context) error {
 		c.linkDeletions(ctx, b)
 		if err := c.clean(ctx, b); err != nil {

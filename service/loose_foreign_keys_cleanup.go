@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +30,9 @@ type LooseForeignKeysCleanupConfig struct {
 // deletes, nullifies or marks the rows that refer to deleted parents, and takes the parents' records off the queue.
 //
 // Due are the pending records of one database's queue whose consume_after has passed, of parents with definitions:
-// partition by partition, the oldest first. Parents take turns, in an order drawn for each run, a batch each.
+// partition by partition, the oldest first. Parents take turns, in an order drawn for each run, a batch each. A run takes
+// what was due at its start, and what was recorded since, by the application or by its own deletions. It ends when
+// nothing of that is left that it has not tried, or at a limit. What it has put off itself waits for the next one.
 //
 // One batch:
 //
@@ -175,19 +176,24 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 		noted, err := x.Database.HasRecordTraces(ctx)
 		c.noted = noted && err == nil
 	}
+	plans, err := k.plan(ctx, x, queue, k.recordedParents(queue))
+	if err != nil {
+		return nil, err
+	}
 	limits := readLimits()
 	limits.ReadOnly = x.DryRun
-	due, err := x.Database.DueParents(ctx, queue, limits)
-	if err != nil {
-		return nil, err
+	c.loader = newLoader(x.Database, queue, k.config.BatchSize, plans)
+	return c, c.loader.begin(ctx, limits)
+}
+
+// recordedParents are the names that the parents of all definitions have in the records.
+func (k *looseForeignKeys) recordedParents(queue repo.Queue) []string {
+	var names []string
+	for _, key := range k.config.Definitions.Keys {
+		names = append(names, queue.Schema+"."+key.Parent)
 	}
-	plans, err := k.plan(ctx, x, queue, due)
-	if err != nil {
-		return nil, err
-	}
-	rand.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
-	c.loader = &loader{database: x.Database, queue: queue, batchSize: k.config.BatchSize, parents: plans}
-	return c, nil
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // inFlight is how many batches are worked side by side.
@@ -225,26 +231,25 @@ func (c *cleanup) run(ctx context.Context) error {
 	return c.failures.err()
 }
 
-// drain works batch after batch until nothing is due or a limit is reached. A second loop joins in only while so much
+// drain works batch after batch until nothing is left or a limit is reached. A second loop joins in only while so much
 // is left of the limits that it cannot take rows that the batch in hand needs.
 func (c *cleanup) drain(ctx context.Context, joining bool) error {
-	for !c.limit.reached() {
-		if err := c.x.Stopped(); err != nil {
-			return err
-		}
-		if joining && !c.budget.roomy() {
-			return nil
-		}
-		b, err := c.loader.next(ctx)
+	enough := func() bool {
+		return c.limit.reached() || c.x.Stopped() != nil || joining && !c.budget.roomy()
+	}
+	for !enough() {
+		b, err := c.loader.next(ctx, enough)
 		if err != nil || b == nil {
 			return err
 		}
 		if err := c.workBatch(ctx, b); err != nil {
 			return err
 		}
-		c.checkLimits()
 	}
-	return nil
+	if c.limit.reached() {
+		return nil
+	}
+	return c.x.Stopped()
 }
 
 // checkLimits is asked after every statement (loose_foreign_keys_cleanup.md 3.6).
@@ -258,12 +263,12 @@ func (c *cleanup) checkLimits() bool {
 	return c.limit.reached()
 }
 
-// leftOver says whether a limit left records incomplete, or due ones unread.
+// leftOver says whether a limit left records incomplete, or some that were never tried.
 func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 	if c.limit.incomplete() {
 		return true, nil
 	}
-	b, err := c.loader.next(ctx)
+	b, err := c.loader.next(ctx, c.limit.reached)
 	return b != nil, err
 }
 

@@ -64,7 +64,8 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (left, finished bool, err error) {
 	limits := readLimits()
 	limits.ReadOnly = true
-	records, position, err := d.x.Database.LoadRecords(ctx, d.queue, p.recorded, p.position, d.config.BatchSize, limits)
+	records, position, err := d.x.Database.LoadRecords(ctx, d.queue,
+		repo.RecordPage{Parent: p.recorded, After: p.position, Limit: d.config.BatchSize}, limits)
 	if err != nil || len(records) == 0 {
 		return false, true, err
 	}

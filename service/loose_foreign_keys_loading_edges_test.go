@@ -116,39 +116,6 @@ func background(s *service.Service) (ended func(*testing.T) service.Run) {
 	}
 }
 
-func TestLooseForeignKeysCleanup_ChildrenThatAreParentsFollowAtTheLatestInTheNextRun(t *testing.T) {
-	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE d (id bigserial PRIMARY KEY, c_id bigint);
-		CREATE TRIGGER c_loose_fk_trigger AFTER DELETE ON c REFERENCING OLD TABLE AS old_table
-			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
-	e.exec("main", `INSERT INTO c (id, p_id) SELECT i, i % 10 FROM generate_series(1, 100) i`)
-	e.exec("main", `INSERT INTO d (c_id) SELECT i % 100 + 1 FROM generate_series(1, 300) i`)
-	e.deleted("main", "p", 1, 4)
-	s := e.service(oneChild + "d:\n  - {table: c, column: c_id, on_delete: async_delete}\n")
-	run(t, s, "main")
-	run(t, s, "main")
-	e.wantQueue("main", "")
-	e.want("main", `SELECT count(*) FROM c`, "60")
-	e.want("main", `SELECT count(*) FROM d`, "180")
-}
-
-func TestLooseForeignKeysCleanup_ATableMayBeItsOwnParent(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint);
-		CREATE TRIGGER tree_loose_fk_trigger AFTER DELETE ON tree REFERENCING OLD TABLE AS old_table
-			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
-	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i / 3 FROM generate_series(1, 300) i`)
-	e.exec("main", `DELETE FROM tree WHERE id = 1`)
-	s := e.service("tree:\n  - {table: tree, column: parent_id, on_delete: async_delete}\n")
-	for range 6 {
-		wantState(t, run(t, s, "main"), "succeeded")
-	}
-	e.wantQueue("main", "")
-	e.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM tree WHERE id < 10`, "2 6 7 8")
-}
-
 func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "", "main")

@@ -1,0 +1,340 @@
+package repo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes
+// another look-up hard: the cleanup has had no run on sec for long, the ghost migration has failed ever since its first
+// run, the groups have been paused, the tokens have only been cancelled, the placeholders are as they should be.
+const longHistory = `
+INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, dry_run, started_at, heartbeat_at, heartbeat_ttl, finished_at, lease_epoch)
+SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '70008000' || lpad(to_hex(i), 12, '0'))::uuid,
+  w.name, CASE WHEN i % 5 > 0 THEN '' WHEN i < 100 THEN 'sec' WHEN i % 10 = 0 THEN 'main' ELSE 'ci' END, 'schedule',
+  CASE WHEN i % 1000 = 0 THEN 'failed' WHEN i % 5 = 1 AND i > 10 THEN 'failed' WHEN i % 5 = 2 THEN 'skipped' WHEN i % 5 = 3 THEN 'cancelled' ELSE 'succeeded' END,
+  CASE WHEN i % 5 = 2 THEN 'WORKER_PAUSED: for long' ELSE '' END, i % 500 = 0, at, at, interval '1 minute', at, 1
+FROM generate_series(1, 100000) i
+CROSS JOIN LATERAL (SELECT now() - (100001 - i) * interval '1 minute' AS at) t
+CROSS JOIN LATERAL (SELECT (ARRAY['loose_foreign_keys_cleanup', 'ghost_user_migration', 'adjourned_group_deletion',
+  'inactive_token_deletion', 'placeholder_user_cleanup'])[1 + i % 5] AS name) w;
+INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at, started_at, run_id, outcome, reason)
+SELECT worker, date_trunc('minute', started_at), 'old', started_at, started_at, id,
+  CASE state WHEN 'skipped' THEN 'skipped' ELSE 'ran' END, reason FROM maintenance.runs;
+UPDATE maintenance.fires SET outcome = 'missed', run_id = NULL WHERE worker = 'loose_foreign_keys_cleanup' AND extract(minute FROM fire_time) = 0
+  AND extract(hour FROM fire_time) = 0;
+INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES
+  ('loose_foreign_keys_cleanup', '* * * * *', now() - interval '2 minutes'), ('ghost_user_migration', '*/2 * * * *', now() - interval '2 minutes'),
+  ('adjourned_group_deletion', '0 2 * * *', now()), ('inactive_token_deletion', '0 0 * * *', now()), ('placeholder_user_cleanup', '0 0 * * *', now());
+INSERT INTO maintenance.river_job (kind, args, metadata, attempt, max_attempts, state, scheduled_at, attempted_at, finalized_at)
+SELECT 'delete_user', format('{"user_id": %s}', i)::jsonb, '{}', 1, 25, s.state::maintenance.river_job_state, now() - interval '1 hour', now() - interval '1 hour',
+  CASE WHEN s.state <> 'retryable' THEN now() END
+FROM generate_series(1, 50000) i CROSS JOIN LATERAL (
+  SELECT CASE WHEN i % 1000 = 1 THEN 'discarded' WHEN i % 1000 = 2 THEN 'retryable' ELSE 'completed' END AS state) s;
+INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+SELECT date_trunc('minute', now()) - i * interval '1 minute', w, 1, 1, 0, 0
+FROM generate_series(1, 1440) i CROSS JOIN (SELECT DISTINCT worker AS w FROM maintenance.schedules) w;
+CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
+CREATE INDEX ON c (p_id);
+INSERT INTO c (p_id) VALUES (1);
+CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.5); RETURN OLD; END';
+CREATE TRIGGER nap BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION nap();
+INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1);
+ANALYZE`
+
+// aged is a service on a main database with a long history, with every statement that it sends.
+type aged struct {
+	*service.Service
+	t     *testing.T
+	main  *repo.Database
+	sql   *pgx.Conn
+	heard *recorder
+	// run and job are the newest.
+	run, job string
+}
+
+// recorder keeps an example of each statement, and of each choice of filters. Many connections use it at the same time.
+type recorder struct {
+	mu         sync.Mutex
+	statements map[string]heard
+}
+
+// heard is a statement, and how it may be planned.
+type heard struct {
+	sent
+	modes []string
+}
+
+func (r *recorder) add(sql string, args []any) {
+	h := heard{sent{sql, args}, []string{"force_custom_plan", "force_generic_plan"}}
+	if len(args) > 0 && args[0] == pgx.QueryExecModeExec {
+		h = heard{sent{sql, args[1:]}, []string{"force_custom_plan"}}
+	}
+	key := sql
+	for _, arg := range h.args {
+		key += fmt.Sprint(arg == nil || reflect.ValueOf(arg).IsZero())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.statements[key] = h
+}
+
+// wantHeard fails the test unless there are statements with these parts.
+func (r *recorder) wantHeard(t *testing.T, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		says := func(sql string) bool { return strings.Contains(sql, part) }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.statements)), says) {
+			t.Errorf("no statement says %s", part)
+		}
+	}
+}
+
+func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	r.add(d.SQL, d.Args)
+	return ctx
+}
+func (r *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (r *recorder) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (r *recorder) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (r *recorder) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	r.add(d.SQL, d.Args)
+}
+
+func newAged(t *testing.T) *aged {
+	t.Helper()
+	url := databases.Clone(t, loaded("repo_history", "main", longHistory))
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &aged{t: t, sql: connect(t, url), heard: &recorder{statements: map[string]heard{}}}
+	config.ConnConfig.Tracer = a.heard
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	a.main = repo.OnPool("main", pool)
+	queue, err := scheduler.NewQueue(a.main, scheduler.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "definitions.yml")
+	err = os.WriteFile(path, []byte("c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions, err := service.LoadDefinitions(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Service, err = service.New(service.Config{
+		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
+		HistoryKeep:             365 * 24 * time.Hour,
+		Load:                    service.LoadConfig{MaxLockWait: time.Hour},
+		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Shutdown(context.Background()) })
+	return a
+}
+
+// calls exercise every method of the service, by its name: what serves calls and pages, and what the scheduler and the
+// queue do. Shutdown comes last by itself.
+func (a *aged) calls() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"Status":         func(ctx context.Context) error { return second(a.Service.Status(ctx, "")) },
+		"Leases":         func(ctx context.Context) error { return second(a.Service.Leases(ctx, "")) },
+		"Run":            func(ctx context.Context) error { return second(a.Service.Run(ctx, a.run)) },
+		"Runs":           a.listRuns,
+		"Fires":          a.listFires,
+		"Jobs":           a.listJobs,
+		"Job":            func(ctx context.Context) error { return second(a.Service.Job(ctx, 50_000)) },
+		"JobCounts":      func(ctx context.Context) error { return second(a.Service.JobCounts(ctx)) },
+		"JobsOfRun":      func(ctx context.Context) error { return second(a.Service.JobsOfRun(ctx, a.run, 20)) },
+		"RetryJob":       func(ctx context.Context) error { return second(a.Service.RetryJob(ctx, 1)) },
+		"JobKinds":       func(context.Context) error { a.Service.JobKinds(); return nil },
+		"WorkJob":        a.workJobs,
+		"RescueJobs":     func(ctx context.Context) error { return a.Service.RescueJobs(ctx, time.Minute) },
+		"BacklogSamples": func(ctx context.Context) error { return second(a.Service.BacklogSamples(ctx)) },
+		"SampleBacklogs": a.Service.SampleBacklogs,
+		"PauseWorker": func(ctx context.Context) error {
+			return second(a.Service.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
+		},
+		"ResumeWorker": func(ctx context.Context) error {
+			return second(a.Service.ResumeWorker(ctx, "ghost_user_migration", "test"))
+		},
+		"SetFeatureFlag": func(ctx context.Context) error { return a.Service.SetFeatureFlag(ctx, "a_flag", true) },
+		"FeatureFlags":   func(ctx context.Context) error { return second(a.Service.FeatureFlags(ctx)) },
+		"RunBatch":       a.runAll,
+		"WatchRun": func(ctx context.Context) error {
+			return a.Service.WatchRun(ctx, a.run, func(service.Run) error { return nil })
+		},
+		"CancelRun":  func(ctx context.Context) error { return second(a.Service.CancelRun(ctx, a.run, "test")) },
+		"RunDue":     a.Service.RunDue,
+		"ResumeRuns": a.Service.ResumeRuns,
+		"Healthy":    a.Service.Healthy,
+		"Shutdown":   func(context.Context) error { return nil },
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func (a *aged) listRuns(ctx context.Context) (err error) {
+	for _, worker := range []string{"", "placeholder_user_cleanup"} {
+		for _, state := range []string{"", "failed", "cancelled"} {
+			for _, after := range []string{"", a.run} {
+				f := service.RunFilter{Worker: worker, State: state, After: after, Limit: 50}
+				err = errors.Join(err, second(a.Service.Runs(ctx, f)))
+			}
+		}
+	}
+	return err
+}
+
+func (a *aged) listFires(ctx context.Context) (err error) {
+	for _, worker := range []string{"", "placeholder_user_cleanup"} {
+		for _, outcome := range []string{"", "missed"} {
+			for _, after := range []time.Time{{}, time.Now()} {
+				f := service.FireFilter{Worker: worker, Outcome: outcome, After: after, AfterWorker: "x", Limit: 50}
+				err = errors.Join(err, second(a.Service.Fires(ctx, f)))
+			}
+		}
+	}
+	return err
+}
+
+func (a *aged) listJobs(ctx context.Context) (err error) {
+	for _, kind := range []string{"", "delete_user", "destroy_group"} {
+		for _, state := range []string{"", "retryable", "completed"} {
+			for _, after := range []int64{0, 50_000} {
+				f := service.JobFilter{Kind: kind, State: state, After: after, Limit: 50}
+				err = errors.Join(err, second(a.Service.Jobs(ctx, f)))
+			}
+		}
+	}
+	return err
+}
+
+// workJobs works a job of each kind, whose row and target are gone.
+func (a *aged) workJobs(ctx context.Context) (err error) {
+	for kind, args := range map[string]string{
+		"delete_placeholder_user": `{"placeholder_user_id": 1}`, "delete_user": `{"user_id": 1, "reason": "x"}`,
+		"destroy_group": `{"group_id": 1, "user_id": 1}`, "continue_inactive_token_deletion": `{"pass_id": "` + a.run + `"}`,
+	} {
+		_, worked := a.Service.WorkJob(ctx, service.JobRequest{
+			ID: 1, Kind: kind, Args: []byte(args), Attempt: 1, MaxAttempts: 25, AttemptedAt: time.Now(), RunID: a.run,
+		})
+		if !errors.Is(worked, repo.ErrJobLost) {
+			err = errors.Join(err, worked)
+		}
+	}
+	return err
+}
+
+// runAll runs each worker, with a request id and as a dry run; the cleanup for long enough to give signs of life.
+func (a *aged) runAll(ctx context.Context) (err error) {
+	for _, worker := range []string{
+		"loose_foreign_keys_cleanup", "ghost_user_migration", "adjourned_group_deletion", "inactive_token_deletion", "placeholder_user_cleanup",
+	} {
+		for _, dry := range []bool{true, false} {
+			run, failed := a.Service.RunBatch(ctx, service.RunRequest{
+				Worker: worker, DryRun: dry, RequestID: fmt.Sprint(worker, dry), RequestedBy: "test",
+			})
+			err = errors.Join(err, failed)
+			a.run = run.ID
+		}
+	}
+	return err
+}
+
+// planned are the statements that have a plan worth looking at; the others set something, or insert what they are given.
+var planned = regexp.MustCompile(`^[\s(]*(SELECT|WITH|UPDATE|DELETE)`)
+
+// wantLookups fails the test if a plan reads more of a table than what it looks for. A day of samples is read whole, and
+// of the newest jobs some thousand are searched for those of a run.
+func wantLookups(t *testing.T, nodes []node, text string) {
+	t.Helper()
+	const tooMany, newestJobs = 2000, 20_000
+	for _, n := range nodes {
+		read := (n.Rows + n.Filtered + n.Rechecked) * n.Loops
+		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job"
+		switch {
+		case n.Relation == "backlog_samples":
+			return
+		case strings.HasPrefix(n.Relation, "pg_"):
+		case strings.Contains(text, "run_id'::text) = ") && read <= newestJobs:
+		case n.Type == "Seq Scan" && n.Loops > 0 && history, read > tooMany:
+			t.Errorf("%s of %s reads %.0f rows: %s", n.Type, n.Relation, read, text)
+			return
+		}
+	}
+}
+
+// TestPlans_NothingReadsALongHistory must not run in parallel: the provider of meters is the process's.
+func TestPlans_NothingReadsALongHistory(t *testing.T) {
+	reader := sdk.NewManualReader()
+	before := otel.GetMeterProvider()
+	otel.SetMeterProvider(sdk.NewMeterProvider(sdk.WithReader(reader)))
+	defer otel.SetMeterProvider(before)
+	a := newAged(t)
+	ctx := context.Background()
+	calls := a.calls()
+	if err := calls["RunBatch"](ctx); err != nil {
+		t.Fatal(err)
+	}
+	for method := range reflect.TypeFor[*service.Service]().Methods() {
+		call, known := calls[method.Name]
+		if !known {
+			t.Errorf("nothing calls %s: add it to the calls", method.Name)
+			continue
+		}
+		if err := call(ctx); err != nil {
+			t.Errorf("%s: %v", method.Name, err)
+		}
+	}
+	if err := reader.Collect(ctx, &metricdata.ResourceMetrics{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Service.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a.heard.wantHeard(t, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs",
+		"maintenance.backlog_samples")
+	for _, h := range a.heard.statements {
+		if !planned.MatchString(h.sql) {
+			continue
+		}
+		for _, mode := range h.modes {
+			nodes, text := plan(t, a.sql, []sent{h.sent}, mode)
+			wantLookups(t, nodes, fmt.Sprint(mode, h.sql, h.args, text))
+		}
+	}
+}

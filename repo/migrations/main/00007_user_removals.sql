@@ -1,0 +1,8 @@
+-- +goose Up
+CREATE TABLE maintenance.user_removals (
+  user_id bigint PRIMARY KEY,
+  deleted_by_id bigint,
+  reason text NOT NULL,
+  begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE maintenance.user_removals IS 'Users whose removal has begun: their personal projects go, and it is never refused any more. A row goes when its user is queued for the ghost migration.';
