@@ -143,7 +143,7 @@ SELECT 'it is not partitioned by list (partition)' WHERE NOT EXISTS (
 
 // lookAtQueue is Queue within a transaction, with what is wrong with its shape.
 func (d *Database) lookAtQueue(ctx context.Context, tx pgx.Tx) (q Queue, shape []string, err error) {
-	err = tx.QueryRow(ctx, queueSQL, queueTable).Scan(&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Partitions, &q.Active, &q.At)
+	err = tx.QueryRow(ctx, queueSQL, queueTable).Scan(q.row()...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return q, nil, d.refuse("no schema of the connection's search_path exists: create it or set search_path")
 	}

@@ -103,7 +103,7 @@ func (d *Database) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (
 	for _, f := range old {
 		i.OldFunctions = append(i.OldFunctions, f.name)
 	}
-	i.ActiveMissing = !slices.Contains(i.Queue.Partitions, i.Queue.Active)
+	i.ActiveMissing = !i.Queue.takes(i.Queue.Active)
 	var indexed bool
 	if err := tx.QueryRow(ctx, queueIndexSQL, i.Queue.sql).Scan(&indexed); err != nil {
 		return err
@@ -113,6 +113,17 @@ func (d *Database) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (
 		i.QueueFaults = append(i.QueueFaults,
 			"it has no valid index (partition, fully_qualified_table_name, consume_after, id) WHERE status = 1")
 		return nil
+	}
+	if i.Queue.HasDefault {
+		others, err := tx.Query(ctx, i.Queue.othersSQL())
+		if err != nil {
+			return err
+		}
+		numbers, err := pgx.CollectRows(others, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		i.Queue.addPartitions(numbers)
 	}
 	rows, err := tx.Query(ctx, fill(pendingParentsSQL, "{queue}", i.Queue.sql), i.Queue.Partitions)
 	if err != nil {

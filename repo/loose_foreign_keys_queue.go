@@ -2,6 +2,9 @@ package repo
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +22,12 @@ type Queue struct {
 	Exists, Partitioned bool
 	// Managed by caretaker: made by `caretaker lfk install`.
 	Managed bool
-	// Partitions are the numbers of the leaves by their bounds, ascending.
+	// Leaves are the tables that it is made of.
+	Leaves int
+	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have several. Besides
+	// them those of the pending records in a DEFAULT leaf, if it has one.
 	Partitions []int64
+	HasDefault bool
 	// Active is the number of the partition that new records go to; 0 if the column's default names none.
 	Active int64
 	// At is when it was looked at, by the clock of the database: what is due is decided by it.
@@ -34,11 +41,16 @@ func (q Queue) Table() Table { return Table{q.Schema, queueTable} }
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   EXISTS (SELECT FROM maintenance.queue_partitions),
+  (SELECT count(*) FROM pg_inherits i WHERE i.inhparent = q.oid),
   ARRAY (
-    SELECT substring(pg_get_expr(leaf.relpartbound, leaf.oid) FROM 'FOR VALUES IN \(''?(-?[0-9]+)''?\)')::bigint AS bound
+    SELECT number[1]::bigint AS bound
     FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) ~ 'FOR VALUES IN \(''?-?[0-9]+''?\)'
+    CROSS JOIN LATERAL regexp_matches(pg_get_expr(leaf.relpartbound, leaf.oid), '-?[0-9]+', 'g') number
+    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) LIKE 'FOR VALUES IN (%'
     ORDER BY bound),
+  EXISTS (
+    SELECT FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) = 'DEFAULT'),
   coalesce((
     SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
     FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -48,13 +60,57 @@ FROM pg_namespace n
 LEFT JOIN pg_class q ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
 WHERE n.nspname = current_schema()`
 
+// row are the fields in the order of queueSQL.
+func (q *Queue) row() []any {
+	return []any{
+		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.At,
+	}
+}
+
 // Queue looks at the queue and its partitions. A search_path without an existing schema is [ErrNotFound].
 func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	var q Queue
-	err := d.queryRow(ctx, "look at the queue",
-		[]any{&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Partitions, &q.Active, &q.At}, queueSQL, queueTable)
+	err := d.queryRow(ctx, "look at the queue", q.row(), queueSQL, queueTable)
 	q.sql = quote(q.Schema, queueTable)
+	if err != nil || !q.HasDefault {
+		return q, err
+	}
+	others, err := collect(ctx, d, "look at the queue's default partition", pgx.RowTo[int64], q.othersSQL())
+	q.addPartitions(others)
 	return q, err
+}
+
+// otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its index: the condition
+// {others} excludes all other leaves.
+const otherPartitionsSQL = `
+WITH RECURSIVE found (partition) AS (
+  SELECT '-9223372036854775808'::bigint
+  UNION ALL
+  SELECT (SELECT q.partition FROM {queue} q WHERE q.status = 1 {others} AND q.partition > f.partition ORDER BY q.partition LIMIT 1)
+  FROM found f WHERE f.partition IS NOT NULL
+)
+SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint`
+
+func (q *Queue) othersSQL() string {
+	numbers := make([]string, len(q.Partitions))
+	for i, n := range q.Partitions {
+		numbers[i] = strconv.FormatInt(n, 10)
+	}
+	others := ""
+	if len(numbers) > 0 {
+		others = "AND partition NOT IN (" + strings.Join(numbers, ", ") + ")"
+	}
+	return fill(otherPartitionsSQL, "{queue}", q.sql, "{others}", others)
+}
+
+func (q *Queue) addPartitions(others []int64) {
+	q.Partitions = append(q.Partitions, others...)
+	slices.Sort(q.Partitions)
+}
+
+// takes says whether a record can be sent to a partition: else every deletion from a tracked table fails.
+func (q *Queue) takes(partition int64) bool {
+	return q.HasDefault || slices.Contains(q.Partitions, partition)
 }
 
 // leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of its partial index: the
@@ -105,6 +161,7 @@ type Record struct {
 
 // Position is where loading goes on: behind this record. The zero value is the beginning of the queue.
 type Position struct {
+	begun         bool
 	partition, id int64
 	consumeAfter  pgtype.Timestamptz
 }
@@ -139,7 +196,7 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l 
 	var records []Record
 	after := want.After
 	for _, partition := range q.Partitions {
-		if partition < after.partition || len(records) >= want.Limit {
+		if after.begun && partition < after.partition || len(records) >= want.Limit {
 			continue
 		}
 		time, id, nullID := after.keyset(partition)
@@ -150,7 +207,7 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l 
 		}
 		for _, r := range rows {
 			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key, Attempts: r.Attempts})
-			after = Position{partition: partition, id: r.ID, consumeAfter: r.ConsumeAfter}
+			after = Position{begun: true, partition: partition, id: r.ID, consumeAfter: r.ConsumeAfter}
 		}
 	}
 	return records, after, nil
@@ -167,7 +224,7 @@ type queueRow struct {
 func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID int64) {
 	const first = -1 << 63
 	switch {
-	case partition != p.partition:
+	case !p.begun || partition != p.partition:
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, first, first
 	case p.consumeAfter.Valid:
 		return p.consumeAfter, p.id, first

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -275,6 +276,31 @@ func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T
 		}
 		if len(leaves) != 1 || !behind {
 			t.Errorf("%s reads %v, behind the position: %v: %s", mode, leaves, behind, text)
+		}
+	}
+}
+
+// A leaf for all other numbers is asked for those of its records by its index, and the other leaves are not.
+func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing.T) {
+	t.Parallel()
+	url := bigData(t)
+	conn := connect(t, url)
+	if _, err := conn.Exec(context.Background(), `
+		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
+		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
+		SELECT 100 + i % 3, 'public.p1', i FROM generate_series(1, 30000) i`); err != nil {
+		t.Fatal(err)
+	}
+	d, heard := listening(t, url)
+	queue, err := d.Queue(context.Background())
+	if want := []int64{1, 2, 3, 4, 100, 101, 102}; err != nil || !slices.Equal(queue.Partitions, want) || queue.Leaves != 5 {
+		t.Fatalf("%+v, %v, want %v", queue, err, want)
+	}
+	nodes, text := plan(t, conn, heard.statements[len(heard.statements)-1:], "force_custom_plan")
+	wantIndexes(t, nodes, text)
+	for _, n := range nodes {
+		if n.Relation != "" && n.Relation != "others" {
+			t.Errorf("reads %s: %s", n.Relation, text)
 		}
 	}
 }

@@ -30,7 +30,7 @@ var fillings = map[string]string{
 	"{queue}": "public.loose_foreign_keys_deleted_records",
 	"{child}": "public.members", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
-	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
+	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
 	// Groups.
 	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",

@@ -278,7 +278,7 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 		return repo.Backlog{}, "", err
 	}
 	backlog, err := d.QueueBacklog(ctx, queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
-	backlog.Partitions = len(queue.Partitions)
+	backlog.Partitions = queue.Leaves
 	if err != nil || k.config.Definitions == nil {
 		return backlog, "", err
 	}

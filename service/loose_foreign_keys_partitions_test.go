@@ -252,3 +252,44 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 	e.want("main", `SELECT count(*) FROM c`, "0")
 	e.want("main", partitions, "9, default 9")
 }
+
+// Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
+func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
+		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
+		INSERT INTO c SELECT generate_series(1, 8);
+		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, status)
+		VALUES (1, 'public.p', 1, 1), (5, 'public.p', 2, 1), (7, 'public.p', 3, 1), (-3, 'public.p', 4, 1), (0, 'public.p', 5, 1),
+			(300, 'public.p', 6, 1), (300, 'public.p', 7, 1), (12, 'public.p', 8, 2);
+		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after)
+		VALUES (40, 'public.p', 8, now() + interval '1 day'), (5, 'public.p', 8, now() + interval '1 day')`)
+	e.active("25 hours")
+	s := e.service(oneChild, batches(2, 0))
+	if b := status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
+		t.Errorf("backlog %+v", b)
+	}
+	r := run(t, s, "main")
+	wantWithinLimits(t, r)
+	wantCounts(t, r, "processed_records=7 deleted_rows=7")
+	e.wantQueue("main", "8 8 8")
+	e.want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,
+		"gitlab_partitions_dynamic.several gitlab_partitions_dynamic.others")
+	// The next number is one that no leaf has, nor a record.
+	e.want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "1 301")
+}
+
+// A number without a leaf of its own goes to the one for all others: nothing is missing.
+func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
+	t.Parallel()
+	e := newOwnQueue(t)
+	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
+		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
+	e.deleteParents(1, 3)
+	r := run(t, e.service(oneChild), "main")
+	wantWithinLimits(t, r)
+	wantCounts(t, r, "processed_records=3 deleted_rows=3")
+	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	wantFindings(t, e.keys(oneChild), "error pending_without_definition main public.unknown")
+}
