@@ -75,29 +75,31 @@ func arguments(job *maintenancev1.Job) string {
 	return strings.Join(parts, " ")
 }
 
-// fate is what became of a job so far.
+// fate is what became of a job so far: outcome, reason, and of one that did not do its work the last error's words.
 func fate(job *maintenancev1.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
 	if text != "" && job.GetFinalizedAt() == nil {
 		text = "last: " + text
 	}
-	if failures := job.GetErrors(); len(failures) > 0 && job.GetReason() == "" && text != "succeeded" {
-		text = strings.TrimSpace(text + " " + failures[len(failures)-1].GetError())
-	}
-	if words := refusal(job); words != "" {
+	if words := failure(job); words != "" && job.GetReason() != "" {
 		text += ": " + words
+	} else {
+		text = strings.TrimSpace(text + " " + words)
 	}
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// refusal is what a refusal says besides its reason.
-func refusal(job *maintenancev1.Job) string {
+// failure is what the last error says besides the reason, "" where the outcome is none that an error goes with.
+func failure(job *maintenancev1.Job) string {
 	failures := job.GetErrors()
-	if len(failures) == 0 || job.GetOutcome() != "refused" {
+	if len(failures) == 0 || slices.Contains([]string{"succeeded", "skipped", "restored"}, job.GetOutcome()) {
 		return ""
 	}
-	_, words, _ := strings.Cut(failures[len(failures)-1].GetError(), job.GetReason()+": ")
-	return words
+	words := strings.TrimPrefix(failures[len(failures)-1].GetError(), "refused: ")
+	if job.GetReason() == "" {
+		return words
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(words, job.GetReason()), ": ")
 }
 
 // showJob shows one job with all its attempts that failed.

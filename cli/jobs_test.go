@@ -44,14 +44,22 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	r.want(t, 2, "jobs --state lost", "available, scheduled, retryable")
 }
 
-func TestJobs_SayWhatARefusalIsAbout(t *testing.T) {
+func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
 	conn := prepared(t)
 	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
 	r := serving(t)
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
 		('delete_placeholder_user', 'cancelled', '{"placeholder_user_id": 7}', 1, 25, now(), '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
-		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "refused: STILL_REFERENCED: notes.author_id refers to it", "trace": ""}'::jsonb])`)
-	r.want(t, 0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it")
+		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "refused: STILL_REFERENCED: notes.author_id refers to it", "trace": ""}'::jsonb]),
+		('destroy_group', 'discarded', '{"group_id": 8}', 25, 25, now(), '{"outcome": "discarded", "reason": "STILL_REFERENCED"}',
+		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "STILL_REFERENCED: t.group_id still refers to it", "trace": ""}'::jsonb]),
+		('destroy_group', 'discarded', '{"group_id": 9}', 25, 25, now(), '{"outcome": "discarded", "reason": "PROCESS_GONE"}',
+		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "the process has died", "trace": ""}'::jsonb])`)
+	out := r.want(t, 0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it", "discarded STILL_REFERENCED: t.group_id still refers to it",
+		"discarded PROCESS_GONE: the process has died")
+	if strings.Contains(out, "STILL_REFERENCED: STILL_REFERENCED") {
+		t.Errorf("a reason is said twice:\n%s", out)
+	}
 }
 
 func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {

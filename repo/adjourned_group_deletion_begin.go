@@ -70,7 +70,7 @@ func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 		return b, err
 	}
 	_, err = tx.Exec(ctx, progressSQL, args.GroupID)
-	return b, err
+	return b, about("namespaces", err)
 }
 
 const judgeGroupSQL = `

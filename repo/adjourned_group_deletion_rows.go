@@ -75,9 +75,9 @@ const (
 // transaction.
 func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove, removed Removed, l Limits) error {
 	return d.guardedTx(ctx, "remove project", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
-		rows := []statement{{deleteProjectSQL, []any{p.ID}}, {deleteProjectNamespaceSQL, []any{p.NamespaceID}}}
+		rows := []rowDeletion{{"projects", deleteProjectSQL, p.ID}, {"namespaces", deleteProjectNamespaceSQL, p.NamespaceID}}
 		if p.Routed {
-			rows = append([]statement{{deleteProjectRouteSQL, []any{p.ID}}}, rows...)
+			rows = append([]rowDeletion{{"routes", deleteProjectRouteSQL, p.ID}}, rows...)
 		}
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
@@ -97,14 +97,14 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 // transaction. With the row of the group whose removal it is goes the record; the sums are returned.
 func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id int64, removed Removed, l Limits) (total Removed, err error) {
 	err = d.guardedTx(ctx, "remove group", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
-		var rows []statement
+		var rows []rowDeletion
 		if s.schedules {
-			rows = append(rows, statement{unscheduleSQL, []any{id}})
+			rows = append(rows, rowDeletion{"group_deletion_schedules", unscheduleSQL, id})
 		}
 		if s.details {
-			rows = append(rows, statement{deleteGroupDetailsSQL, []any{id}})
+			rows = append(rows, rowDeletion{"namespace_details", deleteGroupDetailsSQL, id})
 		}
-		rows = append(rows, statement{deleteGroupRouteSQL, []any{id}}, statement{deleteGroupSQL, []any{id}})
+		rows = append(rows, rowDeletion{"routes", deleteGroupRouteSQL, id}, rowDeletion{"namespaces", deleteGroupSQL, id})
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			// With the marks gone nobody would look at a group that stays.
@@ -170,11 +170,17 @@ func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any
 	return err
 }
 
-func deleteRows(ctx context.Context, tx pgx.Tx, statements ...statement) (rows int64, err error) {
-	for _, s := range statements {
-		tag, err := tx.Exec(ctx, s.sql, s.args...)
+// rowDeletion is a statement that deletes what has an id from a table.
+type rowDeletion struct {
+	table, sql string
+	id         int64
+}
+
+func deleteRows(ctx context.Context, tx pgx.Tx, deletions ...rowDeletion) (rows int64, err error) {
+	for _, d := range deletions {
+		tag, err := tx.Exec(ctx, d.sql, d.id)
 		if err != nil {
-			return rows, err
+			return rows, about(d.table, err)
 		}
 		rows += tag.RowsAffected()
 	}

@@ -192,7 +192,7 @@ WHERE id = $1::bigint AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
 // block is the first change.
 func (u *deleting) block(ctx context.Context) error {
 	_, err := u.tx.Exec(ctx, u.features.fill(blockUserSQL), u.args.UserID)
-	return err
+	return about("users", err)
 }
 
 const personalProjectsSQL = `
@@ -261,7 +261,7 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 		deleted += gone
 		switch {
 		case err != nil, picked == 0:
-			return deleted, err
+			return deleted, about(table, err)
 		case gone == 0:
 			fruitless++
 		default:
@@ -284,5 +284,5 @@ func (u *deleting) queue(ctx context.Context) error {
 	sql := fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
 	tag, err := u.tx.Exec(ctx, sql, u.args.UserID, u.args.DeletedByID, u.userType)
 	u.Queued = tag.RowsAffected() == 1
-	return err
+	return about(u.features.ghosts, err)
 }

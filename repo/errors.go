@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type Error struct {
 	// the database did not answer.
 	SQLState string
 	cause    error
+	// table is the one that the statement was about, "" if Operation says enough.
+	table string
 	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
 	connecting, poolFull bool
 	callers              []uintptr
@@ -55,21 +58,32 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
 }
 
-// Discreet is the text without the server's message, in which triggers and types quote values of rows; with the table and
-// the constraint that it complains of instead. One of a database that did not answer is what it is.
+// Discreet is the text without the server's message, in which triggers and types quote values of rows; with what it
+// complains of instead. One of a database that did not answer is what it is.
 func (e *Error) Discreet() string {
-	text := fmt.Sprintf("%s on %s: %s", e.Operation, e.Database, e.Condition())
 	if e.SQLState == "" || e.Class() == ClassUnreachable {
 		return e.Error()
 	}
+	return fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.Place())
+}
+
+// Place continues the condition with what the database complains of, ", constraint c of t", or else with the table that
+// the statement was about; "" if neither is known.
+func (e *Error) Place() string {
 	table, constraint := e.violated()
-	if constraint != "" {
-		text += ", constraint " + constraint
+	column := ""
+	if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
+		column = pgErr.ColumnName
 	}
-	if table.Name != "" {
-		text += " of " + table.String()
+	switch of := " of " + table.String(); {
+	case table.Name == "" && e.table == "":
+		return ""
+	case constraint != "":
+		return ", constraint " + constraint + of
+	case column != "":
+		return ", column " + column + of
 	}
-	return text
+	return ", table " + cmp.Or(table.Name, e.table)
 }
 
 // Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a client.
@@ -128,6 +142,8 @@ func (e *Error) Advice() string {
 			}
 		}
 		return ": another transaction holds a lock on " + what + " that this needs; look for long ones in pg_stat_activity"
+	case "P0001":
+		return ": a trigger or function raises it; its words are in PostgreSQL's log"
 	case "57014":
 		return ": it took too long, or was cancelled; look for locks and load in pg_stat_activity"
 	}
@@ -228,6 +244,9 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	// Without this function, wrap and the runtime's own.
 	callers = callers[:runtime.Callers(3, callers)]
 	e := &Error{Database: d.Name, Operation: operation, cause: err, callers: callers}
+	if about, is := errors.AsType[*tableError](err); is {
+		e.table, e.cause = about.table, about.error
+	}
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
 	e.SQLState = sqlState(err)
 	switch {
@@ -239,6 +258,23 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 		e.poolFull = pool.AcquiredConns() == pool.MaxConns()
 	}
 	return e
+}
+
+// tableError says which table a statement of a transaction was about: PostgreSQL names none where a trigger raises.
+type tableError struct {
+	table string
+	error
+}
+
+// Unwrap returns the driver's error.
+func (e *tableError) Unwrap() error { return e.error }
+
+// about notes the table that a statement was about, if that failed.
+func about(table string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &tableError{table, err}
 }
 
 // sqlState is the code of an error, "" where nobody answered. That a value does not fit a parameter or a variable, or that

@@ -58,7 +58,7 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 		g.project(1, 10, "p")
 		g.exec("main", c.table)
 		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed")
+		g.attempt("retryable failed STILL_REFERENCED")
 		want := c.says + " still refers to it"
 		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
 		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
@@ -91,7 +91,7 @@ func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 		g.project(1, 10, "p")
 		g.exec("main", `INSERT INTO owing VALUES (1); UPDATE namespace_details SET state_metadata = `+metadata)
 		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed")
+		g.attempt("retryable failed STILL_REFERENCED")
 		g.want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
 		g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	}

@@ -148,7 +148,7 @@ func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing
 	g.owned(10, 15)
 	g.queueJob(10, 1)
 	g.exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
-	g.attempt("retryable failed")
+	g.attempt("retryable failed SETTING_INVALID")
 	g.want("main", `SELECT errors[1] ->> 'error' LIKE '%deletion_adjourned_period%' FROM maintenance.river_job`, "true")
 	g.wantMarked("10")
 	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
@@ -174,10 +174,11 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	g.wantMarked("10")
 	g.wantRows(map[string]int{"group_deletion_schedules": 1, "maintenance.group_removals": 1})
-	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "remove project on main: P0001 raise_exception")
+	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raises it; its words are in PostgreSQL's log"
+	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, raised)
 	g.want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
-	g.want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 remove project on main: P0001 raise_exception")
-	g.wantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "projects=1", "groups=1", "remove project on main: P0001 raise_exception")
+	g.want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 "+raised)
+	g.wantLog(1, "job finished", "level=ERROR", "group_id=10", "outcome=failed", "projects=1", "groups=1", "remove project on main: P0001 raise_exception, table projects")
 	g.wantLog(0, "secret SQL")
 	// The next run leaves it to the job that waits, and would not restore it, whatever its user's rights.
 	g.exec("main", `UPDATE users SET state = 'blocked'`)

@@ -178,7 +178,7 @@ func (r *remover) members(ctx context.Context, which repo.Memberships) error {
 		}
 		page, err := r.main.RemoveMembers(ctx, r.guard, which, r.queue, r.bot, groupLimits())
 		if err != nil {
-			return err
+			return deleted(r.catalog, err)
 		}
 		r.removed.Rows += page.Rows
 		r.removed.Bots += page.Bots

@@ -84,6 +84,9 @@ func reasonOf(err error) string {
 	if _, is := errors.AsType[*stillReferencedError](err); is {
 		return reasonStillReferenced
 	}
+	if _, is := errors.AsType[*repo.StubbornError](err); is {
+		return reasonKeptByTrigger
+	}
 	if e, is := errors.AsType[*failedError](err); is {
 		return e.reason
 	}
@@ -100,7 +103,7 @@ func publicText(err error) string {
 	case fitForClients(err) != nil:
 		return fitForClients(err).Error()
 	case errors.As(err, &refused):
-		return fmt.Sprintf("%s on %s: %s%s", refused.Operation, refused.Database, refused.Condition(), refused.Advice())
+		return fmt.Sprintf("%s on %s: %s%s%s", refused.Operation, refused.Database, refused.Condition(), refused.Place(), refused.Advice())
 	case errors.Is(err, repo.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
 	case errors.Is(err, repo.ErrLeaseLost):

@@ -28,6 +28,7 @@ const (
 	reasonPersonalProjects = "PERSONAL_PROJECTS"
 
 	reasonStillReferenced = "STILL_REFERENCED"
+	reasonKeptByTrigger   = "KEPT_BY_TRIGGER"
 	reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
 	reasonNoLongerMarked  = "NO_LONGER_MARKED"
 

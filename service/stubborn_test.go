@@ -31,7 +31,7 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		table, _, _ := strings.Cut(c.rows, ".")
 		g.keep(c.operation, table, c.condition)
 		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed")
+		g.attempt("retryable failed KEPT_BY_TRIGGER")
 		want := "rows of " + c.rows + " do not let themselves be " + c.done + ", though no error is reported: look at the table's triggers"
 		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
 		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
@@ -47,7 +47,7 @@ func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *tes
 		e.user(7, 0, 1)
 		e.personalProjects(7, 701)
 		e.keep("DELETE", table, condition)
-		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
+		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
 		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
 		e.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
@@ -70,7 +70,7 @@ func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing
 		e.group(50, 0)
 		e.exec("main", insert)
 		e.keep("DELETE", table, "true")
-		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
+		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
 		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
 		e.want("main", `SELECT state FROM users WHERE id = 7`, "active")

@@ -42,7 +42,7 @@ type sweeper struct {
 type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {
-	return "rows of " + e.rows + " are locked by another transaction"
+	return "rows of " + e.rows + " are locked by another transaction: look for long ones in pg_stat_activity"
 }
 
 // sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are

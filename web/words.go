@@ -185,7 +185,11 @@ func why(j service.Job) string {
 		parts = append(parts, j.Reason)
 	}
 	if n := len(j.Errors); n > 0 && j.State != "completed" {
-		parts = append(parts, j.Errors[n-1].Error)
+		// The reason is said already.
+		words := strings.TrimPrefix(j.Errors[n-1].Error, "refused: ")
+		if words = strings.TrimPrefix(words, j.Reason+": "); words != j.Reason {
+			parts = append(parts, words)
+		}
 	}
 	return strings.Join(parts, " · ")
 }
