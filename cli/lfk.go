@@ -26,11 +26,11 @@ func (a *app) lfkCommand() *cobra.Command {
 		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, dead records",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return &exitError{exitUsage, errors.New("say what to do: lint, install, track, untrack, dead or retry; see caretaker lfk --help")}
+			return &exitError{exitUsage, errors.New("say what to do: lint, install, track, untrack, dead, retry or accept-absent; see caretaker lfk --help")}
 		},
 	}
 	command.PersistentFlags().StringVar(&l.only, "database", "", "`name` of the database to work on: main, ci or sec; else all that are configured")
-	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry())
+	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.acceptAbsent())
 	return command
 }
 

@@ -22,7 +22,7 @@ func (l *lfk) dead() *cobra.Command {
 		Use:   "dead",
 		Short: "List the deleted rows whose children could not be cleaned",
 		Long: "Lists the records that were given up after ten failures, with the last message of the child's database, which may quote rows.\n" +
-			"With --failing those that have failed and are tried again.",
+			"With --failing those that have failed, or are held for a missing child table, and are tried again.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {

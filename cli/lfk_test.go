@@ -31,7 +31,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 
 func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 	sql := configured(t, "main")
-	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]\ngone: [{table: p, column: p_id, on_delete: async_delete}]")
 	migrate(t)
 	execute(t, sql, `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint);
 		INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
@@ -46,15 +46,22 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "create an index on c (p_id): without it every statement reads the whole table"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + `"}], "errors": 2, "warnings": 0}`},
+			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + `"},
+			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
+			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or, if there is none, run ` + "`caretaker lfk accept-absent gone`" + `"}],
+			"errors": 3, "warnings": 0}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": ["p_loose_fk_trigger on public.p"]}`},
 		{"track p", 0, `{"database": "main", "table": "public.p", "column": "id", "triggers": []}`},
-		{"untrack p", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p"]}]}`},
+		{"untrack p", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p", "gone.p_id -> p"]}]}`},
 		{"dead", 0, `{"dead_records": [{"database": "main", "id": 1, "table": "public.p", "key": 7, "definition": "c.p_id -> p", "sqlstate": "P0001",
 			"message": "no", "failures": 10, "recorded_at": "2026-01-01T00:00:00Z", "dead_at": "2026-01-02T00:00:00Z"}]}`},
 		{"dead --table q", 0, `{"dead_records": []}`},
 		{"retry --id 1", 0, `{"databases": [{"database": "main", "records": 1}]}`},
 		{"retry --all", 1, `{"databases": []}`},
+		{"accept-absent --all", 0, `{"accepted": [{"child": "gone", "definitions": ["gone.p_id -> p"], "accepted_before": false}]}`},
+		{"accept-absent gone", 0, `{"accepted": [{"child": "gone", "definitions": ["gone.p_id -> p"], "accepted_before": true}]}`},
+		{"accept-absent --revoke gone", 0, `{"revoked": ["gone"]}`},
+		{"accept-absent --list", 0, `{"absent_children": []}`},
 	} {
 		out := want(t, c.code, "lfk "+c.command+" --output json")
 		var got, expected any
@@ -102,12 +109,40 @@ func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
 	want(t, 0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }
 
+func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
+	sql := configured(t, "main")
+	want(t, 1, "lfk accept-absent --list", "run `caretaker migrate` first")
+	migrate(t)
+	want(t, 1, "lfk accept-absent --all", "there are no definitions: set workers.loose_foreign_keys_cleanup.definitions")
+	defined(t, "a: [{table: p, column: p_id, on_delete: async_delete}]\nb: [{table: p, column: p_id, on_delete: async_delete}]\n"+
+		"c: [{table: p, column: p_id, on_delete: async_delete}]")
+	execute(t, sql, "CREATE TABLE c (p_id bigint)")
+	want(t, 0, "lfk accept-absent --list", "no child table is accepted as absent\n")
+	want(t, 1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
+	if out := want(t, 0, "lfk accept-absent a"); out != "accepted as absent: a (a.p_id -> p)\n" {
+		t.Errorf("got %q", out)
+	}
+	if out := want(t, 0, "lfk accept-absent --all"); out != "accepted as absent: b (b.p_id -> p)\n" {
+		t.Errorf("got %q", out)
+	}
+	want(t, 0, "lfk accept-absent --all", "no child table is absent that was not accepted before\n")
+	want(t, 0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
+	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
+	want(t, 0, "lfk accept-absent --list", "CHILD  ACCEPTED             BY\na      2026-01-02 03:04:05  me@here\nb ")
+	want(t, 1, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
+	want(t, 0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
+	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	want(t, 1, "lfk accept-absent a", "what is absent is known only if every configured database answers: ", "ci: unreachable")
+	want(t, 0, "lfk accept-absent --list", "CHILD  ACCEPTED ")
+}
+
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	configured(t, "main")
 	migrate(t)
 	for _, command := range []string{
 		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
-		"lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
+		"lfk accept-absent", "lfk accept-absent c --all", "lfk accept-absent c --list", "lfk accept-absent --revoke", "lfk accept-absent --list --revoke c",
+		"lfk accept-absent --all --database main", "lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
 	} {
 		want(t, 2, command)
 	}

@@ -14,11 +14,11 @@ type FailingRecord struct {
 	// Table is the recorded name, with its schema; Key that of the deleted row.
 	Table string `json:"table"`
 	Key   int64  `json:"key"`
-	// Definition and SQLState of the last failure; the latter is empty if a database did not answer.
+	// Definition and SQLState of the last failure; the latter is empty if a database did not answer, or none has the child.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
 	// Failures are those known to be this record's own: the tenth makes it a dead one. Setbacks are all, also those of
-	// statements that others shared, and locks that were waited for too long.
+	// statements that others shared, locks that were waited for too long, and absent children.
 	Failures int `json:"failures"`
 	Setbacks int `json:"setbacks"`
 	// FailedAt is when it failed last. It is due again from NextTry on: nil is now.

@@ -181,8 +181,12 @@ func advance(keys []*openKey, remaining map[int64]bool) {
 	}
 }
 
-// removeThrough removes the records of the keys that are complete for every definition.
+// removeThrough removes the records of the keys that are complete for every definition, unless an absent child holds
+// them.
 func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
+	if len(b.absent) > 0 {
+		return nil
+	}
 	var records []repo.Record
 	for _, k := range b.keys {
 		if b.through(k) && !k.flagged() && !k.removed {
@@ -193,12 +197,12 @@ func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
 	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
 }
 
-// settle gives every record that is left its fate, one each: failed, locked, overrun (loose_foreign_keys_cleanup.md
-// 3.7).
+// settle gives every record that is left its fate, one each: failed, locked, held, overrun.
 func (c *cleanup) settle(ctx context.Context, b *batch) error {
 	var failed []repo.RecordFailure
 	var locked, overrun []repo.Record
 	putOff := map[string]int{}
+	held := 0
 	for _, k := range b.keys {
 		switch {
 		case k.removed:
@@ -207,6 +211,12 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 		case k.locked != nil:
 			locked = append(locked, k.records...)
 			putOff[k.locked.place()] += len(k.records)
+		case len(b.absent) > 0:
+			failed = append(failed, b.holding().of(k.records)...)
+			held += len(k.records)
+			if !b.through(k) {
+				c.limit.setIncomplete()
+			}
 		default:
 			overrun = append(overrun, k.records...)
 		}
@@ -220,6 +230,7 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 		return err
 	}
 	c.locks.add(putOff)
+	c.held.add(b.plan, held)
 	b.tell(ctx, putOff)
 	if len(overrun) == 0 {
 		return nil
@@ -240,6 +251,8 @@ func (b *batch) tell(ctx context.Context, putOff map[string]int) {
 		tellFailure(ctx, err)
 	} else if len(putOff) > 0 {
 		tellOutcome(ctx, outcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
+	} else if len(b.absent) > 0 {
+		tellOutcome(ctx, outcomeDeferred, "held, "+absentWords(b.absentChildren()))
 	}
 }
 

@@ -43,7 +43,8 @@ type LooseForeignKeysCleanupConfig struct {
 //     queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.
 //  5. What is not complete: failed records are put off for longer each time and at last moved to
-//     maintenance.dead_records; locked ones wait a minute; those that a limit left are counted up.
+//     maintenance.dead_records; locked ones wait a minute; those of a parent with an absent child are held: put off like
+//     failed ones, but never dead; those that a limit left are counted up.
 //
 // Invariants: a record goes only when no row that was visible then still refers to its key, in any home; a statement
 // never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
@@ -53,8 +54,8 @@ type looseForeignKeys struct {
 	sizes   *statementSizes
 
 	mu sync.Mutex
-	// absent are the child tables that the last run found nowhere.
-	absent map[string]bool
+	// absent are the child tables that hold records, as the last run has found.
+	absent []string
 }
 
 func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
@@ -67,7 +68,7 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < time.Second {
 		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime at least 1s")
 	}
-	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), absent: map[string]bool{}}
+	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes()}
 	k.warnOfStarvation()
 	return &worker{
 		name:       "loose_foreign_keys_cleanup",
@@ -160,6 +161,7 @@ type cleanup struct {
 	failures *failures
 	limit    limitReached
 	locks    locks
+	held     held
 	// noted: the run is traced, and so are deletions of parents that it may meet.
 	noted bool
 
@@ -176,7 +178,7 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 		noted, err := x.Database.HasRecordTraces(ctx)
 		c.noted = noted && err == nil
 	}
-	plans, err := k.plan(ctx, x, queue, k.recordedParents(queue))
+	plans, err := k.plan(ctx, x, queue)
 	if err != nil {
 		return nil, err
 	}
@@ -184,16 +186,6 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 	limits.ReadOnly = x.DryRun
 	c.loader = newLoader(x.Database, queue, k.config.BatchSize, plans)
 	return c, c.loader.begin(ctx, limits)
-}
-
-// recordedParents are the names that the parents of all definitions have in the records.
-func (k *looseForeignKeys) recordedParents(queue repo.Queue) []string {
-	var names []string
-	for _, key := range k.config.Definitions.Keys {
-		names = append(names, queue.Schema+"."+key.Parent)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // inFlight is how many batches are worked side by side.
@@ -204,6 +196,7 @@ const inFlight = 2
 var errOtherBatch = errors.New("another batch has ended the run")
 
 func (c *cleanup) run(ctx context.Context) error {
+	defer c.tellHeld()
 	var wait sync.WaitGroup
 	errs := make([]error, inFlight)
 	for i := range inFlight {
@@ -282,10 +275,14 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 	if err != nil || k.config.Definitions == nil {
 		return backlog, "", err
 	}
-	remarks := k.failingRemark(ctx, d)
 	// The figures have been read, the remarks are an extra.
+	accepted, _ := k.acceptedAbsent(ctx)
+	remarks := k.failingRemark(ctx, d)
+	if d == k.service.main {
+		remarks = append(remarks, k.absentRemark(accepted)...)
+	}
 	due, _ := d.DueParents(ctx, queue, readLimits())
-	defined := k.defined()
+	defined := k.defined(accepted)
 	due = slices.DeleteFunc(due, func(name string) bool {
 		parent, ours := strings.CutPrefix(name, queue.Schema+".")
 		return ours && defined[parent]

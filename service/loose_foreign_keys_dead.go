@@ -40,14 +40,15 @@ func (l LooseForeignKeys) Dead(ctx context.Context, table string, send func(Dead
 	})
 }
 
-// FailingRecord is a deleted parent whose children could not be cleaned, and which is tried again.
+// FailingRecord is a deleted parent whose children could not be cleaned, also because a child is absent, and which is
+// tried again.
 type FailingRecord struct {
 	Database string `json:"database"`
 	repo.FailingRecord
 }
 
-// Failing are the records of all selected databases, or those of one table, that have failed and are not dead, by database,
-// partition and id.
+// Failing are the records of all selected databases, or those of one table, that have failed or are held and are not dead,
+// by database, partition and id.
 func (l LooseForeignKeys) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -106,7 +107,7 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 	return done, err
 }
 
-// failingRemark says that records fail, which are put off while runs succeed.
+// failingRemark says that records have failed or are held, which are put off while runs succeed.
 func (*looseForeignKeys) failingRemark(ctx context.Context, d *repo.Database) []string {
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
 	number := strconv.Itoa(len(failing))
@@ -116,5 +117,5 @@ func (*looseForeignKeys) failingRemark(ctx context.Context, d *repo.Database) []
 	case deadPage:
 		number += " or more"
 	}
-	return []string{fmt.Sprintf("records on %s that failed and will be tried again: %s (caretaker lfk dead --failing)", d.Name, number)}
+	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be tried again: %s (caretaker lfk dead --failing)", d.Name, number)}
 }

@@ -25,6 +25,7 @@ type dryRun struct {
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
+	defer c.tellHeld()
 	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
 	for _, p := range c.loader.parents {
 		finished, err := d.walk(ctx, p)
@@ -70,7 +71,12 @@ func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (le
 		return false, true, err
 	}
 	p.position = position
-	d.x.Count(ctx, "processed_records", int64(len(records)))
+	if len(p.absent) > 0 {
+		d.held.add(p, len(records))
+		d.x.Count(ctx, "rescheduled_records", int64(len(records)))
+	} else {
+		d.x.Count(ctx, "processed_records", int64(len(records)))
+	}
 	var keys []int64
 	for _, r := range records {
 		if _, again := seen[r.Key]; !again {

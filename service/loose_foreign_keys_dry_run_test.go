@@ -57,7 +57,8 @@ func newEveryAction(t *testing.T) *estate {
 	e.deleted("main", "p", 2, 2)
 	e.deleted("main", "o", 3, 4)
 	e.deleted("main", "unknown", 1, 9)
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after) VALUES ('public.p', 6, now() + interval '1 hour')`)
+	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after) VALUES ('public.p', 6, now() + interval '1 hour');
+		INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
 	return e
 }
 

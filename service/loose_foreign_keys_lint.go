@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -40,6 +41,9 @@ func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 		return err
 	})
 	check.complete = len(check.databases) == len(l.Databases)
+	if err == nil {
+		check.accepted, err = l.AbsentChildren(ctx)
+	}
 	for _, d := range check.databases {
 		check.queue(d)
 		check.children(d)
@@ -64,6 +68,8 @@ type lint struct {
 	databases []inspected
 	// complete: every configured database was looked at, so that what was not seen is nowhere.
 	complete bool
+	// accepted are the children that were accepted as absent.
+	accepted []repo.AbsentChild
 	findings []Finding
 }
 
@@ -145,34 +151,50 @@ func (l *lint) missing() {
 	}
 	parents := map[string]bool{}
 	for i, key := range l.keys {
-		child, parent := false, false
-		for _, d := range l.databases {
-			_, here := d.Parents[key.Parent]
-			child, parent = child || d.Children[i] != nil, parent || here
-		}
-		if !child {
-			l.add(SeverityWarning, "child_missing", "", key.String(), "%s is in no configured database: the definition is passed over", key.Table)
-		}
+		parent := slices.ContainsFunc(l.databases, func(d inspected) bool { return hasParent(d, key.Parent) })
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
 			l.add(SeverityWarning, "parent_missing", "", key.Parent, "is in no configured database: its definitions get no records")
 		}
+		switch {
+		case l.found(i):
+		case accepts(l.accepted, key.Table):
+			l.add(SeverityWarning, "child_absent", "", key.String(),
+				"%s is in no configured database, which was accepted: the definition is skipped until a run finds the table", key.Table)
+		default:
+			l.add(SeverityError, "child_missing", "", key.String(),
+				"%s is in no configured database, so records of %s are held: configure the database that has it, or, if there is none, run `caretaker lfk accept-absent %[1]s`",
+				key.Table, key.Parent)
+		}
 	}
 }
 
-// served says whether a parent has a definition with a child to be cleaned.
+func hasParent(d inspected, parent string) bool {
+	_, here := d.Parents[parent]
+	return here
+}
+
+// found says whether the child of a definition, the i-th, is in a database that was looked at.
+func (l *lint) found(i int) bool {
+	return slices.ContainsFunc(l.databases, func(d inspected) bool { return d.Children[i] != nil })
+}
+
+// served says whether a parent has definitions: one all of whose children are accepted as absent counts as one without.
 func (l *lint) served(parent string) bool {
 	for i, key := range l.keys {
-		if key.Parent != parent {
-			continue
-		}
-		if !l.complete {
+		if key.Parent == parent && (l.found(i) || !accepts(l.accepted, key.Table)) {
 			return true
 		}
-		for _, d := range l.databases {
-			if d.Children[i] != nil {
-				return true
-			}
+	}
+	return false
+}
+
+// cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in a database that was not
+// looked at. Before it is known that there is one, nothing has to feed the queue.
+func (l *lint) cleaned(parent string) bool {
+	for i, key := range l.keys {
+		if key.Parent == parent && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
+			return true
 		}
 	}
 	return false

@@ -12,7 +12,7 @@ func (l *lint) parents(d inspected) {
 	var seen []string
 	for _, key := range l.keys {
 		parent, here := d.Parents[key.Parent]
-		if !here || slices.Contains(seen, key.Parent) {
+		if !here || slices.Contains(seen, key.Parent) || !l.cleaned(key.Parent) {
 			continue
 		}
 		seen = append(seen, key.Parent)

@@ -129,6 +129,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	e.exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
 	e.exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		VALUES ('My App.p', 1), ('public.p', 2)`)
+	e.exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
 	r := run(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1")

@@ -3,7 +3,7 @@ package service
 import (
 	"context"
 	"errors"
-	"strings"
+	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -13,6 +13,8 @@ type plan struct {
 	// recorded is the parent's name in the records.
 	recorded string
 	steps    []*step
+	// absent are the definitions whose child is in no configured database, and not accepted: they hold the records.
+	absent   []repo.LooseForeignKey
 	position repo.Position
 }
 
@@ -26,40 +28,57 @@ type step struct {
 	down error
 }
 
-// plan makes the steps of the parents that have due records: those without definitions, or all of whose children are
-// absent, are left alone.
-func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Queue, due []string) ([]*plan, error) {
-	keys := k.config.Definitions.Keys
-	homes, silent, err := k.homes(ctx, x, keys)
+// plan makes the steps of the parents that have definitions: one all of whose children are accepted as absent counts as
+// one without, and is left alone.
+func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Queue) ([]*plan, error) {
+	accepted, err := k.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	byParent := map[string][]*step{}
-	for i, key := range keys {
-		found := false
-		for _, children := range homes {
-			if child := children[i]; child != nil {
-				byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, child: child, database: child.Database.Name})
-				found = true
-			}
+	homes, silent, err := k.homes(ctx, x, k.config.Definitions.Keys)
+	if err != nil {
+		return nil, err
+	}
+	byParent := map[string]*plan{}
+	var returned, absent []string
+	for i, key := range k.config.Definitions.Keys {
+		p := byParent[key.Parent]
+		if p == nil {
+			p = &plan{recorded: queue.Schema + "." + key.Parent}
+			byParent[key.Parent] = p
 		}
-		switch {
+		switch found := p.add(key, i, homes); {
+		case found && accepted[key.Table]:
+			returned = append(returned, key.Table)
 		case found:
-			k.isPresent(key.Table)
 		case len(silent) > 0:
-			byParent[key.Parent] = append(byParent[key.Parent], &step{key: key, database: silent[0].name, down: silent[0].err})
-		default:
-			k.warnOnce(ctx, x, key)
+			p.steps = append(p.steps, &step{key: key, database: silent[0].name, down: silent[0].err})
+		case !accepted[key.Table]:
+			p.absent = append(p.absent, key)
+			absent = append(absent, key.Table)
 		}
+	}
+	if len(silent) == 0 {
+		k.noteAbsent(ctx, x, slices.Compact(absent))
 	}
 	var plans []*plan
-	for _, recorded := range due {
-		parent, ours := strings.CutPrefix(recorded, queue.Schema+".")
-		if steps := byParent[parent]; ours && len(steps) > 0 {
-			plans = append(plans, &plan{recorded: recorded, steps: steps})
+	for _, p := range byParent {
+		if len(p.steps)+len(p.absent) > 0 {
+			plans = append(plans, p)
 		}
 	}
-	return plans, nil
+	return plans, k.endAbsence(ctx, x, slices.Compact(returned))
+}
+
+// add adds the steps of a definition, the i-th, on the homes of its child, and says whether there are any.
+func (p *plan) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
+	for _, children := range homes {
+		if child := children[i]; child != nil {
+			p.steps = append(p.steps, &step{key: key, child: child, database: child.Database.Name})
+			found = true
+		}
+	}
+	return found
 }
 
 type silentDatabase struct {
@@ -86,43 +105,6 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 		}
 	}
 	return append(homes, own), silent, nil
-}
-
-// warnOnce says once a process that a child exists nowhere, with all its definitions.
-func (k *looseForeignKeys) warnOnce(ctx context.Context, x *execution, key repo.LooseForeignKey) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.absent[key.Table] {
-		return
-	}
-	k.absent[key.Table] = true
-	var names []string
-	for _, other := range k.config.Definitions.Keys {
-		if other.Table == key.Table {
-			names = append(names, other.String())
-		}
-	}
-	x.Log.WarnContext(ctx, "child table exists in no database, its definitions are passed over", "child", key.Table,
-		"definitions", strings.Join(names, ", "))
-}
-
-func (k *looseForeignKeys) isPresent(table string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.absent, table)
-}
-
-// defined are the parents with definitions: one all of whose children are absent counts as one without.
-func (k *looseForeignKeys) defined() map[string]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	parents := map[string]bool{}
-	for _, key := range k.config.Definitions.Keys {
-		if !k.absent[key.Table] {
-			parents[key.Parent] = true
-		}
-	}
-	return parents
 }
 
 // warnOfStarvation names the databases that have no turn within a day.

@@ -164,7 +164,8 @@ func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
 // removable are the records that go with this statement if it completes their keys: it is their last, in the queue's
 // own database, and nothing else speaks against it.
 func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
-	if a.step != a.batch.steps[len(a.batch.steps)-1] || a.step.child.Database != a.x.Database {
+	last := a.step == a.batch.steps[len(a.batch.steps)-1]
+	if !last || a.step.child.Database != a.x.Database || len(a.batch.absent) > 0 {
 		return nil
 	}
 	for _, k := range keys {

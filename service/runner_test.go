@@ -245,14 +245,14 @@ func (p panicking) Handle(_ context.Context, r slog.Record) error {
 }
 
 func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
-	for _, message := range []string{"child table exists in no database", "definition failed"} {
+	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
 			e := newDeletedParents(t, 3)
 			e.exec("main", `CREATE TABLE d (o_id text)`)
 			e.deleted("main", "o", 1, 1)
 			panics := &atomic.Bool{}
-			s := e.service(oneChild+"d: [{table: o, column: missing, on_delete: async_delete}]\nabsent: [{table: p, column: p_id, on_delete: async_delete}]\n",
+			s := e.service(oneChild+"d: [{table: o, column: missing, on_delete: async_delete}]\nabsent: [{table: q, column: p_id, on_delete: async_delete}]\n",
 				func(c *service.Config) {
 					c.Logger = slog.New(panicking{slog.DiscardHandler, message, panics})
 				})

@@ -126,5 +126,5 @@ func TestStatus_SaysThatRecordsFail(t *testing.T) {
 	e.exec("main", `DROP TRIGGER mine ON c`)
 	wantState(t, run(t, s, "main"), repo.RunSucceeded)
 	st := statusOf(t, s, cleanupWorker)
-	wantDetail(t, st, "waiting for ", "records on main that failed and will be tried again: 1 (caretaker lfk dead --failing)")
+	wantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be tried again: 1 (caretaker lfk dead --failing)")
 }

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// errWhichAbsent is a command that does not say what to do with which children, or says two things.
+var errWhichAbsent = errors.New("say which child tables: CHILD…, --all, --list or --revoke CHILD…")
+
+func (l *lfk) acceptAbsent() *cobra.Command {
+	var all, list, revoke bool
+	command := &cobra.Command{
+		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
+		Short: "Accept that child tables are in no database, so that their definitions are skipped",
+		Long: "A child table of the definitions that is in no configured database holds the records of its parents: if it is in a database\n" +
+			"that the configuration lacks, its rows would be orphaned for good. Configure that database; or, where there is no such table,\n" +
+			"accept that here. Every configured database has to answer. The acceptance ends by itself when a run finds the table.",
+		RunE: func(c *cobra.Command, children []string) error {
+			if l.only != "" {
+				return &exitError{exitUsage, errors.New("a child is absent only if no configured database has it: leave --database out")}
+			}
+			if (len(children) == 0) != (all || list) {
+				return &exitError{exitUsage, errWhichAbsent}
+			}
+			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+				switch {
+				case list:
+					return l.listAbsent(ctx, keys)
+				case revoke:
+					return l.revokeAbsent(ctx, keys, children)
+				}
+				return l.acceptChildren(ctx, keys, children)
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
+	flags.BoolVar(&list, "list", false, "list the child tables that were accepted")
+	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
+	command.MarkFlagsMutuallyExclusive("all", "list", "revoke")
+	return command
+}
+
+func (l *lfk) acceptChildren(ctx context.Context, keys service.LooseForeignKeys, children []string) error {
+	done, err := keys.AcceptAbsent(ctx, children, operator())
+	if err != nil {
+		return err
+	}
+	return l.report(nil, map[string]any{"accepted": done}, func() {
+		for _, c := range done {
+			how := "accepted as absent"
+			if c.Before {
+				how = "already accepted as absent"
+			}
+			l.say("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
+		}
+		if len(done) == 0 {
+			l.say("no child table is absent that was not accepted before")
+		}
+	})
+}
+
+// operator is who works with the databases directly, as their tables put it down: the user and the host.
+func operator() string {
+	host, _ := os.Hostname()
+	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
+}
+
+func (l *lfk) listAbsent(ctx context.Context, keys service.LooseForeignKeys) error {
+	children, err := keys.AbsentChildren(ctx)
+	switch {
+	case err != nil:
+		return err
+	case l.format == formatJSON:
+		return l.json(map[string]any{"absent_children": children})
+	case len(children) == 0:
+		l.say("no child table is accepted as absent")
+		return nil
+	}
+	var rows [][]string
+	for _, c := range children {
+		rows = append(rows, []string{c.Child, c.AcceptedAt.UTC().Format(seconds), c.AcceptedBy})
+	}
+	return l.table([]string{"CHILD", "ACCEPTED", "BY"}, rows)
+}
+
+func (l *lfk) revokeAbsent(ctx context.Context, keys service.LooseForeignKeys, children []string) error {
+	if err := keys.RevokeAbsent(ctx, children); err != nil {
+		return err
+	}
+	return l.report(nil, map[string]any{"revoked": children}, func() {
+		for _, c := range children {
+			l.say("no longer accepted as absent: %s", c)
+		}
+	})
+}

@@ -1,0 +1,296 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+const oneAbsent = `
+absent:
+  - {table: p, column: p_id, on_delete: async_delete}
+c:
+  - {table: p, column: p_id, on_delete: async_delete}
+`
+
+// newAbsence has children of a deleted parent, one table of which is missing in main and ci.
+func newAbsence(t *testing.T) *estate {
+	t.Helper()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.deleted("main", "p", 1, 1)
+	return e
+}
+
+// dueAgain ends the time for which records have been put off.
+func (e *estate) dueAgain(database string) {
+	e.t.Helper()
+	e.exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE consume_after > now()`)
+}
+
+// accept accepts children as absent, and fails the test unless that works.
+func (e *estate) accept(definitions string, children ...string) []service.AcceptedChild {
+	e.t.Helper()
+	accepted, err := e.keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return accepted
+}
+
+// wantWords fails the test unless a text has all of these parts.
+func wantWords(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%q is not in %q", p, text)
+		}
+	}
+}
+
+const putOffBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) || ' min, attempts ' || cleanup_attempts
+	FROM loose_foreign_keys_deleted_records`
+
+func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	var log logBook
+	s := e.service(oneAbsent, log.keep)
+	for _, want := range []string{"1 min", "2 min", "4 min"} {
+		r := run(t, s, "main")
+		wantState(t, r, "succeeded")
+		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
+			t.Errorf("%+v", r)
+		}
+		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
+		e.want("main", putOffBy, want+", attempts 0")
+		e.dueAgain("main")
+	}
+	e.want("main", `SELECT p_id FROM c`, "2")
+	e.want("main", `SELECT failures FROM maintenance.record_failures`, "0")
+	wantWords(t, statusOf(t, s, cleanupWorker).ConditionDetail,
+		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
+	if lines := log.lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
+		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
+		t.Errorf("warnings %q, want one that names the child and the command", lines)
+	}
+
+	e.accept(oneAbsent, "absent")
+	r := run(t, s, "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=1")
+	if detail := statusOf(t, s, cleanupWorker).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
+		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
+	}
+}
+
+func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.accept(oneAbsent, "absent")
+	s := e.service(oneAbsent)
+	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+	e.exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
+	e.deleted("main", "p", 1, 1)
+	dry := dryRun(t, s)
+	wantCounts(t, dry, "processed_records=1 deleted_rows=1")
+	e.want("main", `SELECT child FROM maintenance.absent_children`, "absent")
+	r := run(t, s, "main")
+	wantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.want("ci", `SELECT p_id FROM absent`, "2")
+	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+
+	e.exec("ci", `DROP TABLE absent`)
+	e.deleted("main", "p", 2, 2)
+	wantCounts(t, run(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
+}
+
+func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
+		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
+		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
+			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
+	s := e.service(oneAbsent)
+	wantCounts(t, run(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
+	e.accept(oneAbsent, "absent")
+	e.dueAgain("main")
+	wantCounts(t, run(t, s, "main"), "processed_records=1")
+	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
+}
+
+func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
+	e.deleted("main", "p", 2, 700)
+	e.deleted("main", "only", 1, 700)
+	e.deleted("main", "q", 1, 50)
+	s := e.service(oneAbsent+`
+d: [{table: q, column: q_id, on_delete: async_delete}]
+gone: [{table: only, column: o_id, on_delete: async_nullify}]
+`, batches(10, 0))
+	r := run(t, s, "main")
+	wantState(t, r, "succeeded")
+	wantCounts(t, r, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
+	wantWords(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
+	if r.OverLimit {
+		t.Error("over_limit, though nothing is left but what is held")
+	}
+	wantCounts(t, run(t, s, "main"), "")
+}
+
+func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
+	s := e.service(oneAbsent, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 4 })
+	for _, left := range []string{"7", "3"} {
+		r := run(t, s, "main")
+		wantState(t, r, "succeeded")
+		wantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
+		wantWords(t, r.Reason, "limit reached: max_deletes; 1 records held, ")
+		if !r.OverLimit {
+			t.Error("not over_limit, though rows are left")
+		}
+		e.want("main", `SELECT count(*) FROM c`, left)
+		e.want("main", `SELECT cleanup_attempts FROM loose_foreign_keys_deleted_records`, "0")
+		e.dueAgain("main")
+	}
+}
+
+func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
+	e.deleted("main", "p", 3, 3)
+	r := run(t, e.service(oneAbsent), "main")
+	wantState(t, r, "failed")
+	wantWords(t, r.Error, "c.p_id -> p on main: P0001")
+	wantWords(t, r.Reason, "1 records held, ")
+	e.want("main", `SELECT string_agg(failures || ' ' || last_definition, ', ' ORDER BY record_id) FROM maintenance.record_failures`,
+		"1 c.p_id -> p, 0 absent.p_id -> p")
+}
+
+func TestAbsentChild_DryRunSaysTheSameAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	main := e.state("main", "c")
+	s := e.service(oneAbsent)
+	dry := dryRun(t, s)
+	wantState(t, dry, "succeeded")
+	e.wantSame("main", main, "c")
+	r := run(t, s, "main")
+	if dry.Reason != r.Reason || dry.Counts["rescheduled_records"] != 1 || dry.Counts["processed_records"] != 0 {
+		t.Errorf("dry run %+v\nrun %+v", dry, r)
+	}
+}
+
+func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.accept(oneAbsent)
+	down, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(down.Close)
+	e.open = append(e.open, down)
+	r := run(t, e.service(oneAbsent), "main")
+	wantState(t, r, "failed")
+	wantWords(t, r.Error, "absent.p_id -> p on sec: unreachable, 1 records")
+	wantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
+	keys := e.keys(oneAbsent)
+	if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
+		t.Errorf("accepted while a database does not answer: %v", err)
+	}
+}
+
+func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("ci", `CREATE TABLE c (p_id bigint)`)
+	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
+	keys := e.keys(definitions)
+	for _, mistake := range []struct{ child, words string }{
+		{"c", "c is in main, ci, where its rows are cleaned"}, {"nobodys", "no definition has a child table nobodys: "},
+	} {
+		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
+		if err == nil || !strings.Contains(err.Error(), mistake.words) {
+			t.Errorf("%s: %v, want %q", mistake.child, err, mistake.words)
+		}
+		e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+	}
+	if got := e.accept(definitions, "gone"); len(got) != 1 || strings.Join(got[0].Definitions, ", ") != "gone.p_id -> p, gone.q_id -> p" || got[0].Before {
+		t.Errorf("accepted %+v", got)
+	}
+	if got := e.accept(definitions); len(got) != 1 || got[0].Child != "absent" {
+		t.Errorf("of all, %+v accepted, want the one that was left", got)
+	}
+	if got := e.accept(definitions, "gone", "gone"); len(got) != 1 || !got[0].Before {
+		t.Errorf("accepted again %+v", got)
+	}
+	e.want("main", `SELECT string_agg(child || ' ' || accepted_by, ', ' ORDER BY child) FROM maintenance.absent_children`, "absent me@here, gone me@here")
+
+	if err := keys.RevokeAbsent(context.Background(), []string{"gone", "c"}); err == nil || !strings.Contains(err.Error(), "c is not accepted as absent: ") {
+		t.Errorf("revoked what is not accepted: %v", err)
+	}
+	if err := keys.RevokeAbsent(context.Background(), []string{"gone"}); err != nil {
+		t.Error(err)
+	}
+	if left, err := keys.AbsentChildren(context.Background()); err != nil || len(left) != 1 || left[0].Child != "absent" {
+		t.Errorf("left %+v, %v", left, err)
+	}
+}
+
+func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	definitions := fileLikeGitLabs()
+	var wait sync.WaitGroup
+	for range 4 {
+		keys := e.keys(definitions)
+		wait.Go(func() {
+			if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "240")
+}
+
+func TestLint_AsksForNoTriggerWhereNothingIsToBeCleaned(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "", "main", "ci")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
+		CREATE TABLE c (q_id bigint); CREATE INDEX ON c (q_id)`)
+	e.install("q")
+	const definitions = `
+absent: [{table: p, column: p_id, on_delete: async_delete}, {table: q, column: q_id, on_delete: async_delete}]
+c: [{table: q, column: q_id, on_delete: async_delete}]
+`
+	keys := e.keys(definitions)
+	wantFindings(t, keys, "error child_missing  absent.p_id -> p", "error child_missing  absent.q_id -> q")
+	e.accept(definitions, "absent")
+	wantFindings(t, keys, "warning child_absent  absent.p_id -> p", "warning child_absent  absent.q_id -> q")
+	keys.Only = "main"
+	wantFindings(t, keys)
+
+	e.exec("main", `DROP TABLE c`)
+	e.accept(definitions, "c")
+	keys.Only = ""
+	e.exec("main", `INSERT INTO q VALUES (1); DELETE FROM q`)
+	wantFindings(t, keys, "warning child_absent  absent.p_id -> p", "warning child_absent  absent.q_id -> q", "warning child_absent  c.q_id -> q",
+		"error pending_without_definition main public.q", "warning trigger_without_definition main q")
+
+	e.exec("ci", `CREATE TABLE absent (p_id bigint, q_id bigint); CREATE INDEX ON absent (p_id); CREATE INDEX ON absent (q_id)`)
+	wantFindings(t, keys, "error trigger_missing main public.p", "warning child_absent  c.q_id -> q")
+}

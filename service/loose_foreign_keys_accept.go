@@ -1,0 +1,124 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// AcceptedChild is a child table that AcceptAbsent has accepted as absent.
+type AcceptedChild struct {
+	Child string `json:"child"`
+	// Definitions that are skipped from now on.
+	Definitions []string `json:"definitions"`
+	// Before: it was accepted already.
+	Before bool `json:"accepted_before"`
+}
+
+// AcceptAbsent accepts child tables as absent, or without names all that are and are not accepted yet. It needs an answer
+// from every configured database, and accepts all of the tables or none.
+func (l LooseForeignKeys) AcceptAbsent(ctx context.Context, children []string, by string) ([]AcceptedChild, error) {
+	if l.Definitions == nil {
+		return nil, errors.New("there are no definitions: set workers.loose_foreign_keys_cleanup.definitions to their file")
+	}
+	homes, err := l.childHomes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w", err)
+	}
+	accepted, err := l.AbsentChildren(ctx)
+	if err != nil {
+		return nil, err
+	}
+	definitions := map[string][]string{}
+	for _, key := range l.Definitions.Keys {
+		definitions[key.Table] = append(definitions[key.Table], key.String())
+	}
+	all := len(children) == 0
+	if all {
+		for child := range definitions {
+			children = append(children, child)
+		}
+	}
+	children = slices.Compact(slices.Sorted(slices.Values(children)))
+	done, refused := []AcceptedChild{}, []error{}
+	for _, child := range children {
+		before := accepts(accepted, child)
+		switch in := homes[child]; {
+		case all && (len(in) > 0 || before):
+		case definitions[child] == nil:
+			refused = append(refused, fmt.Errorf("no definition has a child table %s: `caretaker lfk lint` lists those that are child_missing", child))
+		case len(in) > 0:
+			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table that is in no configured database can be accepted as absent",
+				child, databaseNames(in)))
+		default:
+			done = append(done, AcceptedChild{child, definitions[child], before})
+		}
+	}
+	if err := errors.Join(refused...); err != nil {
+		return nil, err
+	}
+	return done, l.main().AcceptAbsent(ctx, namesOfAccepted(done), by)
+}
+
+// main has what all databases share.
+func (l LooseForeignKeys) main() *repo.Database { return l.Databases[0] }
+
+func accepts(accepted []repo.AbsentChild, child string) bool {
+	return slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == child })
+}
+
+func namesOfAccepted(children []AcceptedChild) []string {
+	names := make([]string, len(children))
+	for i, c := range children {
+		names[i] = c.Child
+	}
+	return names
+}
+
+// childHomes are the databases that each child table is in, by its name. All of them have to answer.
+func (l LooseForeignKeys) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
+	homes := map[string][]*repo.Database{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		children, err := d.Children(ctx, l.Definitions.Keys)
+		for _, c := range children {
+			if c != nil && !slices.Contains(homes[c.Key.Table], d) {
+				homes[c.Key.Table] = append(homes[c.Key.Table], d)
+			}
+		}
+		return err
+	})
+	return homes, err
+}
+
+// AbsentChildren are the child tables that were accepted as absent, by name.
+func (l LooseForeignKeys) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
+	children := []repo.AbsentChild{}
+	err := LooseForeignKeys{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
+		accepted, err := main.AbsentChildren(ctx)
+		children = append(children, accepted...)
+		return err
+	})
+	return children, err
+}
+
+// RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or accepted again, they hold
+// the records of their parents.
+func (l LooseForeignKeys) RevokeAbsent(ctx context.Context, children []string) error {
+	accepted, err := l.AbsentChildren(ctx)
+	if err != nil {
+		return err
+	}
+	var refused []error
+	for _, child := range children {
+		if !accepts(accepted, child) {
+			refused = append(refused, fmt.Errorf("%s is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are", child))
+		}
+	}
+	if len(refused) > 0 {
+		return errors.Join(refused...)
+	}
+	return l.main().EndAbsence(ctx, children)
+}
