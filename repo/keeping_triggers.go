@@ -48,12 +48,18 @@ const (
 // KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from being deleted or, if
 // not deletes, from being updated.
 func (d *Database) KeepingTriggers(ctx context.Context, t Table, deletes bool) ([]KeepingTrigger, error) {
+	return collect(ctx, d, "look for triggers that keep rows", scanKeeping, keepingTriggersSQL, keepingArgs(t, deletes)...)
+}
+
+func keepingArgs(t Table, deletes bool) []any {
 	triggers, rules := beforeRowUpdate, ruleOnUpdate
 	if deletes {
 		triggers, rules = beforeRowDelete, ruleOnDelete
 	}
-	return collect(ctx, d, "look for triggers that keep rows", func(row pgx.CollectableRow) (k KeepingTrigger, err error) {
-		err = row.Scan(&k.Kind, &k.Name, &k.Table.Schema, &k.Table.Name)
-		return k, err
-	}, keepingTriggersSQL, t.Schema, t.Name, triggers, string(rune(rules)))
+	return []any{t.Schema, t.Name, triggers, string(rune(rules))}
+}
+
+func scanKeeping(row pgx.CollectableRow) (k KeepingTrigger, err error) {
+	err = row.Scan(&k.Kind, &k.Name, &k.Table.Schema, &k.Table.Name)
+	return k, err
 }

@@ -21,6 +21,8 @@ type Inspection struct {
 	Parents map[string]InspectedParent
 	// Children has an entry a definition, nil where its child has no home here.
 	Children []*InspectedChild
+	// ForeignKeys are the real ones to tables that the definitions name.
+	ForeignKeys []InspectedForeignKey
 	// Triggers are all that note deletions, or bear the name of one.
 	Triggers []Trigger
 	// OldFunctions are the names of trigger functions that an older version of this program has made.
@@ -68,6 +70,9 @@ func (d *Database) Inspect(ctx context.Context, keys []LooseForeignKey) (Inspect
 		}
 		if err == nil {
 			i.Children, err = inspectChildren(ctx, tx, keys, homes)
+		}
+		if err == nil {
+			i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes)
 		}
 		return err
 	})

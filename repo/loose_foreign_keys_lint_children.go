@@ -18,6 +18,8 @@ type InspectedChild struct {
 	Indexed bool
 	// NeverNull: the column that is to become NULL cannot.
 	NeverNull bool
+	// Keepers are triggers and rules that may keep rows as they are.
+	Keepers []KeepingTrigger
 }
 
 // childColumn is a column of a child; for NOT NULL and checks, of its partitions too.
@@ -90,7 +92,11 @@ type childLook struct {
 
 func (l childLook) inspect(ctx context.Context) (*InspectedChild, error) {
 	// What cannot run at all is not called slow as well.
-	child := &InspectedChild{Indexed: true}
+	keepers, err := inspectKeepers(ctx, l.tx, l.key, l.home)
+	child := &InspectedChild{Indexed: true, Keepers: keepers}
+	if err != nil {
+		return nil, err
+	}
 	values := slices.Clone(l.key.Conditions)
 	if l.key.OnDelete == UpdateColumnTo {
 		values = append(values, ColumnValue{l.key.TargetColumn, l.key.TargetValue})
@@ -117,7 +123,6 @@ func (l childLook) inspect(ctx context.Context) (*InspectedChild, error) {
 			child.Mismatches = append(child.Mismatches, fmt.Sprintf("the value %q does not fit %s of type %s", v.Value, v.Column, l.columns[v.Column].Exact))
 		}
 	}
-	var err error
 	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
 		if child.Indexed, err = l.indexed(ctx, l.home.OID); err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -47,6 +46,7 @@ func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 	for _, d := range check.databases {
 		check.queue(d)
 		check.children(d)
+		check.foreignKeys(d)
 		check.parents(d)
 		check.triggers(d)
 		check.pending(d)
@@ -129,6 +129,10 @@ func (l *lint) children(d inspected) {
 			l.add(SeverityError, "fk_not_indexed", d.name, key.String(),
 				"create an index on %s (%s): without it every statement reads the whole table", key.Table, indexColumns(key))
 		}
+		for _, k := range child.Keepers {
+			l.add(SeverityWarning, "row_trigger", d.name, key.String(),
+				"the %s may keep rows from being deleted or changed, and their records are then put off: make sure that it does not", k)
+		}
 		if child.NeverNull {
 			l.add(SeverityError, "nullify_not_null", d.name, key.String(), "%s cannot become NULL: allow it, or choose another on_delete", key.Column)
 		}
@@ -142,62 +146,6 @@ func indexColumns(key repo.LooseForeignKey) string {
 		columns = append(columns, c.Column)
 	}
 	return strings.Join(append(columns, key.Column), ", ")
-}
-
-// missing reports tables that are in no configured database.
-func (l *lint) missing() {
-	if !l.complete {
-		return
-	}
-	parents := map[string]bool{}
-	for i, key := range l.keys {
-		parent := slices.ContainsFunc(l.databases, func(d inspected) bool { return hasParent(d, key.Parent) })
-		if !parent && !parents[key.Parent] {
-			parents[key.Parent] = true
-			l.add(SeverityWarning, "parent_missing", "", key.Parent, "is in no configured database: its definitions get no records")
-		}
-		switch {
-		case l.found(i):
-		case accepts(l.accepted, key.Table):
-			l.add(SeverityWarning, "child_absent", "", key.String(),
-				"%s is in no configured database, which was accepted: the definition is skipped until a run finds the table", key.Table)
-		default:
-			l.add(SeverityError, "child_missing", "", key.String(),
-				"%s is in no configured database, so records of %s are held: configure the database that has it, or, if there is none, run `caretaker lfk accept-absent %[1]s`",
-				key.Table, key.Parent)
-		}
-	}
-}
-
-func hasParent(d inspected, parent string) bool {
-	_, here := d.Parents[parent]
-	return here
-}
-
-// found says whether the child of a definition, the i-th, is in a database that was looked at.
-func (l *lint) found(i int) bool {
-	return slices.ContainsFunc(l.databases, func(d inspected) bool { return d.Children[i] != nil })
-}
-
-// served says whether a parent has definitions: one all of whose children are accepted as absent counts as one without.
-func (l *lint) served(parent string) bool {
-	for i, key := range l.keys {
-		if key.Parent == parent && (l.found(i) || !accepts(l.accepted, key.Table)) {
-			return true
-		}
-	}
-	return false
-}
-
-// cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in a database that was not
-// looked at. Before it is known that there is one, nothing has to feed the queue.
-func (l *lint) cleaned(parent string) bool {
-	for i, key := range l.keys {
-		if key.Parent == parent && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
-			return true
-		}
-	}
-	return false
 }
 
 // pending reports records that no run will ever remove.

@@ -234,3 +234,72 @@ func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
 		t.Errorf("got %v, want ErrNotMigrated and what to do", err)
 	}
 }
+
+func TestLint_RealForeignKeysThatStopTheCleaningOrLeaveItNothing(t *testing.T) {
+	e := newEstate(t, "", "main")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		CREATE TABLE c (id bigint, p_id bigint, up bigint, PRIMARY KEY (id)); CREATE INDEX ON c (p_id);
+		ALTER TABLE c ADD CONSTRAINT tree FOREIGN KEY (up) REFERENCES c;
+		CREATE TABLE n (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON n (p_id);
+		CREATE TABLE parts (id bigint, part int, p_id bigint, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE INDEX ON parts (p_id);
+		CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1); CREATE TABLE parts_2 PARTITION OF parts FOR VALUES IN (2);
+		CREATE SCHEMA other;
+		CREATE TABLE other.refs (
+			plain bigint CONSTRAINT plain REFERENCES c, restricted bigint CONSTRAINT restricted REFERENCES c ON DELETE RESTRICT,
+			late bigint CONSTRAINT late REFERENCES c DEFERRABLE INITIALLY DEFERRED, kept bigint REFERENCES n,
+			gone bigint REFERENCES c ON DELETE CASCADE, nulled bigint REFERENCES c ON DELETE SET NULL,
+			part_id bigint, part int, CONSTRAINT to_root FOREIGN KEY (part_id, part) REFERENCES parts,
+			CONSTRAINT to_leaf FOREIGN KEY (part_id, part) REFERENCES parts_1);
+		CREATE TABLE cleaned (c_id bigint CONSTRAINT cleaned REFERENCES c); CREATE INDEX ON cleaned (c_id);
+		ALTER TABLE n ADD CONSTRAINT beside FOREIGN KEY (p_id) REFERENCES p ON DELETE CASCADE;
+		ALTER TABLE parts_2 ADD CONSTRAINT on_leaf FOREIGN KEY (p_id) REFERENCES p ON DELETE SET NULL;
+		ALTER TABLE c ADD CONSTRAINT other_column FOREIGN KEY (id) REFERENCES p ON DELETE CASCADE`)
+	e.install("p", "c")
+	result := wantFindings(t, e.keys(`
+c: [{table: p, column: p_id, on_delete: async_delete}]
+cleaned: [{table: c, column: c_id, on_delete: async_delete}]
+n: [{table: p, column: p_id, on_delete: async_nullify}]
+parts: [{table: p, column: p_id, on_delete: async_delete}]
+`),
+		"error fk_blocks_deletion main plain on other.refs", "error fk_blocks_deletion main restricted on other.refs",
+		"error fk_blocks_deletion main late on other.refs", "error fk_blocks_deletion main to_root on other.refs",
+		"error fk_blocks_deletion main to_leaf on other.refs", "error fk_blocks_deletion main cleaned on public.cleaned",
+		"error fk_blocks_deletion main tree on public.c", "warning fk_beside_definition main cleaned on public.cleaned",
+		"warning fk_beside_definition main beside on public.n", "warning fk_beside_definition main on_leaf on public.parts_2")
+	for _, f := range result.Findings {
+		if f.Object == "plain on other.refs" && !strings.Contains(f.Advice, "rows of c that it refers to cannot be deleted by c.p_id -> p (23503)") {
+			t.Errorf("got %q", f.Advice)
+		}
+	}
+}
+
+func TestLint_TriggersThatMayKeepRowsAreNamed(t *testing.T) {
+	e := newEstate(t, "", "main")
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE gone (p_id bigint); CREATE INDEX ON gone (p_id);
+		CREATE TABLE nulled (p_id bigint); CREATE INDEX ON nulled (p_id);
+		CREATE TABLE parts (p_id bigint, part int) PARTITION BY LIST (part); CREATE INDEX ON parts (p_id);
+		CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);
+		CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER on_delete BEFORE DELETE ON gone FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER on_update BEFORE UPDATE ON gone FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER on_delete BEFORE DELETE ON nulled FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER on_update BEFORE UPDATE ON nulled FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER off BEFORE DELETE ON gone FOR EACH ROW EXECUTE FUNCTION keep(); ALTER TABLE gone DISABLE TRIGGER off;
+		CREATE TRIGGER statement BEFORE DELETE ON gone EXECUTE FUNCTION keep();
+		CREATE TRIGGER later AFTER DELETE ON gone FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER on_leaf BEFORE DELETE ON parts_1 FOR EACH ROW EXECUTE FUNCTION keep()`)
+	e.install("p")
+	result := wantFindings(t, e.keys(`
+gone: [{table: p, column: p_id, on_delete: async_delete}]
+nulled: [{table: p, column: p_id, on_delete: async_nullify}]
+parts: [{table: p, column: p_id, on_delete: async_delete}]
+`), "warning row_trigger main gone.p_id -> p", "warning row_trigger main nulled.p_id -> p", "warning row_trigger main parts.p_id -> p")
+	for i, want := range []string{"the trigger on_delete of gone may keep rows", "the trigger on_update of nulled ", "the trigger on_leaf of parts_1 "} {
+		if got := result.Findings[i].Advice; !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if len(result.Findings) != 3 {
+		t.Errorf("%d findings", len(result.Findings))
+	}
+}
