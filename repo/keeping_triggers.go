@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,6 +17,20 @@ type KeepingTrigger struct {
 
 // String names it with its table: "trigger keep of users".
 func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " + k.Table.String() }
+
+// Rule says that it is a rule.
+func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
+
+// KeptError means that rows stay as they are although nobody has locked them: triggers or rules keep them.
+type KeptError struct{ By []KeepingTrigger }
+
+func (e *KeptError) Error() string {
+	names := make([]string, len(e.By))
+	for i, k := range e.By {
+		names[i] = k.String()
+	}
+	return ReasonKeptByTrigger + ": " + strings.Join(names, ", ") + " (let it pass these rows, or disable it)"
+}
 
 // keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table has a copy on each
 // partition: only the original is named. Rules work on the table alone that a statement names.

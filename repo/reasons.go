@@ -14,3 +14,6 @@ const (
 
 // ReasonProcessGone is that of an attempt whose job was rescued.
 const ReasonProcessGone = "PROCESS_GONE"
+
+// ReasonKeptByTrigger is that of rows which a [KeptError] is about.
+const ReasonKeptByTrigger = "KEPT_BY_TRIGGER"

@@ -34,8 +34,8 @@ type failures struct {
 	mu  sync.Mutex
 	// records counts them by their text.
 	records map[string]int
-	// class is the SQLSTATE of all, or what else they have in common.
-	class string
+	// class is the SQLSTATE of all, or what else they have in common; reason the run's typed reason, "" if it has none.
+	class, reason string
 }
 
 func newFailures(log *slog.Logger) *failures { return &failures{log: log, records: map[string]int{}} }
@@ -57,6 +57,9 @@ func (l *failures) add(ctx context.Context, f *failure, records int, err error) 
 // count is add without a word in the log.
 func (l *failures) count(f *failure, records int) {
 	l.records[f.text()] += records
+	if f.sqlstate == repo.ReasonKeptByTrigger {
+		l.reason = cmp.Or(l.reason, f.condition)
+	}
 	switch class := cmp.Or(f.sqlstate, "unreachable"); l.class {
 	case "", class:
 		l.class = class
@@ -77,7 +80,7 @@ func (l *failures) err() error {
 		return nil
 	}
 	slices.Sort(texts)
-	return &itemsFailedError{strings.Join(texts, "; "), l.class}
+	return &itemsFailedError{text: strings.Join(texts, "; "), class: l.class, reason: l.reason}
 }
 
 // with adds the failures so far to an error that ended the run. A run that was cancelled or lost its lease stays so.
@@ -94,6 +97,9 @@ func newFailure(s *step, err error, isolated bool) *failure {
 	f := &failure{definition: s.key.String(), database: s.database, condition: "unreachable", message: err.Error(), isolated: isolated}
 	if refused, is := errors.AsType[*repo.Error](err); is {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
+	}
+	if kept, is := errors.AsType[*repo.KeptError](err); is {
+		f.condition, f.sqlstate = kept.Error(), repo.ReasonKeptByTrigger
 	}
 	return f
 }
@@ -177,9 +183,14 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 		advance(keys, remaining)
 		keys = still(keys, remaining)
 	}
-	switch {
-	case len(keys) == 0:
+	if len(keys) == 0 {
 		return nil
+	}
+	if kept := a.ruled(ctx, err); kept != nil {
+		a.failKeys(ctx, a.step, keys, kept, true)
+		return nil
+	}
+	switch {
 	case class == repo.ClassData && len(keys) == 1:
 		a.failKeys(ctx, a.step, keys, err, true)
 	case class != repo.ClassData, a.spent():

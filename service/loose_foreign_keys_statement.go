@@ -222,8 +222,9 @@ func (a *attempt) takeTurns(ctx context.Context, keys []*openKey, r purged) erro
 // waiting for the others, then those that have become free. Keys that still have rows are locked, unless that is only
 // because the cap was reached.
 func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err error) error {
+	var asked int
 	for i, m := range []mode{skipping, waiting, skipping} {
-		asked := len(keys)
+		asked = len(keys)
 		if i > 0 || err != nil {
 			r, err = a.purge(ctx, keys, m)
 			if err = a.tolerate(err); err != nil {
@@ -248,6 +249,18 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 		}
 		if len(keys) == 0 || a.checkLimits() {
 			return nil
+		}
+	}
+	if r.Found > r.Changed {
+		kept, err := a.kept(ctx)
+		if err != nil {
+			return a.otherwise(ctx, keys, err)
+		}
+		if kept != nil {
+			keys = a.leaveKept(ctx, keys, r, kept)
+			if r.cutOff(asked) {
+				return nil
+			}
 		}
 	}
 	for _, k := range keys {

@@ -27,15 +27,15 @@ type failedError struct {
 func (e *failedError) Error() string { return e.text }
 
 // itemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
-// the one of all failures, "_OTHER" if they differ.
+// the one of all failures, "_OTHER" if they differ; reason is typed, "" where there is none.
 type itemsFailedError struct {
-	text, class string
+	text, class, reason string
 }
 
 func (e *itemsFailedError) Error() string { return e.text }
 
 // Unwrap lets it be one.
-func (e *itemsFailedError) Unwrap() error { return &failedError{text: e.text} }
+func (e *itemsFailedError) Unwrap() error { return &failedError{text: e.text, reason: e.reason} }
 
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {

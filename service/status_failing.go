@@ -150,15 +150,21 @@ func (s *Service) queueTrouble(ctx context.Context, w *worker) Failing {
 
 // failed puts the newest run on a database, which failed, into words.
 func failed(run repo.Failure) Failing {
+	what := run.Error
+	if !strings.Contains(run.Error, run.Reason) {
+		what = strings.TrimSpace(run.Reason + " " + run.Error)
+	}
 	f := Failing{
 		Since: run.Since, Class: FailureInternal, Database: run.Database,
-		Message: fmt.Sprintf("last run on %s failed: %s", run.Database, strings.TrimSpace(run.Reason+" "+run.Error)),
+		Message: fmt.Sprintf("last run on %s failed: %s", run.Database, what),
 	}
 	if run.Database == "" {
-		f.Message = "last run failed: " + strings.TrimSpace(run.Reason+" "+run.Error)
+		f.Message = "last run failed: " + what
 	}
 	class, named := repo.ConditionClass(run.Error)
 	switch {
+	case strings.HasPrefix(run.Reason, repo.ReasonKeptByTrigger):
+		f.Class = FailureData
 	case run.Reason == reasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"

@@ -1,0 +1,50 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Rows that triggers and rules keep. A trigger that returns NULL leaves a row as it is, without an error; a statement that
+// has locked the row itself, and not changed it, has met one. With a rule, statements of our form are refused.
+
+// leaveKept fails the keys of whose rows a statement has found some that it could lock, and not change. It returns the
+// others.
+func (a *attempt) leaveKept(ctx context.Context, keys []*openKey, r purged, kept *repo.KeptError) (others []*openKey) {
+	var own []*openKey
+	for _, k := range keys {
+		if r.Shares[k.key] > 0 {
+			own = append(own, k)
+		} else {
+			others = append(others, k)
+		}
+	}
+	a.failKeys(ctx, a.step, own, kept, true)
+	return others
+}
+
+// kept names the triggers and rules of the child that may keep rows, nil if it has none.
+func (a *attempt) kept(ctx context.Context) (*repo.KeptError, error) {
+	child := a.step.child
+	by, err := child.Database.KeepingTriggers(ctx, child.Table(), actionOf(a.step.key) == deletes)
+	if err != nil || len(by) == 0 {
+		return nil, err
+	}
+	return &repo.KeptError{By: by}, nil
+}
+
+// ruled is kept for a statement that was refused because the child has a rule for what it does.
+func (a *attempt) ruled(ctx context.Context, err error) *repo.KeptError {
+	refused, is := errors.AsType[*repo.Error](err)
+	if !is || refused.SQLState != "0A000" {
+		return nil
+	}
+	kept, err := a.kept(ctx)
+	if err != nil || kept == nil || !slices.ContainsFunc(kept.By, repo.KeepingTrigger.Rule) {
+		return nil
+	}
+	return kept
+}

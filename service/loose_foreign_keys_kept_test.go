@@ -1,0 +1,90 @@
+package service_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// veto makes a trigger of a table of main keep the rows that meet a condition on OLD.
+func (e *estate) veto(table, condition string) {
+	e.t.Helper()
+	e.exec("main", `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER veto BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
+}
+
+func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
+	for _, c := range []struct{ name, entry string }{
+		{"delete", "on_delete: async_delete"},
+		{"nullify", "on_delete: async_nullify"},
+		{"limit below the keys", "on_delete: async_delete, delete_limit: 4"},
+		{"limit of one", "on_delete: async_delete, delete_limit: 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := newDeletedParents(t, 20)
+			e.veto("c", "OLD.p_id = 7")
+			e.hold(`SELECT FROM c WHERE p_id = 9 FOR UPDATE`)
+			r := run(t, e.service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
+			const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
+			wantFailed(t, r, "c.p_id -> p on main: "+kept+", 1 records")
+			if !strings.HasPrefix(r.Reason, kept) {
+				t.Errorf("reason %q", r.Reason)
+			}
+			if n := r.Counts["deleted_rows"] + r.Counts["updated_rows"]; n != 54 || r.Counts["processed_records"] != 18 || r.Counts["rescheduled_records"] != 2 {
+				t.Errorf("counts %v", r.Counts)
+			}
+			e.want("main", minutesLeft, "7:1 9:1")
+			e.want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 2)
+	e.veto("c", "OLD.p_id = 1")
+	s := e.service(oneChild)
+	for _, minutes := range []int{1, 2, 4} {
+		wantState(t, run(t, s, "main"), repo.RunFailed)
+		e.want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
+		e.makeDue()
+	}
+	e.exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
+	wantCounts(t, run(t, s, "main"), "dead_records=1")
+	e.want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
+		"1 c.p_id -> p KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)")
+	if st := status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
+		t.Errorf("failing %+v", st.Failing)
+	}
+}
+
+// Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
+func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
+		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);
+		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
+	e.veto("c_2", "true")
+	e.deleted("main", "p", 1, 7)
+	r := run(t, e.service(cAndD), "main")
+	wantFailed(t, r, "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
+		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records")
+	wantCounts(t, r, "deleted_rows=3 processed_records=3 rescheduled_records=4")
+	e.want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
+}
+
+// A trigger that lets rows pass has nothing to do with a lock on them.
+func TestLooseForeignKeysCleanup_ALockOnATableWithATriggerIsALock(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 3)
+	e.veto("c", "OLD.p_id = 99")
+	e.hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
+	r := run(t, e.service(oneChild), "main")
+	wantState(t, r, repo.RunSucceeded)
+	e.wantPostponed("2")
+}
