@@ -12,8 +12,8 @@ type WorkerFigures struct {
 	Worker string
 	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
 	Paused time.Duration
-	// Unsuccessful is how many of its newest 100 fires are later than the start of its last run that succeeded and were
-	// missed, found the lease held, or have a run that failed. Databases are not told apart: where a worker takes turns,
+	// Unsuccessful is how many of its newest 100 fires are of its ledger, later than the start of its last run that succeeded,
+	// and were missed, found the lease held, or have a run that failed. Databases are not told apart: where a worker takes turns,
 	// a success on any of them starts the count anew.
 	Unsuccessful int64
 	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never. Now is the clock.
@@ -27,7 +27,7 @@ SELECT w.name, coalesce(s.cron, ''), s.accounted_until, clock_timestamp(),
    WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())),
   (SELECT count(*) FROM (
      SELECT f.fire_time, f.outcome, f.reason, f.run_id FROM maintenance.fires f
-     WHERE f.worker = w.name ORDER BY f.fire_time DESC LIMIT 100
+     WHERE f.worker = w.name AND f.fire_time > s.in_use_since ORDER BY f.fire_time DESC LIMIT 100
    ) f
    LEFT JOIN maintenance.runs r ON r.id = f.run_id
    WHERE (f.outcome = 'missed' OR f.reason = 'LEASE_HELD' OR r.state = 'failed')
@@ -52,7 +52,7 @@ type RunFigures struct {
 	// Worker and Database are those asked for: Database is empty for a worker that has no turn by database.
 	Worker, Database string
 	// AtWork is for how long the run has been that is at work now, Failing for how long runs have failed without success in
-	// between, up to now; 0: there is none.
+	// between, up to now, since the worker is used; 0: there is none.
 	AtWork, Failing time.Duration
 	// LastSuccess is the end of the last run that succeeded; zero: none is on record.
 	LastSuccess time.Time
@@ -66,8 +66,10 @@ SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
   (SELECT x.finished_at FROM maintenance.runs x
    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
      AND x.id > coalesce(success.id, '00000000-0000-0000-0000-000000000000')
+     AND x.started_at > coalesce(s.in_use_since, '-infinity')
    ORDER BY x.id LIMIT 1)
 FROM unnest($1::text[], $2::text[]) AS p (worker, database)
+LEFT JOIN maintenance.schedules s ON s.worker = p.worker
 LEFT JOIN LATERAL (
   SELECT x.id, x.finished_at FROM maintenance.runs x
   WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'succeeded' AND NOT x.dry_run

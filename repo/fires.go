@@ -74,10 +74,12 @@ func (d *Database) ListFires(ctx context.Context, worker, outcome string, after 
 	return collect(ctx, d, "list fires", scanFire, listFiresSQL, planAnew, worker, outcome, orNull(after), afterWorker, limit)
 }
 
-// fireHealthSQL looks at the newest thousand fires: a worker that has missed more has been said so anyway.
+// fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has been said so anyway.
 const fireHealthSQL = `
 WITH newest AS (
-  SELECT fire_time, outcome FROM maintenance.fires WHERE worker = $1 AND fire_time <= clock_timestamp() ORDER BY fire_time DESC LIMIT 1000
+  SELECT fire_time, outcome FROM maintenance.fires
+  WHERE worker = $1 AND fire_time > (SELECT in_use_since FROM maintenance.schedules WHERE worker = $1) AND fire_time <= clock_timestamp()
+  ORDER BY fire_time DESC LIMIT 1000
 ), missed AS (
   SELECT count(*) AS fires, min(fire_time) AS since FROM newest
   WHERE fire_time > coalesce((SELECT max(fire_time) FROM newest WHERE outcome <> 'missed'), '-infinity')

@@ -67,7 +67,7 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 const listJobsSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
-WHERE ($1 = 0 OR id < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
+WHERE ($1::bigint = 0 OR id < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
 ORDER BY id DESC LIMIT $4`
 
 // ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the first page), of one

@@ -10,7 +10,7 @@ var fragments = []string{
 	// Leases and guards.
 	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
 	// Fires.
-	"abandonedClaimSQL", "disabledSQL",
+	"abandonedClaimSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",

@@ -14,11 +14,14 @@ type BacklogSample = repo.BacklogSample
 const backlogStep = 4 * time.Minute
 
 // SampleBacklogs keeps the backlogs as they are now, in main, so that all replicas show the same curve and a restart loses
-// none of it. To be called once a minute; what else is known of that minute already wins. A worker with a database that
-// does not answer is left out.
+// none of it. To be called once a minute; what else is known of that minute already wins. A worker that is not used here, or
+// has a database that does not answer, is left out.
 func (s *Service) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
 	for _, w := range s.workers {
+		if why, err := s.notUsed(ctx, w); err != nil || why != "" {
+			continue
+		}
 		var sum Backlog
 		known := true
 		for _, p := range s.look(ctx, w) {

@@ -44,7 +44,7 @@ func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id str
 		}
 		done, err := s.main.AccountFires(ctx, repo.Accounting{
 			Ledger: l, Cron: w.config.Schedule, Until: later(l.AccountedUntil, fire),
-			Outcome: repo.FireMissed, Claim: fire, RunID: id, Replica: s.replica,
+			Claim: fire, RunID: id, Replica: s.replica,
 		})
 		if err != nil || done.Moved {
 			return done.Claimed, err

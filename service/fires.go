@@ -33,14 +33,14 @@ func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and some looks.
 const unaccounted = fireGrace + 3*lookAhead
 
-// fireHealth says what is wrong with a worker's fires, "" when nothing is, and what time it is: by main's clock, which
-// decides what is due, and by the host's only if main does not answer.
-func (s *Service) fireHealth(ctx context.Context, w *worker) (remark string, now time.Time) {
+// fireHealth is how a worker's fires fare, and what time it is: by main's clock, which decides what is due, and by the
+// host's only if main does not answer.
+func (s *Service) fireHealth(ctx context.Context, w *worker) repo.FireHealth {
 	h, err := s.main.FireHealth(ctx, w.name)
 	if err != nil {
-		return "", time.Now()
+		return repo.FireHealth{Now: time.Now()}
 	}
-	return fireRemark(h), h.Now
+	return h
 }
 
 func fireRemark(h repo.FireHealth) string {

@@ -10,30 +10,33 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// begin lets every counter exist from the start, so that the first event is an increase of something.
-func (m *metrics) begin(s *Service) {
-	ctx := context.Background()
-	for _, w := range s.workers {
-		for _, d := range w.homes(s) {
-			at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
-			m.leasesLost.Add(ctx, 0, at)
-			m.overLimit.Add(ctx, 0, at)
-			m.endedEarly.Add(ctx, 0, at)
-			m.addRest(ctx, w.name, d.Name, 0)
-			for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
-				m.runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
-			}
-			for _, action := range w.actions {
-				m.addRows(ctx, w.name, d.Name, action, 0)
-			}
-			if w.finished != nil {
-				m.beginSLI(ctx, d.Name)
-			}
+// beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
+// something.
+func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
+	for _, d := range w.homes(s) {
+		at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
+		m.leasesLost.Add(ctx, 0, at)
+		m.overLimit.Add(ctx, 0, at)
+		m.endedEarly.Add(ctx, 0, at)
+		m.addRest(ctx, w.name, d.Name, 0)
+		for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
+			m.runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
 		}
-		for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
-			m.addFires(ctx, w.name, outcome, 0)
+		for _, action := range w.actions {
+			m.addRows(ctx, w.name, d.Name, action, 0)
+		}
+		if w.finished != nil {
+			m.beginSLI(ctx, d.Name)
 		}
 	}
+	for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
+		m.addFires(ctx, w.name, outcome, 0)
+	}
+}
+
+// beginJobs does the same for the jobs.
+func (m *metrics) beginJobs(s *Service) {
+	ctx := context.Background()
 	for kind := range s.jobs {
 		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
 			m.jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))

@@ -19,6 +19,8 @@ type figures struct {
 	// flags and jobs are nil if they could not be read.
 	flags map[string]bool
 	jobs  []repo.JobCount
+	// used are the workers of which something is shown.
+	used map[*worker]bool
 }
 
 // read reads what it can: one figure that fails hides no other, unless main does not answer at all.
@@ -30,8 +32,12 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
 	defer cancel()
+	f.look(ctx, s)
 	var names, workers, databases []string
 	for _, w := range s.workers {
+		if !f.used[w] {
+			continue
+		}
 		names = append(names, w.name)
 		for _, d := range w.homes(s) {
 			workers, databases = append(workers, w.name), append(databases, databaseLabel(w, d))
@@ -50,6 +56,31 @@ func (f *figures) read(ctx context.Context, s *Service) {
 		}
 	}
 	f.readAt = time.Now()
+}
+
+// shown says whether there is anything to show of a worker.
+func (f *figures) shown(w *worker) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.used[w]
+}
+
+// look finds out which workers are used. One whose database does not answer is as it was before. The counters of a worker
+// that is used from now on begin with 0.
+func (f *figures) look(ctx context.Context, s *Service) {
+	if f.used == nil {
+		f.used = map[*worker]bool{}
+	}
+	for _, w := range s.workers {
+		why, err := s.notUsed(ctx, w)
+		if err != nil {
+			continue
+		}
+		if !f.used[w] && why == "" {
+			s.metrics.beginWorker(ctx, s, w)
+		}
+		f.used[w] = why == ""
+	}
 }
 
 // overdue is for how long the oldest fire has waited that nobody has accounted for, beyond the time that this takes.

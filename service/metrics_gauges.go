@@ -96,7 +96,7 @@ func (m *metrics) observe(s *Service) error {
 		}
 		wait.Wait()
 		at := gaugesAt{g, o}
-		at.places(s, places)
+		at.places(s, places, known)
 		at.figures(s, known)
 		at.pools(s)
 		return nil

@@ -16,7 +16,7 @@ type gaugesAt struct {
 	metric.Observer
 }
 
-func (g gaugesAt) places(s *Service, all [][]place) {
+func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.workers {
 		for j, p := range all[i] {
@@ -25,6 +25,9 @@ func (g gaugesAt) places(s *Service, all [][]place) {
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]
 			reachable[d.Name] = p.err == nil && (answers || !seen)
+			if !f.shown(w) {
+				continue
+			}
 			if p.err == nil {
 				name := metric.WithAttributes(attribute.String("name", w.leaseName(d)))
 				g.ObserveInt64(g.held, countHeld(p.leases), name)

@@ -48,6 +48,21 @@ func (m *meter) counter(name, attributes string) (sum int64) {
 	return sum
 }
 
+// names are those of all metrics.
+func (m *meter) names() (names []string) {
+	m.t.Helper()
+	var collected metricdata.ResourceMetrics
+	if err := m.reader.Collect(context.Background(), &collected); err != nil {
+		m.t.Fatal(err)
+	}
+	for _, scope := range collected.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			names = append(names, metric.Name)
+		}
+	}
+	return names
+}
+
 // values are those of all series of a metric with these attributes and any others: of histograms the counts.
 func (m *meter) values(name, attributes string) (values []float64) {
 	m.t.Helper()

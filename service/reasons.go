@@ -19,6 +19,8 @@ const (
 	reasonThrottled = "THROTTLED"
 	reasonQueueFull = "QUEUE_FULL"
 	reasonPaused    = "WORKER_PAUSED"
+	// reasonDisabled is that of a continuation whose worker is not enabled here.
+	reasonDisabled = "DISABLED"
 	// reasonSliceUsed and reasonTargetBusy are those of jobs that go on later: their attempt has worked as long as it may,
 	// another one is at work on the same.
 	reasonSliceUsed  = "SLICE_USED"

@@ -16,14 +16,14 @@ import (
 //  1. Every replica looks at the ledger every few seconds, with one query for all workers. A full minute that is about
 //     to begin is waited for, so that a fire is late by milliseconds, whatever the phase of the replica's clock.
 //  2. The newest fire that is due is claimed, unless it is older than the grace. Older ones that nobody has claimed are
-//     recorded: as missed, or as skipped if this worker is disabled. One statement does both on one replica alone.
+//     recorded as missed. One statement does both on one replica alone.
 //  3. If the newest fire of all is a missed one and the worker catches up, it is claimed all the same. So however many
 //     were missed, one run makes up for them, and a fire that is due at that time is the one.
 //  4. A claim carries the id of its run. Run and outcome are written in one statement: a claim that is still one after
 //     claimPatience belongs to a replica that died, and is missed, or taken over like a missed one.
 //
-// A fire that was skipped was decided about: it is not caught up. A replica on which the worker is disabled decides for
-// itself alone.
+// A fire that was skipped was decided about: it is not caught up. A worker that no replica uses has no ledger, and no
+// fires: see schedule_use.go.
 
 const (
 	// fireGrace is how late a fire may be without being missed: less than the shortest time between two fires.
@@ -39,7 +39,6 @@ const (
 
 // Reasons of fires.
 const (
-	reasonDisabled  = "DISABLED"
 	reasonAbandoned = "ABANDONED"
 	reasonTakenOver = "TAKEN_OVER"
 	reasonCaughtUp  = "CAUGHT_UP"
@@ -79,20 +78,34 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 	// What has been claimed must not depend on whether the scheduler is stopped in this moment.
 	lasting := context.WithoutCancel(ctx)
 	wait = 2 * lookAhead
+	var used []string
 	var errs []error
 	for _, w := range s.workers {
 		schedule, err := ParseSchedule(w.config.Schedule)
 		if err != nil {
 			return 0, err
 		}
-		err = (&ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.name]}).settle(lasting)
+		l := &ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.name]}
+		uses, err := l.uses(lasting)
+		if err == nil && uses {
+			err = l.settle(lasting)
+		}
 		if errors.Is(err, ErrUnreachable) {
 			return 0, err
 		}
 		errs = append(errs, err)
-		if next := schedule.Next(now.UTC()); !next.IsZero() && !w.config.Disabled {
+		if !uses {
+			continue
+		}
+		if now.Sub(l.ledger.UsedAt) >= useInterval {
+			used = append(used, w.name)
+		}
+		if next := schedule.Next(now.UTC()); !next.IsZero() {
 			wait = min(wait, next.Sub(now))
 		}
+	}
+	if len(used) > 0 {
+		errs = append(errs, s.main.UseLedgers(lasting, used))
 	}
 	if !s.inBackground(func() { s.prune(lasting) }) {
 		return 0, ErrStopping
@@ -143,11 +156,7 @@ func (l *ledgerLook) settle(ctx context.Context) error {
 func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error) {
 	s := l.service
 	a := repo.Accounting{
-		Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: d.until, Passed: d.passed, Outcome: repo.FireMissed,
-		Claim: d.claim, Replica: s.replica,
-	}
-	if l.worker.config.Disabled {
-		a.Outcome, a.Reason, a.By = repo.FireSkipped, reasonDisabled, s.replica
+		Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: d.until, Passed: d.passed, Claim: d.claim, Replica: s.replica,
 	}
 	if !d.claim.IsZero() {
 		a.RunID = newID(l.now)
@@ -158,8 +167,7 @@ func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error
 	}
 	l.record(ctx, a, done.Passed)
 	if n := len(d.passed); n > 0 {
-		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.passed[n-1], a.Outcome, false
-		l.ledger.NewestDisabledBy = a.By
+		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.passed[n-1], repo.FireMissed, false
 	}
 	l.ledger.Cron, l.ledger.AccountedUntil = a.Cron, a.Until
 	if done.Claimed {
@@ -168,7 +176,7 @@ func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error
 	return true, nil
 }
 
-// record counts n fires that get no run, and says what is worth a warning.
+// record counts n fires that were missed, and says what is worth a warning.
 func (l *ledgerLook) record(ctx context.Context, a repo.Accounting, n int) {
 	log := l.service.logger.With("worker", l.worker.name)
 	if a.Until.Before(a.Ledger.AccountedUntil) {
@@ -177,10 +185,8 @@ func (l *ledgerLook) record(ctx context.Context, a repo.Accounting, n int) {
 	if n == 0 {
 		return
 	}
-	l.service.metrics.addFires(ctx, l.worker.name, a.Outcome, n)
-	if a.Outcome == repo.FireMissed {
-		log.WarnContext(ctx, "fires missed: nobody ran them at their time", "fires", n, "first", a.Passed[0], "last", a.Passed[len(a.Passed)-1])
-	}
+	l.service.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
+	log.WarnContext(ctx, "fires missed: nobody ran them at their time", "fires", n, "first", a.Passed[0], "last", a.Passed[len(a.Passed)-1])
 }
 
 // catchUp takes over the newest fire if it was missed or abandoned and may still run, and records what else is abandoned.
@@ -189,13 +195,9 @@ func (l *ledgerLook) catchUp(ctx context.Context) error {
 	late := l.now.Sub(l.ledger.Newest)
 	reason, kept := "", time.Time{}
 	switch {
-	case l.worker.config.Disabled:
-		if late < fireGrace {
-			kept = l.ledger.Newest
-		}
 	case l.ledger.NewestAbandoned && late < fireGrace:
 		reason = reasonTakenOver
-	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed || l.disabledElsewhere()):
+	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
 		reason = reasonCaughtUp
 	}
 	if reason != "" {
@@ -219,11 +221,6 @@ func (l *ledgerLook) catchUp(ctx context.Context) error {
 		s.logger.WarnContext(ctx, "fires missed: the replica that had claimed them died", "worker", l.worker.name, "fires", n)
 	}
 	return err
-}
-
-// disabledElsewhere says that it was another replica that skipped the newest fire, because the worker is disabled there.
-func (l *ledgerLook) disabledElsewhere() bool {
-	return l.ledger.NewestDisabledBy != "" && l.ledger.NewestDisabledBy != l.service.replica
 }
 
 func (s *Service) workerNames() []string {

@@ -257,29 +257,6 @@ func TestRunDue_WhatWasSkippedIsNotCaughtUp(t *testing.T) {
 	}
 }
 
-func TestRunDue_AReplicaThatDisablesTheWorkerLeavesFiresToOthers(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	off, on := c.replica("*/10 * * * *", disabled), c.replica("*/10 * * * *")
-	c.at("11-20 12:10:30")
-	c.due(off)
-	c.wantFires()
-	c.due(on)
-	c.due(off)
-	c.at("11-20 12:21:00")
-	c.due(off)
-	c.due(on)
-	c.wantFires("11-20 12:10 ran +30", "11-20 12:20 skipped DISABLED")
-	c.want("main", `SELECT count(*) FROM maintenance.fires WHERE reason = 'DISABLED' AND claimed_by <> '' AND claimed_at IS NOT NULL`, "1")
-	// That was a decision for that replica alone, and for those that do not catch up.
-	c.due(c.replica("*/10 * * * *", disabled, catchUp(true)))
-	c.wantRuns(1)
-	c.due(c.replica("*/10 * * * *", catchUp(true)))
-	c.due(off)
-	c.wantFires("11-20 12:10 ran +30", "11-20 12:20 ran CAUGHT_UP +60")
-	c.wantRuns(2)
-}
-
 func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 	m := newMeter(t)
 	c := newClocked(t)

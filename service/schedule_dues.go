@@ -20,22 +20,17 @@ func (p dues) idle() bool { return p.until.IsZero() }
 // dues are the fires from where the ledger ends to now, the first ledgerBatch of them.
 func (l *ledgerLook) dues() dues {
 	from, moved := l.begin()
-	last := l.now
-	if l.worker.config.Disabled {
-		// Within the grace another replica, for which the worker is enabled, may claim it.
-		last = l.now.Add(-fireGrace)
-	}
 	var p dues
 	if moved {
 		p.until = from
 	}
-	for at := l.schedule.Next(from.UTC()); !at.IsZero() && !at.After(last); at = l.schedule.Next(at) {
+	for at := l.schedule.Next(from.UTC()); !at.IsZero() && !at.After(l.now); at = l.schedule.Next(at) {
 		if len(p.passed) == ledgerBatch {
 			return p
 		}
 		p.passed, p.until = append(p.passed, at), at
 	}
-	if n := len(p.passed); n > 0 && !l.worker.config.Disabled && l.now.Sub(p.until) < fireGrace {
+	if n := len(p.passed); n > 0 && l.now.Sub(p.until) < fireGrace {
 		p.passed, p.claim = p.passed[:n-1], p.until
 	}
 	return p

@@ -110,6 +110,9 @@ type WorkerStatus struct {
 	CurrentRun, LastRun *Run
 	LastSuccessAt       time.Time
 	Backlog             Backlog
+	// NotUsed is why nothing of the worker is of interest: it is not configured, or not enabled on this server or any that
+	// has a ledger for it; "" if it is used.
+	NotUsed string
 	// BacklogUnknown: this server has not been able to read any of it since it was started.
 	BacklogUnknown  bool
 	Condition       Condition
@@ -138,6 +141,7 @@ type Service struct {
 	backlogs *backlogs
 	noticed  noticed
 	pulse    pulse
+	unused   unused
 	// sizes are those of sweeps and bounded removal, whichever worker they are for.
 	sizes     *statementSizes
 	leftovers leftovers
@@ -191,7 +195,7 @@ func New(c Config) (*Service, error) {
 	if err := s.addWorkers(c); err != nil {
 		return nil, err
 	}
-	s.metrics.begin(s)
+	s.metrics.beginJobs(s)
 	return s, s.metrics.observe(s)
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -94,15 +95,15 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		found.add(failed(run))
 	}
 	s.noticed.date(w.name, found)
-	remark, now := s.fireHealth(ctx, w)
-	if remark != "" {
+	fires := s.fireHealth(ctx, w)
+	if remark := fireRemark(fires); remark != "" {
 		remarks = append(remarks, remark)
 	}
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
-	if !s.schedulerOff && !w.config.Disabled {
-		st.NextRunAt = w.next(now)
+	if !s.schedulerOff && !w.config.Disabled && missing == "" {
+		st.NextRunAt = w.next(fires.Now)
 	}
 	throttled := ""
 	if len(found) == 0 {
@@ -114,6 +115,9 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		remarks = append(remarks, failed)
 	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
+	if st.CurrentRun == nil {
+		st.NotUsed = cmp.Or(missing, w.disabled(fires))
+	}
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
@@ -124,6 +128,14 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		}
 	}
 	return st
+}
+
+// disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
+func (w *worker) disabled(fires repo.FireHealth) string {
+	if w.config.Disabled && fires.Cron == "" {
+		return notEnabled(w.name)
+	}
+	return ""
 }
 
 // place is what a worker's status has from one of its databases.
@@ -213,7 +225,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
 	case w.config.Disabled:
-		return ConditionSchedulerOff, fmt.Sprintf("workers.%s.enabled is false on this server: here only requests start runs", w.name)
+		return ConditionSchedulerOff, notEnabled(w.name) + ": here only requests start runs"
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {

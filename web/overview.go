@@ -79,6 +79,16 @@ func (b *board) Curve(w service.WorkerStatus) *curve {
 	return curveOf(b.History.Value[w.Worker], w, b.Workers.At, overviewSpan)
 }
 
+// Used are the workers that are enabled and configured.
+func (b *board) Used() []service.WorkerStatus { return used(b.Workers.Value, true) }
+
+// Unused are the workers of which there is nothing to show.
+func (b *board) Unused() []service.WorkerStatus { return used(b.Workers.Value, false) }
+
+func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
+	return slices.DeleteFunc(slices.Clone(all), func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
+}
+
 // Down says that main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
@@ -123,7 +133,7 @@ func (p *pages) board(ctx context.Context) *board {
 	wait.Go(func() { b.Missed = p.fires(ctx, "", "missed", firesShown) })
 	wait.Go(func() { b.History = p.history(ctx) })
 	wait.Wait()
-	b.Verdict = judge(b.Workers.Value, b.Down()).withDead(b.Workers.Value, b.Counts.Value)
+	b.Verdict = judge(b.Used(), b.Down()).withDead(b.Used(), b.Counts.Value)
 	return b
 }
 

@@ -140,3 +140,12 @@ func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
 		}
 	}
 }
+
+func TestUnused_WorkersAreOneLineAndNoTrouble(t *testing.T) {
+	f := start(t)
+	f.exec(`ALTER TABLE ghost_user_migrations RENAME TO hidden`)
+	body := f.page("/", "<title>in order", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")
+	if strings.Contains(body, `id="worker-ghost_user_migration"`) || !strings.Contains(body, `id="worker-`+tokens+`"`) {
+		t.Errorf("the rows are not those of the workers that are used: %s", body)
+	}
+}

@@ -54,6 +54,9 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 			return verdict{fmt.Sprintf("%d %s", len(names), words(c)), strings.Join(names, ", ") + ": " + words(c) + ".", tone(c)}
 		}
 	}
+	if len(workers) == 0 {
+		return verdict{"nothing used", "No worker is enabled and configured.", "off"}
+	}
 	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
 }
 

@@ -1,0 +1,77 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// A worker is used by a replica on which it is enabled and configured. Only a worker that is used has fires, figures and
+// a row on the status page:
+//
+//  1. Replicas that use it begin its ledger if there is none: nothing before that was missed, and nothing is caught up.
+//     Every useInterval they say in it that it is used.
+//  2. A replica that does not use it closes a ledger in which nobody has said so for unusedPatience. A fire since then is
+//     still within its grace if the worker is used again.
+//
+// So replicas that use a worker never lose its ledger to others that do not, as long as one of them is at work.
+const (
+	useInterval    = 20 * time.Second
+	unusedPatience = fireGrace - 2*lookAhead
+)
+
+// uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any more. It asks the
+// worker's database only where the answer matters.
+func (l *ledgerLook) uses(ctx context.Context) (bool, error) {
+	begun := !l.ledger.AccountedUntil.IsZero()
+	if begun && !l.worker.config.Disabled && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
+		return true, nil
+	}
+	why, err := l.service.notUsed(ctx, l.worker)
+	if err != nil {
+		// A worker whose database does not answer is configured as it was before.
+		return begun, nil
+	}
+	l.service.unused.told(ctx, l.service, l.worker.name, why)
+	if why != "" && begun && l.now.Sub(l.ledger.UsedAt) >= unusedPatience {
+		err = l.service.main.CloseLedger(ctx, l.worker.name, unusedPatience, reasonAbandoned)
+	}
+	return why == "", err
+}
+
+// notUsed is why this replica does not use a worker, "" if it does.
+func (s *Service) notUsed(ctx context.Context, w *worker) (why string, err error) {
+	if w.config.Disabled {
+		return notEnabled(w.name), nil
+	}
+	return w.missing(ctx)
+}
+
+func notEnabled(worker string) string {
+	return fmt.Sprintf("workers.%s.enabled is false on this server", worker)
+}
+
+// unused are the workers that this replica does not use, with the reason, as the log has been told.
+type unused struct {
+	mu  sync.Mutex
+	why map[string]string
+}
+
+// told tells the log when a worker is not used, and when it is used after that.
+func (u *unused) told(ctx context.Context, s *Service, worker, why string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.why == nil {
+		u.why = map[string]string{}
+	}
+	before := u.why[worker]
+	u.why[worker] = why
+	switch {
+	case why == before:
+	case why == "":
+		s.logger.InfoContext(ctx, "worker used from now on", "worker", worker)
+	default:
+		s.logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
+	}
+}

@@ -1,0 +1,187 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// hide makes the ghost migration one that is not configured, show undoes it.
+func (c clocked) hide() { c.exec("main", `ALTER TABLE ghost_user_migrations RENAME TO hidden`) }
+func (c clocked) show() { c.exec("main", `ALTER TABLE hidden RENAME TO ghost_user_migrations`) }
+
+// wantGhostFires fails the test unless the outcomes of the fires of the ghost migration are these.
+func (c clocked) wantGhostFires(want string) {
+	c.t.Helper()
+	c.want("main", `SELECT coalesce(string_agg(outcome, ' ' ORDER BY fire_time), '') FROM maintenance.fires WHERE worker = '`+ghostWorker+`'`, want)
+}
+
+func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
+	t.Helper()
+	all, err := s.Status(context.Background(), ghostWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// wantNoSeries fails the test if any metric has a series of the worker.
+func (m *meter) wantNoSeries(worker string) {
+	m.t.Helper()
+	for _, name := range m.names() {
+		if values := m.values(name, "worker="+worker); len(values) > 0 {
+			m.t.Errorf("%s has %d series of %s", name, len(values), worker)
+		}
+	}
+}
+
+func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing.T) {
+	m := newMeter(t)
+	c := newClocked(t)
+	c.hide()
+	var said bytes.Buffer
+	s := c.service(oneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	for _, at := range []string{"11-20 12:00:30", "11-20 12:02:00", "11-20 12:06:10", "11-21 12:00:00"} {
+		c.at(at)
+		c.due(s)
+	}
+	c.wantGhostFires("")
+	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+ghostWorker+`'`, "0")
+	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+ghostWorker+`'`, "0")
+	m.wantNoSeries(ghostWorker)
+	if n := strings.Count(said.String(), `msg="worker not used" worker=`+ghostWorker); n != 1 {
+		t.Errorf("said %d times that it is not used: %s", n, &said)
+	}
+	st := ghostStatus(t, s)
+	if st.Condition != service.ConditionNotConfigured || !st.NextRunAt.IsZero() || !strings.Contains(st.NotUsed, "ghost_user_migrations") {
+		t.Errorf("status %+v", st)
+	}
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: ghostWorker})
+	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
+		t.Errorf("error %v, want that it is not configured", err)
+	}
+	if values := m.values("maintenance.runs", "worker="+cleanupWorker); len(values) != 4 {
+		t.Errorf("%d series of runs of a worker that is used", len(values))
+	}
+}
+
+func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
+	m := newMeter(t)
+	c := newClocked(t)
+	s := c.replica("* * * * *", disabled, catchUp(true))
+	for _, at := range []string{"11-20 12:02:00", "11-20 13:00:00"} {
+		c.at(at)
+		c.due(s)
+	}
+	c.wantFires()
+	m.wantNoSeries(cleanupWorker)
+	if st := status(t, s); st.NotUsed == "" || st.Condition != service.ConditionSchedulerOff {
+		t.Errorf("status %+v", st)
+	}
+	// A request starts it all the same.
+	run(t, s, "main")
+	// Enabled again it begins anew.
+	on := c.replica("* * * * *", catchUp(true))
+	c.at("11-20 13:01:00")
+	c.due(on)
+	c.wantFires("11-20 13:01 ran +0")
+	if st := status(t, on); st.NotUsed != "" {
+		t.Errorf("not used: %s", st.NotUsed)
+	}
+}
+
+func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
+	m := newMeter(t)
+	c := newClocked(t)
+	s := c.service(oneChild, func(config *service.Config) { config.GhostUserMigration.CatchUp = new(true) })
+	c.due(s)
+	c.at("11-20 12:07:10")
+	c.exec("main", `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
+		VALUES ('`+ghostWorker+`', 'another', 1, now(), now(), now() + interval '1 year')`)
+	c.due(s)
+	c.wantGhostFires("missed missed skipped")
+	unsuccessful := func() []float64 { return m.values("maintenance.fires.unsuccessful", "worker="+ghostWorker) }
+	if got := unsuccessful(); len(got) != 1 || got[0] != 3 {
+		t.Fatalf("unsuccessful: %v", got)
+	}
+	c.hide()
+	c.at("11-20 12:09:10")
+	c.due(s)
+	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+ghostWorker+`'`, "0")
+	if st := ghostStatus(t, s); strings.Contains(st.ConditionDetail, "missed") {
+		t.Errorf("status %s", st.ConditionDetail)
+	}
+	c.at("11-21 12:00:30")
+	c.due(s)
+	c.show()
+	c.exec("main", `DELETE FROM maintenance.leases`)
+	again := c.service(oneChild, func(config *service.Config) { config.GhostUserMigration.CatchUp = new(true) })
+	c.due(again)
+	c.due(again)
+	c.wantGhostFires("missed missed skipped")
+	if st := ghostStatus(t, again); st.NotUsed != "" || strings.Contains(st.ConditionDetail, "missed") {
+		t.Errorf("status %+v", st)
+	}
+	for _, n := range unsuccessful() {
+		if n != 0 && n != 3 { // The first service may still show what it has read.
+			t.Errorf("unsuccessful: %v", n)
+		}
+	}
+	c.at("11-21 12:02:00")
+	c.due(again)
+	c.wantGhostFires("missed missed skipped ran")
+}
+
+func TestUnused_AReplicaThatUsesTheWorkerKeepsItsLedgerFromOthers(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	off, on := c.replica("*/10 * * * *", disabled), c.replica("*/10 * * * *")
+	for _, at := range []string{"12:09:00", "12:09:40", "12:10:15"} {
+		c.at("11-20 " + at)
+		c.due(off)
+		c.due(on)
+	}
+	c.wantFires("11-20 12:10 ran +15")
+	c.want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "2026-11-20 12:09:00")
+	if st := status(t, off); st.NotUsed != "" {
+		t.Errorf("not used: %s", st.NotUsed)
+	}
+}
+
+func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.replica("*/10 * * * *")
+	c.at("11-20 12:10:01")
+	c.claim(s, "11-20 12:10")
+	c.at("11-20 12:12:00")
+	c.replica("*/10 * * * *", disabled)
+	c.wantFires("11-20 12:10 missed ABANDONED")
+	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "0")
+}
+
+func TestUnused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
+	own := newServer(t, "main")
+	c := clocked{newEstate(t, "main")}
+	c.add("main", byTheClock(own.cluster.URL("main")))
+	c.exec("main", clockSQL)
+	s := c.replica("* * * * *")
+	own.stop()
+	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
+		t.Errorf("error %v, want that main is unreachable", err)
+	}
+	if st := ghostStatus(t, s); st.NotUsed != "" || st.Condition != service.ConditionFailing {
+		t.Errorf("status %+v", st)
+	}
+	own.start()
+	c.sql["main"] = c.connect("main")
+	c.at("11-20 12:05:10")
+	waitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	c.settled()
+	c.wantFires("11-20 12:01 missed", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 ran +10")
+}
