@@ -62,9 +62,10 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = patience
 	}
-	if _, set := config.ConnConfig.RuntimeParams["application_name"]; !set {
-		config.ConnConfig.RuntimeParams["application_name"] = "caretaker"
-	}
+	mode := config.ConnConfig.DefaultQueryExecMode
+	prepares := mode == pgx.QueryExecModeCacheStatement
+	sessions := prepares || mode == pgx.QueryExecModeDescribeExec
+	settle(config, sessions)
 	if config.ConnConfig.Tracer, err = newTracer(ctx, name, config.ConnConfig); err != nil {
 		return nil, err
 	}
@@ -73,9 +74,7 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	mode := config.ConnConfig.DefaultQueryExecMode
-	prepares := mode == pgx.QueryExecModeCacheStatement
-	return &Database{Name: name, pool: pool, prepares: prepares, sessions: prepares || mode == pgx.QueryExecModeDescribeExec}, nil
+	return &Database{Name: name, pool: pool, prepares: prepares, sessions: sessions}, nil
 }
 
 // Close waits for the statements in flight and closes the connections.

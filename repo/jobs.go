@@ -148,7 +148,7 @@ func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write 
 		ids[i], begun[i] = a.ID, a.AttemptedAt
 	}
 	err := again(ctx, func() error {
-		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			rows, _ := tx.Query(ctx, lockAttemptsSQL, ids, begun)
 			held, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AttemptOf])
 			if err != nil {
@@ -164,7 +164,7 @@ func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write 
 // in time, or a process that dies meanwhile, leaves no job behind that runs and that nobody works. Only where the answer of
 // the commit itself is lost it does: such jobs are rescued as those of a dead process.
 func (d *Database) FetchJobs(ctx context.Context, fetch func(tx Tx) error) error {
-	tx, err := d.pool.Begin(ctx)
+	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return d.wrap(ctx, "fetch jobs", err)
 	}

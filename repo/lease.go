@@ -99,17 +99,17 @@ func (d *Database) ReleaseLease(ctx context.Context, f Fence) error {
 	return err
 }
 
-// readLeaseSQL also says for how many milliseconds it is held, up to a day.
+// readLeaseSQL also says for how many seconds it is held, up to a day.
 const readLeaseSQL = `
 SELECT ` + leaseColumns + `,
-  greatest(0, ceil(extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()) * 1000))::bigint
+  greatest(0, extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()))::float8
 FROM maintenance.leases l WHERE l.name = $1`
 
 func (d *Database) readLease(ctx context.Context, name string) (lease Lease, remaining time.Duration, err error) {
-	var ms int64
-	err = d.queryRow(ctx, "read lease "+name, append(lease.columns(), &ms), readLeaseSQL, name)
+	var left float64
+	err = d.queryRow(ctx, "read lease "+name, append(lease.columns(), &left), readLeaseSQL, name)
 	lease.Database = d.Name
-	return lease, time.Duration(ms) * time.Millisecond, err
+	return lease, seconds(left), err
 }
 
 const listLeasesSQL = `

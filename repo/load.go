@@ -62,7 +62,7 @@ standby AS MATERIALIZED (
     AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
 ),
 slowest AS (
-  SELECT application_name, replayed, coalesce(replay_lag, interval '0') AS lag
+  SELECT application_name, replayed, extract(epoch FROM replay_lag) AS lag
   FROM standby WHERE state = 'streaming' AND replayed IS NOT NULL ORDER BY replayed LIMIT 1
 ),
 archiver AS (
@@ -95,7 +95,7 @@ tables AS (
   GROUP BY 1, 2 ORDER BY 1 LIMIT 1000
 )
 SELECT log.written, coalesce((SELECT bytes FROM unarchived), 0),
-  coalesce((SELECT application_name FROM slowest), ''), coalesce((SELECT replayed FROM slowest), log.written), coalesce((SELECT lag FROM slowest), interval '0'),
+  coalesce((SELECT application_name FROM slowest), ''), coalesce((SELECT replayed FROM slowest), log.written), coalesce((SELECT lag FROM slowest), 0)::float8,
   (SELECT count(*) FROM standby WHERE state IS NULL),
   ARRAY(SELECT name FROM tables ORDER BY name), ARRAY(SELECT root FROM tables ORDER BY name),
   ARRAY(SELECT locked FROM tables ORDER BY name), ARRAY(SELECT vacuumed FROM tables ORDER BY name)
@@ -110,7 +110,7 @@ func loadLimits() Limits {
 // often: what was written between two calls counts from the second.
 func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error) {
 	var replayed int64
-	var said time.Duration
+	var said float64
 	var names, roots []string
 	var locked, vacuumed []float64
 	if q.IgnoredReplicas == nil {
@@ -127,9 +127,10 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 	}
 	l.Lag = d.loadLag.observe(l.WAL, replayed, time.Now())
 	if l.WAL-replayed >= largeLag {
-		l.Lag = max(l.Lag, said)
+		l.Lag = max(l.Lag, seconds(said))
 	}
 	return l, nil
 }
 
+// seconds are an interval as statements return it: as text its form depends on IntervalStyle.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

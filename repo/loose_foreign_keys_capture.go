@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"encoding/hex"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -217,7 +218,7 @@ func (t Trigger) Routed() bool {
 
 const triggersSQL = `
 SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname = current_schema(), c.relkind = 'p' OR c.relispartition,
-  t.tgname, p.proname, t.tgargs, t.tgenabled::text,
+  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text,
   pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL AND coalesce(t.tgoldtable = 'old_table', false)
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid
@@ -236,11 +237,15 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Trigger, err error) {
-		var arguments []byte
+		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentHere, &t.Divided,
 			&t.Name, &t.Function, &arguments, &t.Fires, &t.capturing)
+		if err != nil {
+			return t, err
+		}
 		// Each argument ends with a zero byte.
-		if text, some := strings.CutSuffix(string(arguments), "\x00"); some {
+		bytes, err := hex.DecodeString(arguments)
+		if text, some := strings.CutSuffix(string(bytes), "\x00"); some {
 			t.Arguments = strings.Split(text, "\x00")
 		}
 		return t, err

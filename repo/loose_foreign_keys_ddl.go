@@ -28,7 +28,8 @@ func (d *Database) refuse(format string, args ...any) error {
 // ddlTimeout bounds a whole transaction of DDL. Each lock in it is waited for two seconds at most.
 const ddlTimeout = time.Minute
 
-const ddlSettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '10s', true)`
+const ddlSettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '10s', true),
+  set_config('quote_all_identifiers', 'off', true)`
 
 // ddlMutexSQL lets one command at a time change the queue or its triggers. Reading goes on, and so do runs, except for
 // the moment in which they mark a partition.
@@ -38,7 +39,7 @@ const ddlMutexSQL = `LOCK TABLE maintenance.queue_partitions IN SHARE ROW EXCLUS
 func (d *Database) ddl(ctx context.Context, operation string, do func(pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, ddlTimeout, ErrUnreachable)
 	defer cancel()
-	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := execAll(ctx, tx, statement{ddlSettingsSQL, nil}, statement{ddlMutexSQL, nil}); err != nil {
 			return err
 		}
@@ -47,8 +48,10 @@ func (d *Database) ddl(ctx context.Context, operation string, do func(pgx.Tx) er
 	return d.advise(ctx, operation, err)
 }
 
-// readOnlySettingsSQL: looking at a table waits for whoever locks it, and others wait behind that.
-const readOnlySettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_config('statement_timeout', '30s', true)`
+// readOnlySettingsSQL: looking at a table waits for whoever locks it, and others wait behind that. Types and expressions of
+// the catalogue are compared as they are written without needless quotes.
+const readOnlySettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_config('statement_timeout', '30s', true),
+  set_config('quote_all_identifiers', 'off', true)`
 
 // readOnly runs queries on one snapshot of the catalogue.
 func (d *Database) readOnly(ctx context.Context, operation string, do func(pgx.Tx) error) error {

@@ -35,15 +35,21 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	return applied, err
 }
 
+// patientSQL: the lock is waited for and held as long as migrations take, whatever limits the role has.
+const patientSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+  set_config('idle_in_transaction_session_timeout', '0', true)`
+
+const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
+
 // WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the schema is there. The
 // lock is held by a transaction, so a pooler in transaction mode may be in between.
 func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
-	lock, err := d.pool.Begin(ctx)
+	lock, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return d.wrap(ctx, "migrate", err)
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := lock.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(migrationLock)); err != nil {
+	if err := execAll(ctx, lock, statement{patientSQL, nil}, statement{migrationLockSQL, []any{int64(migrationLock)}}); err != nil {
 		return d.wrap(ctx, "lock the migrations", err)
 	}
 	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {

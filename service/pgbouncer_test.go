@@ -14,7 +14,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -86,32 +85,7 @@ func TestPgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing
 	t.Parallel()
 	// One connection has the lock, the other one does the work.
 	e, _ := pooled(t, 2, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})})
-	d, ctx := e.open[0], t.Context()
-	for _, want := range []bool{true, false} {
-		applied, err := scheduler.Migrate(ctx, d)
-		if err != nil || len(applied) > 0 != want {
-			t.Fatal(applied, err)
-		}
-	}
-	if err := errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)); err != nil {
-		t.Error(err)
-	}
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
-	e.exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
-	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
-	if got, err := d.InstallQueue(ctx); err != nil || got != repo.QueueInstalled {
-		t.Fatal(got, err)
-	}
-	if _, err := d.Track(ctx, "p", ""); err != nil {
-		t.Fatal(err)
-	}
-	e.exec("main", `DELETE FROM p WHERE id < 4`)
-	r := run(t, e.service("d: [{table: p, column: p_id, on_delete: async_delete}]\n"), "main")
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "processed_records=3 deleted_rows=3")
-	if _, err := d.Untrack(ctx, "p"); err != nil {
-		t.Error(err)
-	}
+	e.installAndClean()
 }
 
 func TestPgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
@@ -120,43 +94,7 @@ func TestPgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
 	e, _ := pooled(t, 1, map[string]string{
 		"main": databases.Clone(t, migrated("main")), "ci": databases.Clone(t, migrated("ci")), "sec": databases.Clone(t, migrated("sec")),
 	})
-	m := &mirrored{estate: e, log: &lockedBuffer{}}
-	m.candidates()
-	s := m.service(func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(t, devdb.Definitions()) })
-	for worker, counts := range map[string]string{
-		tokenWorker: "examined_users=3 scheduled_jobs=3", placeholderWorker: "scheduled_jobs=3",
-		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=6",
-	} {
-		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, r, repo.RunSucceeded)
-		wantCounts(t, r, counts)
-	}
-	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
-		if worked := e.work(s, kind); worked != n {
-			t.Errorf("%d jobs %s", worked, kind)
-		}
-	}
-	if worked := e.work(s, "delete_user"); worked != 6 {
-		t.Errorf("%d jobs delete_user", worked)
-	}
-	e.want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
-	e.want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
-	e.want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
-	for _, database := range []string{"main", "ci", "sec"} {
-		wantState(t, run(t, s, database), repo.RunSucceeded)
-	}
-	all, err := s.Status(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, st := range all {
-		if st.Condition != service.ConditionIdle {
-			t.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
-		}
-	}
+	everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
 }
 
 func TestPgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *testing.T) {

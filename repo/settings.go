@@ -1,0 +1,46 @@
+package repo
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A database or a role may come with settings of its own. What statements and their answers mean must not depend on them:
+//
+//   - The form of strings and times is asked for when connecting: that wins over the settings of databases and roles, and
+//     every version of PgBouncer takes it, and keeps it on whichever connection of the server.
+//   - Transactions of several statements say which isolation they need. For single ones the session does, where there is
+//     one; behind a pooler they may collide (40001) more often, which is no different from a lock then.
+//   - What else matters to a statement is set in its transaction, as limits are.
+//   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends on IntervalStyle and
+//     bytea_output.
+
+// connectionSettings are sent when connecting.
+var connectionSettings = map[string]string{
+	"client_encoding": "UTF8", "datestyle": "ISO", "standard_conforming_strings": "on", "timezone": "UTC",
+}
+
+// sessionSQL is sent once on each connection that is a session.
+const sessionSQL = `SET default_transaction_isolation = 'read committed'`
+
+// settle gives connections the settings that statements rely on, and a name.
+func settle(c *pgxpool.Config, session bool) {
+	params := c.ConnConfig.RuntimeParams
+	if _, named := params["application_name"]; !named {
+		params["application_name"] = "caretaker"
+	}
+	maps.DeleteFunc(params, func(name, _ string) bool {
+		_, ours := connectionSettings[strings.ToLower(name)]
+		return ours
+	})
+	maps.Copy(params, connectionSettings)
+	if session {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.PgConn().Exec(ctx, sessionSQL).Close()
+		}
+	}
+}

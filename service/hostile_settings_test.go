@@ -1,0 +1,170 @@
+package service_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// everyWork is what the workers and jobs do on the candidates of an estate with main, ci and sec, from the first claim to
+// the last record of a deleted user.
+func everyWork(m *mirrored) *service.Service {
+	m.t.Helper()
+	m.candidates()
+	s := m.service(oneBotARun, func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(m.t, devdb.Definitions()) })
+	for worker, counts := range map[string]string{
+		tokenWorker: "examined_users=1 scheduled_jobs=1", placeholderWorker: "scheduled_jobs=3",
+		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=6",
+	} {
+		r, err := s.RunBatch(m.t.Context(), service.RunRequest{Worker: worker})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		wantState(m.t, r, repo.RunSucceeded)
+		wantCounts(m.t, r, counts)
+	}
+	for range 2 {
+		if worked := m.work(s, "continue_inactive_token_deletion"); worked != 1 {
+			m.t.Errorf("%d jobs continue_inactive_token_deletion", worked)
+		}
+		m.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+	}
+	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
+		if worked := m.work(s, kind); worked != n {
+			m.t.Errorf("%d jobs %s", worked, kind)
+		}
+	}
+	if worked := m.work(s, "delete_user"); worked != 6 {
+		m.t.Errorf("%d jobs delete_user", worked)
+	}
+	m.want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
+	m.want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
+	m.want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
+	for _, database := range []string{"main", "ci", "sec"} {
+		wantState(m.t, run(m.t, s, database), repo.RunSucceeded)
+	}
+	m.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
+	all, err := s.Status(m.t.Context(), "")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, st := range all {
+		if st.Condition != service.ConditionIdle {
+			m.t.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
+		}
+	}
+	return s
+}
+
+// installAndClean migrates a bare main, installs the queue there, tracks a table, and cleans up behind its deleted rows.
+func (e *estate) installAndClean() {
+	e.t.Helper()
+	d, ctx := e.open[0], e.t.Context()
+	for _, want := range []bool{true, false} {
+		applied, err := scheduler.Migrate(ctx, d)
+		if err != nil || len(applied) > 0 != want {
+			e.t.Fatal(applied, err)
+		}
+	}
+	if err := errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)); err != nil {
+		e.t.Error(err)
+	}
+	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
+	e.exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
+	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
+	for _, want := range []string{repo.QueueInstalled, repo.QueueOurs} {
+		if got, err := d.InstallQueue(ctx); err != nil || got != want {
+			e.t.Fatal(got, err)
+		}
+	}
+	if _, err := d.Track(ctx, "p", ""); err != nil {
+		e.t.Fatal(err)
+	}
+	e.exec("main", `DELETE FROM p WHERE id < 4`)
+	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
+	r := run(e.t, e.service(definitions), "main")
+	wantState(e.t, r, repo.RunSucceeded)
+	wantCounts(e.t, r, "processed_records=3 deleted_rows=3")
+	lint, err := service.LooseForeignKeys{Databases: e.open, Definitions: load(e.t, definitions)}.Lint(ctx)
+	if err != nil || len(lint.Findings) > 0 {
+		e.t.Error(lint, err)
+	}
+	if _, err := d.Untrack(ctx, "p"); err != nil {
+		e.t.Error(err)
+	}
+}
+
+// hostileSettings are settings that a database or a role may have, by what they may change.
+func hostileSettings(pooled bool) map[string]string {
+	all := map[string]string{
+		"strings":   `standard_conforming_strings = off; backslash_quote = off; transform_null_equals = on; quote_all_identifiers = on`,
+		"forms":     `DateStyle = 'SQL, DMY'; IntervalStyle = iso_8601; TimeZone = 'Asia/Kathmandu'; extra_float_digits = -15`,
+		"isolation": `default_transaction_isolation = serializable; default_transaction_deferrable = on; synchronous_commit = off`,
+		"snapshots": `default_transaction_isolation = 'repeatable read'; row_security = off`,
+		"limits":    `lock_timeout = '1s'; statement_timeout = '3s'; idle_in_transaction_session_timeout = '1s'`,
+	}
+	if !pooled {
+		// As text arrays and bytea depend on them, River's too.
+		all["encodings"] = `array_nulls = off; bytea_output = escape`
+	}
+	return all
+}
+
+// harden gives the databases of an estate such settings, for all connections that are not open yet.
+func (e *estate) harden(settings string) {
+	e.t.Helper()
+	for name := range e.urls {
+		for setting := range strings.SplitSeq(settings, "; ") {
+			e.exec(name, `ALTER DATABASE `+e.value(name, `SELECT current_database()`)+` SET `+setting)
+		}
+	}
+}
+
+// hardened is an estate of clones with such settings.
+func hardened(t *testing.T, settings string, through bool, clones map[string]string) *estate {
+	t.Helper()
+	if through {
+		e, _ := pooled(t, 4, clones)
+		e.harden(settings)
+		return e
+	}
+	e := &estate{t: t, urls: map[string]string{}, through: map[string]string{}, sql: map[string]*pgx.Conn{}}
+	for _, name := range []string{"main", "ci", "sec"} {
+		if clones[name] != "" {
+			e.add(name, clones[name])
+		}
+	}
+	e.harden(settings)
+	return e
+}
+
+func TestSettings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
+	t.Parallel()
+	for _, through := range []bool{false, true} {
+		for name, settings := range hostileSettings(through) {
+			t.Run(fmt.Sprintf("%s, through a pooler %t", name, through), func(t *testing.T) {
+				t.Parallel()
+				e := hardened(t, settings, through, map[string]string{
+					"main": databases.Clone(t, migrated("main")), "ci": databases.Clone(t, migrated("ci")), "sec": databases.Clone(t, migrated("sec")),
+				})
+				s := everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
+				if leases, err := s.Leases(t.Context(), ""); err != nil || len(leases) != 7 {
+					t.Error(leases, err)
+				}
+				lint, err := service.LooseForeignKeys{Databases: e.open, Definitions: load(t, devdb.Definitions())}.Lint(t.Context())
+				if err != nil || lint.Errors > 0 {
+					t.Error(lint, err)
+				}
+				hardened(t, settings, through, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})}).installAndClean()
+			})
+		}
+	}
+}
