@@ -50,20 +50,15 @@ func (a *app) config() (*config.Config, error) { return config.Load(a.configFile
 // usage makes an error one of whoever gave the command.
 func usage(err error) error { return &exitError{exitUsage, err} }
 
-// databases opens the configured databases, or of these the one that is named, in the order of the rotation. It does not
-// connect. closeAll closes them.
-func (a *app) databases(ctx context.Context, c *config.Config, name string) (open []*repo.Database, closeAll func(), err error) {
+// databases opens the configured databases in the order of the rotation. Two names of one database are refused; one that
+// does not answer is looked at when it does. closeAll closes them.
+func databases(ctx context.Context, c *config.Config) (open []*repo.Database, closeAll func(), err error) {
 	closeAll = func() {
 		for _, d := range open {
 			d.Close()
 		}
 	}
-	var names []string
 	for _, d := range c.Databases {
-		names = append(names, d.Name)
-		if name != "" && name != d.Name {
-			continue
-		}
 		database, err := repo.Open(ctx, d.Name, d.URL)
 		if err != nil {
 			closeAll()
@@ -71,8 +66,12 @@ func (a *app) databases(ctx context.Context, c *config.Config, name string) (ope
 		}
 		open = append(open, database)
 	}
-	if len(open) == 0 {
-		return nil, nil, usage(fmt.Errorf("database %q is not configured: there are %s", name, strings.Join(names, ", ")))
+	repo.MustDiffer(open)
+	for _, d := range open {
+		if same, is := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); is {
+			closeAll()
+			return nil, nil, same
+		}
 	}
 	return open, closeAll, nil
 }

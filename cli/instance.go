@@ -78,7 +78,7 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	}
 	i.closers = append(i.closers, func() { i.flush(ctx) })
 	var closeDatabases func()
-	if i.databases, closeDatabases, err = a.databases(ctx, c, ""); err != nil {
+	if i.databases, closeDatabases, err = databases(ctx, c); err != nil {
 		return err
 	}
 	i.closers = append(i.closers, closeDatabases)

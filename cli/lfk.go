@@ -34,7 +34,7 @@ func (a *app) lfkCommand() *cobra.Command {
 	return command
 }
 
-// with opens the configured databases for a command. It does not connect.
+// with opens the configured databases for a command.
 func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForeignKeys) error) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
@@ -46,7 +46,7 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 	if err != nil {
 		return err
 	}
-	databases, closeAll, err := l.databases(ctx, configuration, "")
+	databases, closeAll, err := databases(ctx, configuration)
 	if err != nil {
 		return err
 	}

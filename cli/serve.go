@@ -48,7 +48,7 @@ func (a *app) migrate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			databases, closeAll, err := a.databases(ctx, config, "")
+			databases, closeAll, err := databases(ctx, config)
 			if err != nil {
 				return err
 			}

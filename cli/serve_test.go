@@ -119,6 +119,12 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		t.Setenv("CARETAKER_TLS_KEY_FILE", "none.pem")
 		want(t, 1, "serve", "tls.cert_file")
 	})
+	t.Run("two names of one database", func(t *testing.T) {
+		t.Setenv("CARETAKER_DATABASES_CI_URL", os.Getenv("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
+		for _, command := range []string{"serve", "migrate", "lfk lint", "lfk install", "lfk dead --database main"} {
+			want(t, 1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
+		}
+	})
 	t.Run("a URL, without its password", func(t *testing.T) {
 		t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
 		if out := want(t, 1, "serve", "databases.ci.url"); strings.Contains(out, "secret") {

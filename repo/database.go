@@ -21,6 +21,10 @@ type Database struct {
 	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
 	prepares bool
+	// patience is how long a connection may take.
+	patience time.Duration
+	// names are those of databases that must not be one; nil: nobody has said so.
+	names *names
 	// sessions: statements may be described or prepared in one transaction and used in another.
 	sessions bool
 	// replica is nil if none is configured.
@@ -63,18 +67,17 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 		config.ConnConfig.ConnectTimeout = patience
 	}
 	mode := config.ConnConfig.DefaultQueryExecMode
-	prepares := mode == pgx.QueryExecModeCacheStatement
-	sessions := prepares || mode == pgx.QueryExecModeDescribeExec
-	settle(config, sessions)
+	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
+	d.sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
+	settle(config.ConnConfig.RuntimeParams)
 	if config.ConnConfig.Tracer, err = newTracer(ctx, name, config.ConnConfig); err != nil {
 		return nil, err
 	}
-	config.AfterConnect = clampTimes
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
+	config.AfterConnect = d.connected
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	return &Database{Name: name, pool: pool, prepares: prepares, sessions: sessions}, nil
+	return d, nil
 }
 
 // Close waits for the statements in flight and closes the connections.

@@ -112,7 +112,10 @@ func (e *Error) Condition() string {
 
 // Explanation says in words why the database cannot work, "" where there is nothing to add to the condition.
 func (e *Error) Explanation() string {
+	same, isSame := errors.AsType[*SameDatabaseError](e.cause)
 	switch code := e.SQLState; {
+	case isSame:
+		return same.Error()
 	case e.poolFull:
 		return "all connections of its pool are in use"
 	case code == readOnlyState:
@@ -132,6 +135,9 @@ func (e *Error) Explanation() string {
 // Advice continues the condition where something else than the statement is to blame: what, as far as the database says,
 // and where to look. "" elsewhere.
 func (e *Error) Advice() string {
+	if same, is := errors.AsType[*SameDatabaseError](e.cause); is {
+		return ": " + same.Error()
+	}
 	switch e.SQLState {
 	case "55P03":
 		what := "a table or row"

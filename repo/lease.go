@@ -36,18 +36,10 @@ const fenceSQL = `fence AS MATERIALIZED (
 // freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever wrote it.
 const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 
-// A row may have been written by anybody: a time that is missing or before the year 1 reads as Go's zero time, one after
-// the year 9999 as the last that PostgreSQL has in it, and of a holder's name the beginning.
-const (
-	sinceYear1    = `least(greatest(`
-	untilYear9999 = `, '0001-01-01 00:00:00+00'), '9999-12-31 23:59:59.999999+00')`
-
-	leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0),
-  ` + sinceYear1 + `l.acquired_at` + untilYear9999 + `,
-  ` + sinceYear1 + `l.renewed_at` + untilYear9999 + `,
-  ` + sinceYear1 + `l.expires_at` + untilYear9999 + `, ` + freeSQL + `
-`
-)
+// leaseColumns in the order of (*Lease).columns. A row may have been written by anybody, in a table that lets columns be
+// empty; of a holder's name the beginning is enough.
+const leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0), coalesce(l.acquired_at, '-infinity'),
+  coalesce(l.renewed_at, '-infinity'), coalesce(l.expires_at, '-infinity'), ` + freeSQL
 
 // acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held. One that is
 // plainly held is only looked at: locking it would wait for the holder's statement in flight, and make the next wait.
@@ -113,7 +105,7 @@ func (d *Database) readLease(ctx context.Context, name string) (lease Lease, rem
 }
 
 const listLeasesSQL = `
-SELECT ` + leaseColumns + `FROM maintenance.leases l WHERE l.name = ANY ($1) ORDER BY l.name`
+SELECT ` + leaseColumns + ` FROM maintenance.leases l WHERE l.name = ANY ($1) ORDER BY l.name`
 
 // ListLeases reads the rows of these names, expired ones included.
 func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, error) {

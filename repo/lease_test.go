@@ -49,7 +49,7 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 
 func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 	t.Parallel()
-	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
 	for _, c := range []struct {
 		name, row string
 		held      bool

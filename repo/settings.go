@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A database or a role may come with settings of its own. What statements and their answers mean must not depend on them:
@@ -27,9 +26,8 @@ var connectionSettings = map[string]string{
 // sessionSQL is sent once on each connection that is a session.
 const sessionSQL = `SET default_transaction_isolation = 'read committed'`
 
-// settle gives connections the settings that statements rely on, and a name.
-func settle(c *pgxpool.Config, session bool) {
-	params := c.ConnConfig.RuntimeParams
+// settle adds the settings that statements rely on, and a name, to the parameters of connections.
+func settle(params map[string]string) {
 	if _, named := params["application_name"]; !named {
 		params["application_name"] = "caretaker"
 	}
@@ -38,9 +36,17 @@ func settle(c *pgxpool.Config, session bool) {
 		return ours
 	})
 	maps.Copy(params, connectionSettings)
-	if session {
-		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			return conn.PgConn().Exec(ctx, sessionSQL).Close()
+}
+
+// connected makes a new connection ready for use, or refuses it.
+func (d *Database) connected(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d.patience, ErrUnreachable)
+	defer cancel()
+	clampTimes(conn)
+	if d.sessions {
+		if err := conn.PgConn().Exec(ctx, sessionSQL).Close(); err != nil {
+			return err
 		}
 	}
+	return d.names.admit(ctx, d, conn.PgConn())
 }

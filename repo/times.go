@@ -2,7 +2,6 @@ package repo
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"time"
 
@@ -19,7 +18,7 @@ func earliest() time.Time { return time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) }
 func latest() time.Time   { return time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC) }
 
 // clampTimes makes a connection read dates and times so.
-func clampTimes(_ context.Context, conn *pgx.Conn) error {
+func clampTimes(conn *pgx.Conn) {
 	for name, t := range map[string]pgtype.Type{
 		"timestamptz": {OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{}},
 		"timestamp":   {OID: pgtype.TimestampOID, Codec: &pgtype.TimestampCodec{}},
@@ -27,7 +26,6 @@ func clampTimes(_ context.Context, conn *pgx.Conn) error {
 	} {
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: name, OID: t.OID, Codec: clampedTimes{t.Codec}})
 	}
-	return nil
 }
 
 // clampedTimes reads a type of pgx into a time.Time within the bounds, in UTC.

@@ -18,21 +18,12 @@ const (
 	classPrefix     = "FAILURE_CLASS_"
 )
 
-// capped is a time that the API can carry: the last microsecond that it can stands for all later times, and for infinity.
-func capped(t time.Time) time.Time {
-	latest := time.Date(9999, time.December, 31, 23, 59, 59, 999_999_999, time.UTC)
-	if t.Before(latest.Truncate(time.Microsecond)) {
-		return t
-	}
-	return latest
-}
-
 // toTime is nil for a time that is not set.
 func toTime(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
-	return timestamppb.New(capped(t))
+	return timestamppb.New(t)
 }
 
 // toRun is nil for no run.

@@ -127,13 +127,16 @@ func findEnd(ctx context.Context, err error) failure {
 	return unexpected(ctx)
 }
 
-func unreachable(database string) failure {
+func unreachable(database, why string) failure {
 	f := failure{
 		code: codes.Unavailable, reason: "DATABASE_UNREACHABLE",
 		message: "a database that is needed cannot be reached; GetStatus and the server's log say which",
 	}
 	if database != "" {
 		f.message = fmt.Sprintf("database %s cannot be reached: see databases.%s.url and the server's log", database, database)
+		if why != "" {
+			f.message = fmt.Sprintf("database %s cannot be reached: %s", database, why)
+		}
 		f.metadata = map[string]string{"database": database}
 	}
 	return f
@@ -161,7 +164,7 @@ func leaseHeld(err *service.LeaseHeldError) failure {
 	f := failure{
 		code: codes.Aborted, reason: "LEASE_HELD", message: err.Error(),
 		metadata: map[string]string{
-			"lease": err.Lease.Name, "holder": err.Lease.Holder, "expires_at": capped(err.Lease.ExpiresAt).UTC().Format(time.RFC3339Nano),
+			"lease": err.Lease.Name, "holder": err.Lease.Holder, "expires_at": err.Lease.ExpiresAt.UTC().Format(time.RFC3339Nano),
 		},
 		details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(err.Remaining)}},
 	}

@@ -23,12 +23,13 @@ var (
 	ErrUnreachable = repo.ErrUnreachable
 )
 
-// UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, "" if it does not say.
-func UnreachableDatabase(err error) string {
+// UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
+// error does not say.
+func UnreachableDatabase(err error) (name, why string) {
 	if refused, ok := errors.AsType[*repo.Error](err); ok {
-		return refused.Database
+		return refused.Database, refused.Explanation()
 	}
-	return ""
+	return "", ""
 }
 
 // LeaseHeldError says who is doing this work already.

@@ -193,18 +193,3 @@ func TestGhostUserMigration_StatusNamesAnEssentialTableThatMustNotBeRead(t *test
 		t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
 	}
 }
-
-func TestGhostUserMigration_RunsWhereCiAndSecAreTheDatabaseMain(t *testing.T) {
-	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `INSERT INTO p_ci_pipelines (id, project_id, partition_id, user_id) VALUES (1, 1, 100, 10)`)
-	g.add("ci", g.urls["main"])
-	g.add("sec", g.urls["main"])
-	s := g.service()
-	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=2")
-	g.wantGone(10)
-	g.want("main", ghostLeases, "ghost_user_migration false")
-	g.doomed(11)
-	g.run(s, "migrated_users=1 deleted_rows=2")
-}

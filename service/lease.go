@@ -35,11 +35,6 @@ type heldLease struct {
 	until time.Time
 }
 
-// isRow says whether a lease that was found held is this very row.
-func (h *heldLease) isRow(found repo.Lease) bool {
-	return found.Fence == h.Fence && found.AcquiredAt.Equal(h.AcquiredAt)
-}
-
 func (s *Service) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
 		name: x.worker.leaseName(x.Database), holder: s.replica, ttl: ttl, home: x.Database,
@@ -91,11 +86,6 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 			before = time.Now()
 			lease, err = d.AcquireLease(ctx, l.name, l.holder, l.ttl)
 		}
-	}
-	if home := l.held[l.home]; home != nil && errors.As(err, &held) && home.isRow(held.Lease) {
-		// Two names for one database: what fences the one fences the other.
-		l.held[d] = home
-		return home, nil
 	}
 	if err != nil {
 		return nil, err

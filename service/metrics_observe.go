@@ -139,10 +139,10 @@ func countHeld(leases []Lease) (n int64) {
 	return n
 }
 
-// heldFor is by the host's clock. Of a lease without a time at which it was taken nobody knows.
+// heldFor is by the host's clock.
 func heldFor(leases []Lease) (longest time.Duration) {
 	for _, l := range leases {
-		if !l.Expired && !l.AcquiredAt.IsZero() {
+		if !l.Expired {
 			longest = max(longest, time.Since(l.AcquiredAt))
 		}
 	}

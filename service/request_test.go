@@ -292,3 +292,32 @@ func TestRunBatch_NamesTheRunThatHoldsTheLease(t *testing.T) {
 	}
 	e.lift("main", caretakerApp)
 }
+
+func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
+	t.Parallel()
+	e := newDeletedParents(t, 5)
+	e.add("ci", e.urls["main"])
+	repo.MustDiffer(e.open)
+	s := e.service(oneChild)
+	const same = "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out"
+	for _, dry := range []bool{true, false} {
+		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "ci", DryRun: dry})
+		if dry && err == nil {
+			continue // it has begun, and failed
+		}
+		if database, why := service.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
+			t.Errorf("dry run %t: %v", dry, err)
+		}
+	}
+	r, ours, err := s.RunScheduled(t.Context(), cleanupWorker, time.Unix(25772283*60, 0))
+	if err != nil || !ours || r.Database != "ci" || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
+		t.Error(r, ours, err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	e.want("main", `SELECT count(*) FROM c`, "0")
+	st, err := s.Status(t.Context(), cleanupWorker)
+	if err != nil || st[0].Condition != service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, same) {
+		t.Error(st, err)
+	}
+}

@@ -53,10 +53,11 @@ func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id s
 		return begun, run, nil
 	}
 	defer refusedRun(begun.span, err)
+	silent, _ := UnreachableDatabase(err)
 	switch reason := skipReason(err); {
 	case errors.Is(err, ErrStopping), errors.Is(err, repo.ErrFireLost):
 		return nil, Run{}, err
-	case errors.Is(err, ErrUnreachable) && UnreachableDatabase(err) == s.main.Name:
+	case errors.Is(err, ErrUnreachable) && silent == s.main.Name:
 		return nil, Run{}, err
 	case reason != "":
 		run.State, run.Reason = repo.RunSkipped, reason

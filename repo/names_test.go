@@ -1,0 +1,45 @@
+package repo_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
+	t.Parallel()
+	url := databases.Clone(t, migrated(""))
+	named := func(name, url string) *repo.Database {
+		d, err := repo.Open(t.Context(), name, url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		return d
+	}
+	main, ci, sec := named("main", url), named("ci", url+"&application_name=second"), named("sec", databases.Clone(t, migrated("")))
+	repo.MustDiffer([]*repo.Database{main, ci, sec})
+	// The second name is known to be the second as soon as the first has a connection, though it has been there before.
+	for _, d := range []*repo.Database{ci, sec, main} {
+		if err := d.Ping(t.Context()); err != nil {
+			t.Fatal(d.Name, err)
+		}
+	}
+	for range 2 {
+		_, err := ci.ListLeases(t.Context(), nil)
+		same, is := errors.AsType[*repo.SameDatabaseError](err)
+		if !is || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
+			t.Fatalf("ci: %v", err)
+		}
+		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
+			t.Error(text)
+		}
+		for _, d := range []*repo.Database{main, sec} {
+			if _, err := d.ListLeases(t.Context(), nil); err != nil {
+				t.Error(d.Name, err)
+			}
+		}
+	}
+}
