@@ -43,8 +43,12 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 		*feature = p.has(columns...)
 	}
 	s.fillings, s.PassedOver, s.Missing = p.fillings, p.passedOver, p.lacks(essential...)
+	if s.Missing == "" {
+		// Else nobody would be active, and groups be restored that are to go.
+		s.Missing, err = p.unfit(ctx, Reference{"users", "state"}, "active")
+	}
 	if s.Missing == "" && !s.legacy && !s.modern {
 		s.Missing = fmt.Sprintf("database %s has neither the table group_deletion_schedules nor the columns deletion_scheduled_at and state_metadata of namespace_details", d.Name)
 	}
-	return s, nil
+	return s, err
 }

@@ -165,7 +165,7 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 	return err
 }
 
-const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state = 'active')`
+const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
 
 // authorize: with skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {
@@ -185,9 +185,10 @@ func (u *deleting) authorize(ctx context.Context) error {
 	return nil
 }
 
+// blockUserSQL leaves those who are blocked or banned as they are. Not every enum has all states.
 const blockUserSQL = `
 UPDATE users SET state = 'blocked'{users.touched}
-WHERE id = $1::bigint AND (state IS NULL OR state NOT IN ('blocked', 'banned'))`
+WHERE id = $1::bigint AND (state IS NULL OR state::text NOT IN ('blocked', 'banned'))`
 
 // block is the first change.
 func (u *deleting) block(ctx context.Context) error {

@@ -308,7 +308,8 @@ func ours(err error) bool {
 	}
 	var stubborn *StubbornError
 	var cycle *GroupCycleError
-	return errors.As(err, &stubborn) || errors.As(err, &cycle)
+	var unknown *UnknownColumnError
+	return errors.As(err, &stubborn) || errors.As(err, &cycle) || errors.As(err, &unknown)
 }
 
 // LeaseHeldError says who holds the lease that was asked for.

@@ -18,8 +18,9 @@ const lockGhostSQL = `SELECT pg_advisory_xact_lock(hashtextextended('caretaker/g
 const findGhostSQL = `SELECT id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1`
 
 const userColumnsSQL = `
-SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''), a.atttypid = 'timestamp'::regtype
-FROM pg_attribute a
+SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''), a.atttypid = 'timestamp'::regtype,
+  format_type(t.oid, -1), CASE WHEN a.attname = 'state' AND ` + holdsSQL + ` THEN 'S' ELSE t.typcategory::text END
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
@@ -36,22 +37,29 @@ INSERT INTO users ({columns})
 SELECT {values} FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
 RETURNING id`
 
-// ghostValues are what caretaker knows of a ghost: columns of users, and SQL for their values.
-func ghostValues() map[string]string {
-	return map[string]string{
-		"user_type": "5", "organization_id": "$1::bigint", "name": "'Ghost User'", "username": "free.username",
-		"email": "free.username || '@noreply.invalid'", "state": "'active'", "admin": "false", "projects_limit": "0",
-		"created_at": "{now}", "updated_at": "{now}",
+// ghostValue is SQL for a value of a ghost, and the category of types that it fits, as pg_type has it.
+type ghostValue struct{ sql, category string }
+
+// ghostValues are what caretaker knows of a ghost, by columns of users.
+func ghostValues() map[string]ghostValue {
+	return map[string]ghostValue{
+		"user_type": {"5", "N"}, "organization_id": {"$1::bigint", "N"}, "projects_limit": {"0", "N"},
+		"name": {"'Ghost User'", "S"}, "username": {"free.username", "S"}, "email": {"free.username || '@noreply.invalid'", "S"},
+		"state": {"'active'", "S"}, "admin": {"false", "B"}, "created_at": {"{now}", "D"}, "updated_at": {"{now}", "D"},
 	}
 }
 
-// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none.
-type UnknownColumnError struct{ Column string }
+// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none; or, with a Type, none of
+// that type.
+type UnknownColumnError struct{ Column, Type string }
 
 // Error says what to do.
 func (e *UnknownColumnError) Error() string {
-	return fmt.Sprintf("no ghost user could be created: users.%s is NOT NULL, has no default, and caretaker does not know it; "+
-		"create a user with user_type 5 by hand", e.Column)
+	why := "is NOT NULL, has no default, and caretaker does not know it"
+	if e.Type != "" {
+		why = "has the type " + e.Type + ", for which caretaker has no value"
+	}
+	return fmt.Sprintf("no ghost user could be created: users.%s %s; create a user with user_type 5 by hand", e.Column, why)
 }
 
 // taken says that somebody has the name of number n, or its address: the way of the index that a GitLab has on each, or
@@ -83,80 +91,89 @@ const ghostTries = 3
 // CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
 // error may be [*UnknownColumnError], or a [*StubbornError].
 func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
+	return tryGhosts(func(again bool) (id int64, err error) {
+		err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) (err error) {
+			id, err = createGhost(ctx, tx, q, organization, again)
+			return err
+		})
+		return id, err
+	})
+}
+
+// ProbeGhost says whether a ghost could be made: it is made, and taken back. The errors are those of [Database.CreateGhost].
+func (d *Database) ProbeGhost(ctx context.Context, q GhostQueue, organization *int64, l Limits) error {
+	_, err := tryGhosts(func(again bool) (id int64, err error) {
+		err = d.limitedTx(ctx, "create a ghost user", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+			if id, err = createGhost(ctx, tx, q, organization, again); err != nil {
+				return err
+			}
+			return errRehearsed
+		})
+		return id, err
+	})
+	if errors.Is(err, errRehearsed) {
+		err = nil
+	}
+	return err
+}
+
+func tryGhosts(create func(again bool) (int64, error)) (id int64, err error) {
 	for try := 1; ; try++ {
-		id, err = d.createGhost(ctx, f, q, organization, try > 1, l)
+		id, err = create(try > 1)
 		if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "23505" || try == ghostTries {
 			return id, err
 		}
 	}
 }
 
-func (d *Database) createGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, again bool, l Limits) (id int64, err error) {
-	var unknown string
-	err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
-			return err
-		}
-		same, args := "true", []any(nil)
-		if q.organization {
-			same, args = "g.organization_id IS NOT DISTINCT FROM $1::bigint", []any{organization}
-		}
-		err := tx.QueryRow(ctx, fill(findGhostSQL, "{same}", same), args...).Scan(&id)
-		if !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		var columns, values []string
-		if columns, values, unknown, err = ghostColumns(ctx, tx); err != nil || unknown != "" {
-			return err
-		}
-		err = tx.QueryRow(ctx, fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", "),
-			"{taken}", taken(columns, again)), args...).Scan(&id)
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = &StubbornError{Table: "users", Missing: true}
-		}
-		return err
-	})
-	if err == nil && unknown != "" {
-		err = &UnknownColumnError{unknown}
+func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, again bool) (id int64, err error) {
+	if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
+		return 0, err
 	}
-	return id, err
-}
-
-// ProbeGhost says whether a ghost could be created, as far as the columns of users tell: the error may be
-// [*UnknownColumnError].
-func (d *Database) ProbeGhost(ctx context.Context, l Limits) error {
-	var unknown string
-	err := d.limitedTx(ctx, "look at the columns of users", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
-		_, _, unknown, err = ghostColumns(ctx, tx)
-		return err
-	})
-	if err == nil && unknown != "" {
-		err = &UnknownColumnError{unknown}
+	same, args := "true", []any(nil)
+	if q.organization {
+		same, args = "g.organization_id IS NOT DISTINCT FROM $1::bigint", []any{organization}
 	}
-	return err
-}
-
-// ghostColumns are the columns of users that a ghost gets values for, with these; unknown is the first that it needs and
-// we do not know.
-func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, unknown string, err error) {
-	rows, err := tx.Query(ctx, userColumnsSQL) //nolint:rowserrcheck // ForEachRow returns it
+	err = tx.QueryRow(ctx, fill(findGhostSQL, "{same}", same), args...).Scan(&id)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return id, err
+	}
+	columns, values, err := ghostColumns(ctx, tx)
 	if err != nil {
-		return nil, nil, "", err
+		return 0, err
+	}
+	sql := fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", "), "{taken}", taken(columns, again))
+	err = tx.QueryRow(ctx, sql, args...).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = &StubbornError{Table: "users", Missing: true}
+	}
+	return id, about("users", err)
+}
+
+// ghostColumns are the columns of users that a ghost gets values for, with these. The error is an [*UnknownColumnError]
+// where there is a column that it needs and we have no value for.
+func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err error) {
+	rows, err := tx.Query(ctx, fill(userColumnsSQL, "{value}", "'active'")) //nolint:rowserrcheck // ForEachRow returns it
+	if err != nil {
+		return nil, nil, err
 	}
 	known := ghostValues()
-	var column string
+	var column, typeName, category string
 	var required, zoneless bool
-	_, err = pgx.ForEachRow(rows, []any{&column, &required, &zoneless}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&column, &required, &zoneless, &typeName, &category}, func() error {
 		now := "now()"
 		if zoneless {
 			now = utcNow
 		}
-		if value, is := known[column]; is {
-			columns, values = append(columns, quote(column)), append(values, fill(value, "{now}", now))
-		} else if required && unknown == "" {
-			unknown = column
+		switch value, is := known[column]; {
+		case is && value.category != category:
+			return &UnknownColumnError{column, typeName}
+		case is:
+			columns, values = append(columns, quote(column)), append(values, fill(value.sql, "{now}", now))
+		case required:
+			return &UnknownColumnError{Column: column}
 		}
 		return nil
 	})
-	return columns, values, unknown, err
+	return columns, values, err
 }

@@ -150,9 +150,6 @@ SELECT j.examined, coalesce(j.last, $4::bigint), EXISTS (SELECT FROM users WHERE
   ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)
 FROM judged j`
 
-// noGhostsSQL stands in for the queue of the ghost migration where it is missing.
-const noGhostsSQL = `(SELECT NULL::bigint AS user_id WHERE false)`
-
 // BotRange is the next range of bots in the order of their ids.
 type BotRange struct {
 	// Examined bots, the highest of which is Last; with none it is where the range began.
@@ -171,15 +168,12 @@ func (r *BotRange) columns() []any {
 // InactiveBots judges up to limit bots with ids above after. What a replica says of them is only where to look: those that
 // it takes for inactive are judged again on the primary, and so is the end of the bots.
 func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules TokenRules, after int64, limit int, l Limits) (r BotRange, err error) {
-	organization, ghosts := "0::bigint", noGhostsSQL
+	organization := "0::bigint"
 	if f.organizations {
 		organization = "u.organization_id"
 	}
-	if f.ghosts != "" {
-		ghosts = quote(f.ghosts)
-	}
 	statement := func(bots string) string {
-		return fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization, "{ghosts}", ghosts)
+		return fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization, "{ghosts}", quote(f.ghosts))
 	}
 	const operation = "look for inactive bots"
 	stale, err := d.candidateRow(ctx, operation, l, r.columns(), statement(botRangeSQL), rules.args(after, limit)...)

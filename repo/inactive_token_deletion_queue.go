@@ -10,12 +10,9 @@ SELECT (SELECT count(*) FROM (
   + (SELECT count(*) FROM (SELECT FROM {ghosts} LIMIT $1) ghosts)`
 
 // WaitingDeletions counts the users who wait for their deletion, as jobs delete_user that have not ended or as rows of the
-// ghost migration's queue, if there is one. What is more than limit may be left out.
+// ghost migration's queue. What is more than limit may be left out.
 func (d *Database) WaitingDeletions(ctx context.Context, f UserFeatures, limit int, l Limits) (n int, err error) {
-	ghosts := "(SELECT WHERE false) none"
-	if f.ghosts != "" {
-		ghosts = quote(f.ghosts)
-	}
-	err = d.bounded(ctx, "count the users who wait for their deletion", l, []any{&n}, fill(waitingDeletionsSQL, "{ghosts}", ghosts), limit)
+	sql := fill(waitingDeletionsSQL, "{ghosts}", quote(f.ghosts))
+	err = d.bounded(ctx, "count the users who wait for their deletion", l, []any{&n}, sql, limit)
 	return n, err
 }

@@ -18,7 +18,7 @@ var fragments = []string{
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
-	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "migratableSQL", "noGhostsSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
+	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "swiftBoundSQL", "swiftFirstSQL", "swiftGuardSQL", "swiftRangeSQL", "swiftSQL", "takeSQL",
 }
@@ -41,6 +41,7 @@ var fillings = map[string]string{
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
 	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
+	"typeHoldsSQL{value}": "$2", "userColumnsSQL{value}": "'active'",
 	"{going}": "goingSQL", "{ghosts}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date", "ownedPlacesSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}": "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",

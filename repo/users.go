@@ -1,15 +1,16 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"strings"
 )
 
 // UserFeatures says which of the tables and columns about users there are in main (schema.md section 9).
 type UserFeatures struct {
-	// MissingUsers, MissingTokens and MissingQueue say what keeps users from being worked on, their tokens from being
-	// judged, and their records from being handed to the ghost user; each "" if nothing does.
-	MissingUsers, MissingTokens, MissingQueue string
+	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from being judged; each "" if
+	// nothing does.
+	Missing, MissingTokens string
 	// PassedOver names what else is missing.
 	PassedOver string
 	// organizations: users.organization_id. owners: organization_users. authorizations: project_authorizations.
@@ -48,8 +49,14 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	f.MissingUsers, f.MissingTokens, f.fillings, f.PassedOver = p.lacks(users...), p.lacks(tokens...), p.fillings, p.passedOver
-	f.ghosts, f.ghostColumns, f.MissingQueue = findQueue(p)
+	f.Missing, f.MissingTokens, f.fillings, f.PassedOver = p.lacks(users...), p.lacks(tokens...), p.fillings, p.passedOver
+	unfit, err := p.unfit(ctx, Reference{"users", "state"}, "blocked")
+	if err != nil {
+		return f, err
+	}
+	var noQueue string
+	f.ghosts, f.ghostColumns, noQueue = findQueue(p)
+	f.Missing = cmp.Or(f.Missing, unfit, noQueue)
 	return f, nil
 }
 

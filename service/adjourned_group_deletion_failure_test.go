@@ -21,11 +21,11 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		look   = " that this needs; look for long ones in pg_stat_activity"
 	)
 	for name, c := range map[string]struct{ sql, other, reason, want string }{
-		"raised on issues":     {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
-		"raised on projects":   {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
-		"raised on marks":      {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
-		"raised at the begin":  {raising("UPDATE", "namespaces"), "", "", "begin to remove group on main: P0001 raise_exception, table namespaces" + raised},
-		"state not allowed":    {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "begin to remove group on main: 23514 check_violation, constraint no_four of namespaces"},
+		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
+		"raised on projects":  {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
+		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
+		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "begin to remove group on main: P0001 raise_exception, table namespaces" + raised},
+		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "begin to remove group on main: 23514 check_violation, constraint no_four of namespaces"},
 		"key to a project": {`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
 			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to it"},
 		"key to the group": {`CREATE TABLE foreigner (group_id bigint REFERENCES namespaces DEFERRABLE INITIALLY DEFERRED); INSERT INTO foreigner VALUES (10)`, "",

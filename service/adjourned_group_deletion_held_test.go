@@ -251,6 +251,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 	t.Parallel()
 	for missing, schema := range map[string]string{
 		"group_group_links": `DROP TABLE group_group_links`, "routes": `DROP TABLE routes`,
+		"users.state of database main has the type integer, which has no 'active'": stateIsANumber,
 		"group_deletion_schedules": `DROP TABLE group_deletion_schedules; ALTER TABLE namespace_details DROP deletion_scheduled_at`,
 	} {
 		g := newGroups(t)

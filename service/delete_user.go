@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -62,14 +63,12 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 	if err != nil {
 		return features, err
 	}
-	missing := []string{features.MissingUsers, features.MissingQueue}
+	missing := features.Missing
 	if args.Reason == repo.TokenDeletionReason {
-		missing = append(missing, features.MissingTokens)
+		missing = cmp.Or(missing, features.MissingTokens)
 	}
-	for _, text := range missing {
-		if text != "" {
-			return features, &failedError{text: text}
-		}
+	if missing != "" {
+		return features, &failedError{text: missing}
 	}
 	return features, nil
 }

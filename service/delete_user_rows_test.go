@@ -78,6 +78,7 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 		"no settings":                       {`DROP TABLE application_settings`, "ghost_user_migrations", done},
 		"no queue":                          {`DROP TABLE ghost_user_migrations`, "", failed},
 		"no tokens":                         {`DROP TABLE personal_access_tokens`, "ghost_user_migrations", failed},
+		"few states":                        {stateIsAnEnum("active", "blocked"), "ghost_user_migrations", done},
 		"both queues, the older one unused": {`CREATE TABLE users_ghost_user_migrations (user_id bigint)`, "ghost_user_migrations", done},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,6 +98,18 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 				t.Errorf("%q does not name %s", got, missing)
 			}
 		})
+	}
+}
+
+func TestDeleteUser_StateThatCannotBeBlockedIsNamed(t *testing.T) {
+	t.Parallel()
+	for typeName, sql := range map[string]string{"integer": stateIsANumber, "mood": stateIsAnEnum("active", "banned")} {
+		e := tokenEstate(t)
+		e.bots(7)
+		e.exec("main", sql)
+		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
+		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"users.state of database main has the type "+typeName+", which has no 'blocked': make it a text, or an enum that has it")
 	}
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -76,21 +77,22 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 	return k.worker, nil
 }
 
+// missing is what it needs itself, or its jobs need.
 func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.service.queue == nil {
 		return "no queue for its jobs", nil
 	}
 	features, err := k.schema.look(ctx)
-	if features.MissingUsers != "" {
-		return features.MissingUsers, err
-	}
-	return features.MissingTokens, err
+	return cmp.Or(features.Missing, features.MissingTokens), err
 }
 
 func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 	features, err := k.schema.look(ctx)
 	if err != nil {
 		return err
+	}
+	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
+		return &failedError{text: lacks}
 	}
 	setting, err := x.Database.TokenSetting(ctx, features)
 	switch {

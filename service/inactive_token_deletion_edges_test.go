@@ -58,21 +58,37 @@ func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
 	wantCounts(t, runTokens(t, s), counts)
 }
 
+// stateIsANumber makes users.state what nobody can be blocked in.
+const stateIsANumber = `ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`
+
+// stateIsAnEnum makes it an enum of some states.
+func stateIsAnEnum(states ...string) string {
+	return `CREATE TYPE mood AS ENUM ('` + strings.Join(states, "', '") + `');
+		ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE mood USING '` + states[0] + `'`
+}
+
 func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ sql, named string }{
 		"no tokens":                {`DROP TABLE personal_access_tokens`, "personal_access_tokens"},
 		"tokens without an expiry": {`ALTER TABLE personal_access_tokens DROP COLUMN expires_at`, "expires_at"},
 		"no users":                 {`DROP TABLE users CASCADE`, "users"},
+		"no queue of the ghosts":   {`DROP TABLE ghost_user_migrations`, "no table ghost_user_migrations"},
+		"queue without its users":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_id`, "no column user_id in its table ghost_user_migrations"},
+		"users without a state":    {`ALTER TABLE users DROP COLUMN state CASCADE`, "no column state in its table users"},
+		"a state that is a number": {stateIsANumber, "users.state of database main has the type integer, which has no 'blocked'"},
+		"a state that has no such": {stateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := tokenEstate(t)
 			e.exec("main", c.sql)
 			s := e.service("", e.withQueue)
-			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker})
-			if unconfigured, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(unconfigured.Missing, c.named) {
-				t.Errorf("%v, want that %s is missing", err, c.named)
+			for _, dry := range []bool{false, true} {
+				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, DryRun: dry})
+				if unconfigured, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(unconfigured.Missing, c.named) {
+					t.Errorf("%v, want that %s is missing", err, c.named)
+				}
 			}
 			r := tokenFire(t, s, 1)
 			if r.State != repo.RunSkipped || !strings.Contains(r.Reason, "WORKER_NOT_CONFIGURED") {

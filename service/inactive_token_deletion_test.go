@@ -146,14 +146,6 @@ func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestInactiveTokenDeletion_WithoutAGhostQueueNobodyIsLeftOut(t *testing.T) {
-	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1)
-	e.exec("main", `DROP TABLE ghost_user_migrations`)
-	wantCounts(t, runTokens(t, e.service("", e.withQueue)), "examined_users=1 scheduled_jobs=1")
-}
-
 func TestInactiveTokenDeletion_RunTwiceQueuesOnce(t *testing.T) {
 	t.Parallel()
 	e := tokenEstate(t)

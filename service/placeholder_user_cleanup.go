@@ -82,12 +82,17 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 // claimLimits bound each statement of a claim.
 func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
 
+// missing is what it needs itself, or its jobs and those that they queue need.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if p.queue == nil {
 		return "no queue for its jobs", nil
 	}
 	rules, err := p.rules(ctx, time.Time{})
-	return rules.Tables.Missing, err
+	if err != nil || rules.Tables.Missing != "" {
+		return rules.Tables.Missing, err
+	}
+	features, err := p.main.UserFeatures(ctx)
+	return features.Missing, err
 }
 
 // rules looks at the tables, too.

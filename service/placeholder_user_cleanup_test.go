@@ -300,18 +300,27 @@ func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
 	}
 }
 
-func TestPlaceholderUserCleanup_MissingTableIsNamed(t *testing.T) {
+func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
-	e.exec("main", `DROP TABLE import_placeholder_user_details`)
-	s := e.service("", e.withQueue)
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: placeholderWorker})
-	if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, "import_placeholder_user_details") {
-		t.Errorf("error %v, want the missing table", err)
-	}
-	st, err := s.Status(context.Background(), placeholderWorker)
-	if err != nil || st[0].Condition != service.ConditionNotConfigured {
-		t.Errorf("condition %v, error %v", st[0].Condition, err)
+	for sql, named := range map[string]string{
+		`DROP TABLE import_placeholder_user_details`:      "no table import_placeholder_user_details",
+		`DROP TABLE ghost_user_migrations`:                "no table ghost_user_migrations",
+		`ALTER TABLE users DROP COLUMN user_type CASCADE`: "no column user_type in its table users",
+		stateIsANumber: "users.state of database main has the type integer",
+	} {
+		e := placeholderEstate(t)
+		e.exec("main", sql)
+		s := e.service("", e.withQueue)
+		for _, dry := range []bool{false, true} {
+			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: placeholderWorker, DryRun: dry})
+			if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, named) {
+				t.Errorf("error %v, want %q", err, named)
+			}
+		}
+		st, err := s.Status(context.Background(), placeholderWorker)
+		if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, named) {
+			t.Errorf("condition %v %q, error %v", st[0].Condition, st[0].ConditionDetail, err)
+		}
 	}
 }
 
