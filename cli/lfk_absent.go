@@ -64,6 +64,9 @@ func (l *lfk) acceptChildren(ctx context.Context, keys service.LooseForeignKeys,
 		}
 		if len(done) == 0 {
 			l.say("no child table is absent that was not accepted before")
+		} else {
+			l.note("held records go when they are due again, within the hour; " +
+				"those of parents that have no other child stay: caretaker lfk lint")
 		}
 	})
 }
