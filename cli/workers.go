@@ -57,8 +57,7 @@ func checkSchedules(c *config.Config) error {
 		}
 		if _, err := service.ParseSchedule(w.schedule); err != nil {
 			key := "workers." + w.name + ".schedule"
-			mistakes = append(mistakes, fmt.Errorf("%s (%s): %q is no cron expression of five fields such as %q: %w",
-				key, config.Variable(key), w.schedule, "0 2 * * *", err))
+			mistakes = append(mistakes, fmt.Errorf("%s (%s): %q %w", key, config.Variable(key), w.schedule, err))
 		}
 	}
 	return errors.Join(mistakes...)

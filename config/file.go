@@ -103,15 +103,19 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 func (r *reader) scalar(k key, node *yaml.Node) {
 	node = resolved(node)
 	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str", size: "!!str"}
-	number := node.Tag == "!!int" && (k.kind == size || k.kind == duration && node.Value == "0")
+	tag := node.Tag
+	if strings.Trim(node.Value, "0123456789") == "" && tag == "!!float" {
+		tag = "!!int" // of more than 64 bits
+	}
+	number := tag == "!!int" && (k.kind == size || k.kind == duration && node.Value == "0")
 	switch {
 	case node.Kind != yaml.ScalarNode:
 		r.mistake(node, k.path, fmt.Errorf("must be %s", k.kind))
 	case node.Tag == "!!null":
 		r.mistake(node, k.path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
-	case node.Tag != tags[k.kind] && k.kind == text:
+	case tag != tags[k.kind] && k.kind == text:
 		r.mistake(node, k.path, errors.New("must be text: put it in quotes"))
-	case node.Tag != tags[k.kind] && !number:
+	case tag != tags[k.kind] && !number:
 		r.mistake(node, k.path, wrong(node.Value, k.kind))
 	default:
 		r.values[k.path] = value{node.Value, r.where(node, k.path)}

@@ -1,14 +1,12 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // kind is the type of a value, as an error message calls it.
@@ -58,7 +56,7 @@ func (c *Config) keys() []key {
 		{"log.format", text, "", oneOf(&c.LogFormat, "json", "text")},
 		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
 		{"jobs.enabled", boolean, "true", truth(&c.JobsEnabled)},
-		{"history.keep", duration, "720h", durationFrom(&c.HistoryKeep, minHistory)},
+		{"history.keep", duration, "720h", durationIn(&c.HistoryKeep, minHistory, 10*year)},
 	}
 	for i := range c.Databases {
 		d := &c.Databases[i]
@@ -85,38 +83,38 @@ func (w *Worker) keys(prefix string) []key {
 func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
 		key{prefix + "definitions", text, "", verbatim(&w.Definitions)},
-		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
-		key{prefix + "max_deletes", integer, "", positive(&w.MaxDeletes)},
-		key{prefix + "max_updates", integer, "", positive(&w.MaxUpdates)},
-		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
+		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
+		key{prefix + "max_deletes", integer, "", numberTo(&w.MaxDeletes, mostRows)},
+		key{prefix + "max_updates", integer, "", numberTo(&w.MaxUpdates, mostRows)},
+		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)})
 }
 
 func (w *GhostUserMigration) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
-		key{prefix + "limit", integer, "", positive(&w.Limit)},
-		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)})
+		key{prefix + "limit", integer, "", numberTo(&w.Limit, mostUsers)},
+		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)})
 }
 
 func (w *PlaceholderUserCleanup) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
-		key{prefix + "max_attempts", integer, "", positive(&w.MaxAttempts)},
-		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
-		key{prefix + "retry_period", duration, "", positiveDuration(&w.RetryPeriod)},
-		key{prefix + "interval", duration, "", positiveDuration(&w.Interval)})
+		key{prefix + "max_attempts", integer, "", numberTo(&w.MaxAttempts, mostAttempts)},
+		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
+		key{prefix + "retry_period", duration, "", durationTo(&w.RetryPeriod, year)},
+		key{prefix + "interval", duration, "", durationTo(&w.Interval, day)})
 }
 
 func (w *AdjournedGroupDeletion) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
-		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
-		key{prefix + "interval", duration, "", positiveDuration(&w.Interval)})
+		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
+		key{prefix + "interval", duration, "", durationTo(&w.Interval, day)})
 }
 
 func (w *InactiveTokenDeletion) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
-		key{prefix + "batch_size", integer, "", positive(&w.BatchSize)},
-		key{prefix + "max_runtime", duration, "", positiveDuration(&w.MaxRuntime)},
-		key{prefix + "continue_after", duration, "", positiveDuration(&w.ContinueAfter)},
-		key{prefix + "max_queued", integer, "100000", orOff(&w.MaxQueued, "0", positive(&w.MaxQueued))})
+		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
+		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)},
+		key{prefix + "continue_after", duration, "", durationTo(&w.ContinueAfter, day)},
+		key{prefix + "max_queued", integer, "100000", orOff(&w.MaxQueued, "0", numberTo(&w.MaxQueued, mostQueued))})
 }
 
 func verbatim(to *string) func(string) error {
@@ -150,49 +148,6 @@ func optionalTruth(to **bool) func(string) error {
 		err := truth(&set)(s)
 		if err == nil {
 			*to = &set
-		}
-		return err
-	}
-}
-
-func positive[T int | int64](to *T) func(string) error {
-	return func(s string) error {
-		n, err := strconv.ParseInt(s, 10, 64)
-		switch {
-		case errors.Is(err, strconv.ErrRange), err == nil && int64(T(n)) != n:
-			return fmt.Errorf("%s is too large", s)
-		case err != nil:
-			return wrong(s, integer)
-		case n < 1:
-			return fmt.Errorf("%d is too small: at least 1", n)
-		}
-		*to = T(n)
-		return nil
-	}
-}
-
-func positiveDuration(to *time.Duration) func(string) error {
-	return func(s string) error {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return wrong(s, duration)
-		}
-		if d <= 0 {
-			return fmt.Errorf("%s is too short: more than 0", d)
-		}
-		*to = d
-		return nil
-	}
-}
-
-// minHistory is the least that history.keep may be: GetStatus and the ledger of fires look back a while.
-const minHistory = time.Hour
-
-func durationFrom(to *time.Duration, least time.Duration) func(string) error {
-	return func(s string) error {
-		err := positiveDuration(to)(s)
-		if err == nil && *to < least {
-			err = fmt.Errorf("%s is too short: at least %s", *to, least)
 		}
 		return err
 	}

@@ -1,8 +1,8 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -10,13 +10,13 @@ import (
 
 func (l *LoadLimits) keys(prefix string) []key {
 	return []key{
-		{prefix + "max_replica_lag", duration, "30s", durationOrOff(&l.MaxReplicaLag)},
+		{prefix + "max_replica_lag", duration, "30s", durationOrOff(&l.MaxReplicaLag, day)},
 		{prefix + "ignored_replicas", text, "", list(&l.IgnoredReplicas)},
 		{prefix + "max_wal_rate", size, "0", sizeOrOff(&l.MaxWALRate)},
 		{prefix + "max_wal_archive_backlog", size, "4GB", sizeOrOff(&l.MaxWALArchiveBacklog)},
-		{prefix + "max_lock_wait", duration, "5s", durationOrOff(&l.MaxLockWait)},
-		{prefix + "max_autovacuum", duration, "0", durationOrOff(&l.MaxAutovacuum)},
-		{prefix + "patience", duration, "20s", positiveDuration(&l.Patience)},
+		{prefix + "max_lock_wait", duration, "5s", durationOrOff(&l.MaxLockWait, day)},
+		{prefix + "max_autovacuum", duration, "0", durationOrOff(&l.MaxAutovacuum, 30*day)},
+		{prefix + "patience", duration, "20s", durationTo(&l.Patience, day)},
 	}
 }
 
@@ -33,8 +33,8 @@ func orOff[T any](to *T, off string, set func(string) error) func(string) error 
 }
 
 // durationOrOff takes 0, in any unit, for off.
-func durationOrOff(to *time.Duration) func(string) error {
-	positive := positiveDuration(to)
+func durationOrOff(to *time.Duration, most time.Duration) func(string) error {
+	positive := durationTo(to, most)
 	return func(s string) error {
 		d, err := time.ParseDuration(s)
 		switch {
@@ -76,12 +76,12 @@ func sizeOrOff(to *int64) func(string) error {
 		}
 		n, err := strconv.ParseInt(number, 10, 64)
 		switch {
-		case err != nil:
-			return wrong(s, size)
+		case errors.Is(err, strconv.ErrRange) && n > 0, n > mostBytes/factor:
+			return fmt.Errorf("%s is too large: at most 1024TB", s)
 		case n < 0:
 			return fmt.Errorf("%s is negative: 0 is off", s)
-		case n > math.MaxInt64/factor:
-			return fmt.Errorf("%s is too large", s)
+		case err != nil:
+			return wrong(s, size)
 		}
 		*to = n * factor
 		return nil

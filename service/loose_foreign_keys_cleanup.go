@@ -65,8 +65,8 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	setDefault(&config.MaxDeletes, 100_000)
 	setDefault(&config.MaxUpdates, 50_000)
 	setDefault(&config.MaxRuntime, 30*time.Second)
-	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < time.Second {
-		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime at least 1s")
+	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < 0 {
+		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
 	}
 	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes()}
 	k.warnOfStarvation()

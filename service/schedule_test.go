@@ -197,13 +197,44 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 func TestNew_RefusesWhatIsNoExpressionOfFiveFields(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")
-	for _, cron := range []string{"* * * *", "* * * * * *", "@hourly", "@every 1s", "61 * * * *", "CRON_TZ=Europe/Berlin * * * * *"} {
+	for _, cron := range []string{"* * * *", "* * * * * *", "@hourly", "@every 1s", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "CRON_TZ=Europe/Berlin * * * * *"} {
 		_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
 			WorkerConfig: service.WorkerConfig{Schedule: cron},
 		}})
 		if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.schedule") {
 			t.Errorf("%q: error %v", cron, err)
 		}
+	}
+}
+
+func TestNew_SaysThatAScheduleNeverFires(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	for cron, never := range map[string]bool{"0 0 31 2 *": true, "0 0 31 4,6,9,11 *": true, "0 0 29 2 *": false, "0 0 31 * *": false} {
+		_, err := service.New(service.Config{Databases: e.open, Logger: slog.New(slog.DiscardHandler),
+			GhostUserMigration: service.GhostUserMigrationConfig{WorkerConfig: service.WorkerConfig{Schedule: cron}}})
+		want := `workers.ghost_user_migration.schedule: "` + cron + `" never fires`
+		if said := err != nil && strings.Contains(err.Error(), want); said != never {
+			t.Errorf("%s: error %v", cron, err)
+		}
+	}
+}
+
+func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	var said bytes.Buffer
+	e.service(oneChild, func(c *service.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		c.GhostUserMigration.MaxRuntime, c.LooseForeignKeysCleanup.MaxRuntime = 999*time.Millisecond, time.Nanosecond
+	})
+	for _, worker := range []string{"ghost_user_migration", cleanupWorker} {
+		if !strings.Contains(said.String(), "worker="+worker+" max_runtime=") {
+			t.Errorf("nothing is said of %s: %s", worker, &said)
+		}
+	}
+	if n := strings.Count(said.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings: %s", n, &said)
 	}
 }
 

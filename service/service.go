@@ -215,9 +215,17 @@ func (s *Service) addWorkers(c Config) error {
 		if err := w.validate(); err != nil {
 			return err
 		}
+		s.warnOfShortRuns(w)
 		s.workers = append(s.workers, w)
 	}
 	return nil
+}
+
+// warnOfShortRuns: a run of less than a second does little more than begin and end.
+func (s *Service) warnOfShortRuns(w *worker) {
+	if limit, _ := w.maxRuntime(mainDatabase, nil); limit < time.Second {
+		s.logger.Warn("max_runtime is less than a second: runs get next to nothing done, give them some seconds", "worker", w.name, "max_runtime", limit)
+	}
 }
 
 // worker finds a worker by its name.

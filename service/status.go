@@ -278,7 +278,7 @@ func (w *worker) next(after time.Time) time.Time {
 // validate checks what every worker's configuration has.
 func (w *worker) validate() error {
 	if _, err := ParseSchedule(w.config.Schedule); err != nil {
-		return fmt.Errorf("workers.%s.schedule: %q is no cron expression of five fields: %w", w.name, w.config.Schedule, err)
+		return fmt.Errorf("workers.%s.schedule: %q %w", w.name, w.config.Schedule, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,9 +48,17 @@ func (w *worker) leaseName(database *repo.Database) string {
 	return w.name + "/" + database.Name
 }
 
-// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day of the week. It fires in UTC.
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day of the week. It fires
+// in UTC, sooner or later. The error goes on where the expression has been named.
 func ParseSchedule(expression string) (cron.Schedule, error) {
-	return cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
+	schedule, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
+	if err != nil {
+		return nil, fmt.Errorf("is no cron expression of five fields such as %q: %w", "0 2 * * *", err)
+	}
+	if schedule.Next(time.Now().UTC()).IsZero() {
+		return nil, errors.New("never fires: there is no such day in the next five years")
+	}
+	return schedule, nil
 }
 
 // untimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs
