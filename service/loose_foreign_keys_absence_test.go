@@ -250,6 +250,18 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	}
 }
 
+func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	e.exec("ci", `CREATE TABLE absent (p_id bigint)`)
+	e.exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
+	_, err := e.keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
+	if err == nil || !strings.Contains(err.Error(), "ci has no application schema that its role may use: ") {
+		t.Errorf("got %v", err)
+	}
+	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+}
+
 func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
