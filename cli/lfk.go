@@ -62,7 +62,8 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 func (l *lfk) settings(c *config.Config) (keys service.LooseForeignKeys, err error) {
 	worker := c.LooseForeignKeysCleanup
 	keys.Only = l.only
-	if worker.Enabled {
+	// A fire that works all databases passes none over.
+	if worker.Enabled && worker.Rotation != service.RotationAll {
 		keys.Schedule = worker.Schedule
 	}
 	if worker.Definitions != "" {

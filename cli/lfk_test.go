@@ -187,3 +187,20 @@ func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
+	execute(t, configured(t, "main"), "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)")
+	configured(t, "ci")
+	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	migrate(t)
+	want(t, 0, "lfk install")
+	want(t, 0, "lfk track p")
+	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "*/2 * * * *")
+	want(t, 0, "lfk lint", "warning  schedule_starves_database  ci", "0 errors, 1 warning\n")
+	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "all")
+	if out := want(t, 0, "lfk lint"); out != "0 errors, 0 warnings\n" {
+		t.Errorf("got %q", out)
+	}
+	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "hour")
+	want(t, 1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is none of minute, all")
+}

@@ -65,7 +65,7 @@ func checkSchedules(c *config.Config) error {
 
 func looseForeignKeysCleanup(c config.LooseForeignKeysCleanup) (out service.LooseForeignKeysCleanupConfig, err error) {
 	out = service.LooseForeignKeysCleanupConfig{
-		WorkerConfig: workerConfig(c.Worker), BatchSize: c.BatchSize,
+		WorkerConfig: workerConfig(c.Worker), Rotation: c.Rotation, BatchSize: c.BatchSize,
 		MaxDeletes: c.MaxDeletes, MaxUpdates: c.MaxUpdates, MaxRuntime: c.MaxRuntime,
 	}
 	if c.Definitions != "" {

@@ -87,7 +87,9 @@ type Worker struct {
 type LooseForeignKeysCleanup struct {
 	Worker
 	// Definitions is the path of the definitions file; empty: the worker is not configured.
-	Definitions            string
+	Definitions string
+	// Rotation is minute or all: which databases a fire works; empty: minute.
+	Rotation               string
 	BatchSize              int
 	MaxDeletes, MaxUpdates int64
 	MaxRuntime             time.Duration

@@ -31,7 +31,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 		HistoryKeep:             720 * time.Hour,
 		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 		Load:                    LoadLimits{MaxReplicaLag: 30 * time.Second, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
-		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}},
+		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}, Rotation: "minute"},
 		GhostUserMigration:      GhostUserMigration{Worker: Worker{Enabled: true}},
 		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
 		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
@@ -68,6 +68,7 @@ workers:
     enabled: false
     catch_up: true
     definitions: d.yml
+    rotation: all
     batch_size: 1
     max_deletes: 2
     max_updates: 3
@@ -105,7 +106,7 @@ func everyKey() *Config {
 		Load: LoadLimits{MaxReplicaLag: time.Minute, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
 		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
 			Worker: Worker{Schedule: "*/5 * * * *", CatchUp: new(true)}, Definitions: "d.yml",
-			BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
+			Rotation: "all", BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
 		},
 		GhostUserMigration: GhostUserMigration{
 			Worker: Worker{Schedule: "*/3 * * * *", Enabled: true}, Limit: 14, MaxRuntime: 15 * time.Second,

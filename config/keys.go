@@ -83,6 +83,7 @@ func (w *Worker) keys(prefix string) []key {
 func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
 	return append(w.Worker.keys(prefix),
 		key{prefix + "definitions", text, "", verbatim(&w.Definitions)},
+		key{prefix + "rotation", text, "minute", oneOf(&w.Rotation, "minute", "all")},
 		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
 		key{prefix + "max_deletes", integer, "", numberTo(&w.MaxDeletes, mostRows)},
 		key{prefix + "max_updates", integer, "", numberTo(&w.MaxUpdates, mostRows)},

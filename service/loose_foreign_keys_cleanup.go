@@ -17,6 +17,8 @@ type LooseForeignKeysCleanupConfig struct {
 	WorkerConfig
 	// Definitions say what becomes of the children of deleted parents; nil: the worker is not configured.
 	Definitions *Definitions
+	// Rotation is [RotationMinute] or [RotationAll]; empty: by the minute.
+	Rotation string
 	// BatchSize is how many records are worked at a time; 0: 500.
 	BatchSize int
 	// MaxDeletes and MaxUpdates are the rows that a run may change; 0: 100,000 and 50,000. Turbo mode: 200,000 and
@@ -69,8 +71,7 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
 	}
 	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes()}
-	k.warnOfStarvation()
-	return &worker{
+	w := &worker{
 		name:       "loose_foreign_keys_cleanup",
 		config:     config.WorkerConfig,
 		databases:  s.databases,
@@ -83,7 +84,16 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 			"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead",
 		},
-	}, nil
+	}
+	switch config.Rotation {
+	case "", RotationMinute:
+		k.warnOfStarvation()
+	case RotationAll:
+		w.due = k.due
+	default:
+		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup.rotation: %q is none of %s, %s", config.Rotation, RotationMinute, RotationAll)
+	}
+	return w, nil
 }
 
 func setDefault[T comparable](field *T, value T) {

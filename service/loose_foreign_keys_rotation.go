@@ -1,10 +1,50 @@
 package service
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
-// rotation is whose turn it is in a minute, out of n databases (loose_foreign_keys_cleanup.md 3.1).
+// Rotations: which databases a fire works.
+const (
+	// RotationMinute is one database a fire, that of its minute.
+	RotationMinute = "minute"
+	// RotationAll is every database that has records due, one after the other.
+	RotationAll = "all"
+)
+
+// duePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
+const duePatience = 3 * time.Second
+
+// due says whether records of parents with definitions are due in a database. One that cannot be asked counts as one that
+// has some: its run says what is wrong.
+func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
+	if k.config.Definitions == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, duePatience, repo.ErrUnreachable)
+	defer cancel()
+	queue, err := d.Queue(ctx)
+	if err != nil || !queue.Exists || !queue.Partitioned {
+		return err != nil || queue.Exists
+	}
+	recorded, err := d.DueParents(ctx, queue, readLimits())
+	if err != nil {
+		return true
+	}
+	accepted, err := k.acceptedAbsent(ctx)
+	defined := k.defined(accepted)
+	return err != nil || slices.ContainsFunc(recorded, func(name string) bool {
+		parent, ours := strings.CutPrefix(name, queue.Schema+".")
+		return ours && defined[parent]
+	})
+}
+
+// rotation is whose turn it is in a minute, out of n databases.
 func rotation(at time.Time, n int) int {
 	return int(at.Unix() / 60 % int64(n))
 }

@@ -19,12 +19,15 @@ func (s *Service) startInBackground(ctx context.Context, w *worker, fire time.Ti
 // runFire starts the run of a fire that is ours, and logs what comes of it.
 func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id string) {
 	log := s.logger.With("worker", w.name, "fire", fire, "run_id", id)
-	err := guarded(func() error {
-		_, _, err := s.startFire(ctx, w, fire, id)
+	var x *execution
+	var run Run
+	err := guarded(func() (err error) {
+		x, run, err = s.startFire(ctx, w, fire, id)
 		return err
 	})
 	switch {
 	case err == nil:
+		s.goRound(ctx, w, run.Database, x)
 	case errors.Is(err, ErrStopping):
 		s.giveBack(ctx, w, fire, id)
 	case errors.Is(err, repo.ErrFireLost):
@@ -39,17 +42,22 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id str
 // or as FAILED if something is broken. An error means that neither is, or that nobody knows: nothing has worked, and the
 // fire is to be given back.
 func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id string) (x *execution, run Run, err error) {
-	database, err := s.database(w, "", fire)
+	database, err := s.turn(ctx, w, fire)
 	if err != nil {
 		return nil, Run{}, err
 	}
-	run = Run{
-		ID: id, Worker: w.name, Database: databaseLabel(w, database), Trigger: repo.TriggerSchedule, RequestedBy: s.replica, Fire: fire,
-	}
+	return s.startScheduled(ctx, w, Run{ID: id, Fire: fire}, database)
+}
+
+// startScheduled is startFire for a database; also for a run that has no fire of its own.
+func (s *Service) startScheduled(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, Run, error) {
+	run.Worker, run.Database = w.name, databaseLabel(w, database)
+	run.Trigger, run.RequestedBy = repo.TriggerSchedule, s.replica
 	traced, begun := s.newExecution(ctx, w, run, database)
 	run = begun.snapshot()
-	if err = s.startBegun(ctx, traced, begun); err == nil {
-		s.metrics.addFires(ctx, w.name, repo.FireRan, 1)
+	err := s.startBegun(ctx, traced, begun)
+	if err == nil {
+		s.addFire(ctx, run, repo.FireRan)
 		return begun, run, nil
 	}
 	defer refusedRun(begun.span, err)
@@ -101,14 +109,22 @@ func skipReason(err error) string {
 
 // recordStillborn records, logs and counts the run of a fire that could not start.
 func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, why error) (Run, error) {
-	run, err := s.main.EndFire(ctx, run)
+	var err error
+	if run.Fire.IsZero() {
+		run, _, err = s.main.InsertRun(ctx, run, 0)
+	} else {
+		run, err = s.main.EndFire(ctx, run)
+	}
 	if err != nil {
 		return run, errors.Join(why, err)
 	}
 	// The reason on record bears the words of whoever has paused the worker: the log has its type.
 	told := run
 	told.Reason, _, _ = strings.Cut(run.Reason, ":")
-	attrs := append(runLine(told, 0), "fire", x.snapshot().Fire)
+	attrs := runLine(told, 0)
+	if fire := x.snapshot().Fire; !fire.IsZero() {
+		attrs = append(attrs, "fire", fire)
+	}
 	outcome := repo.FireRan
 	if run.State == repo.RunSkipped {
 		outcome = repo.FireSkipped
@@ -120,11 +136,18 @@ func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, wh
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
 	s.metrics.addRun(ctx, run, 0)
-	s.metrics.addFires(ctx, run.Worker, outcome, 1)
+	s.addFire(ctx, x.snapshot(), outcome)
 	if x.worker.finished != nil {
 		x.worker.finished(ctx, run)
 	}
 	return run, nil
+}
+
+// addFire counts the fire of a run that has one.
+func (s *Service) addFire(ctx context.Context, run Run, outcome string) {
+	if !run.Fire.IsZero() {
+		s.metrics.addFires(ctx, run.Worker, outcome, 1)
+	}
 }
 
 // insertRun records a run: that of a fire only while the fire is ours.
@@ -136,7 +159,7 @@ func (s *Service) insertRun(ctx context.Context, run Run, ttl time.Duration) (st
 	return stored, err == nil, err
 }
 
-// forgetRun leaves nothing of a run whose lease cannot be had; that of a fire is put on record as skipped.
+// forgetRun leaves nothing of a run whose lease cannot be had; one of the schedule is put on record as skipped.
 func (s *Service) forgetRun(ctx context.Context, run Run) error {
 	if run.Fire.IsZero() {
 		return s.main.DeleteRun(ctx, run.ID)

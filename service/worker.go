@@ -18,6 +18,9 @@ type worker struct {
 	config WorkerConfig
 	// databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
 	databases []*repo.Database
+	// due says whether there is something to do in a database, for a worker each of whose fires works all databases in which
+	// there is; nil: a fire works one.
+	due func(ctx context.Context, database *repo.Database) bool
 	// catchUp says that one run makes up for fires that were missed, unless the configuration says otherwise.
 	catchUp bool
 	// fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.

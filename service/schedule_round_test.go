@@ -1,0 +1,150 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func rotateAll(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = service.RotationAll }
+
+// newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
+func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
+	t.Helper()
+	c := newClocked(t, others...)
+	c.exec("main", `ALTER TABLE public.clock ADD since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()`)
+	c.exec("main", `CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT at + (pg_catalog.clock_timestamp() - since) FROM public.clock'`)
+	s := c.service(oneChild, rotateAll)
+	c.due(s)
+	return c, s
+}
+
+// dueIn records a deleted parent in databases, which is due by any clock.
+func (c clocked) dueIn(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		c.exec(name, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			VALUES ('public.p', 1, '2026-01-01')`)
+	}
+}
+
+// fire lets the server look at a time of main, and waits until these runs are on record: database, state and reason, in the
+// order in which they started. Each has started after the one before had ended.
+func (c clocked) fire(s *service.Service, at string, runs ...string) {
+	c.t.Helper()
+	c.at(at)
+	c.exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
+	if err := s.RunDue(context.Background()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
+		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+cleanupWorker+`'`, strings.Join(runs, ", "))
+	c.want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
+		WHERE a.worker = '`+cleanupWorker+`'`, "0")
+}
+
+// wantOutcomes fails the test unless the fires had these outcomes, with their reasons.
+func (c clocked) wantOutcomes(want string) {
+	c.t.Helper()
+	c.want("main", `SELECT string_agg(concat_ws(' ', outcome, nullif(reason, '')), ', ' ORDER BY fire_time) FROM maintenance.fires
+		WHERE worker = '`+cleanupWorker+`'`, want)
+}
+
+func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("ci", "sec")
+	c.fire(s, "11-20 12:01:00", "ci succeeded", "sec succeeded")
+	for _, name := range []string{"ci", "sec"} {
+		c.wantQueue(name, "")
+		c.want(name, `SELECT string_agg(concat_ws(' ', name, epoch, expires_at > now()), ', ') FROM maintenance.leases`, cleanupWorker+"/"+name+" 1 f")
+	}
+	c.wantOutcomes("ran")
+	c.want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+cleanupWorker+`'`, "ci")
+	// Records of a parent without definition are nobody's.
+	c.exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	c.dueIn("main", "ci")
+	c.fire(s, "11-20 12:02:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded")
+}
+
+func TestRound_AFireThatFindsNothingHasItsRun(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci")
+	// The minutes are ci's and main's.
+	c.fire(s, "11-20 12:01:00", "ci succeeded")
+	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
+	c.wantOutcomes("ran, ran")
+}
+
+func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("main", "ci", "sec")
+	c.foreignLease("ci", "loose_foreign_keys_cleanup/ci", "1 hour")
+	c.fire(s, "11-20 12:01:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded")
+	c.wantOutcomes("ran")
+
+	// The fire's own run, too.
+	c.dueIn("sec")
+	c.fire(s, "11-20 12:02:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded")
+	c.wantOutcomes("ran, skipped LEASE_HELD")
+	c.wantQueue("ci", "1")
+
+	// A database that does not answer is a run that failed.
+	c.dueIn("main", "sec")
+	c.open[1].Close()
+	c.fire(s, "11-20 12:03:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded",
+		"main succeeded", "ci failed", "sec succeeded")
+}
+
+func TestRound_APauseIsOneSkippedFire(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("main", "ci", "sec")
+	if _, err := s.PauseWorker(context.Background(), cleanupWorker, "night", "", 0); err != nil {
+		t.Fatal(err)
+	}
+	c.fire(s, "11-20 12:01:00", "main skipped WORKER_PAUSED")
+	if err := s.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "1")
+}
+
+// A request works one database all the same.
+func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	e.add("ci", databases.Clone(t, migrated("main")))
+	for _, name := range []string{"main", "ci"} {
+		e.deleted(name, "p", 1, 1)
+	}
+	var said bytes.Buffer
+	s := e.service(oneChild, rotateAll, func(c *service.Config) {
+		c.LooseForeignKeysCleanup.Schedule = "*/2 * * * *"
+		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	})
+	if strings.Contains(said.String(), "turn") {
+		t.Errorf("log %q, but no database is without a turn", said.String())
+	}
+	wantState(t, run(t, s, ""), "succeeded")
+	if left := e.value("main", queueLength) + e.value("ci", queueLength); left != "01" && left != "10" {
+		t.Errorf("%s records left", left)
+	}
+}
+
+const queueLength = `SELECT count(*) FROM loose_foreign_keys_deleted_records`
+
+func TestNew_RefusesARotationThatIsNone(t *testing.T) {
+	t.Parallel()
+	e := newOneChild(t)
+	_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Rotation: "hour"}})
+	if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.rotation") {
+		t.Errorf("got %v", err)
+	}
+}
