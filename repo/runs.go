@@ -152,7 +152,7 @@ type Wishes struct {
 const finishRunSQL = `
 UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
   counts = $8, tables = $9, definitions = $10, heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
-WHERE id = $1::text::uuid AND CASE WHEN $11 THEN state = 'failed' AND error = ` + abandonedSQL + ` ELSE state = 'running' END
+WHERE id = $1::text::uuid AND CASE WHEN $11 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
 RETURNING ` + runColumns
 
 // FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile, because its process stood
@@ -172,17 +172,17 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed b
 	return stored, closed, err
 }
 
-// abandonedSQL is the error of a run of which nobody knows how it ended.
+// abandonedSQL begins the error of a run of which nobody knows how it ended.
 const abandonedSQL = `'the process that ran it gave no sign of life'`
 
 const closeAbandonedRunsSQL = `
 UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
-  error = ` + abandonedSQL + `
+  error = ` + abandonedSQL + ` || '; it has done at least what its counts say'
 WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
 RETURNING ` + runColumns
 
-// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end, and
-// returns those that it was that closed them: each is returned to one caller.
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end and its
+// counts, and returns those that it was that closed them: each is returned to one caller.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
 	return collect(ctx, d, "close abandoned runs", scanRun, closeAbandonedRunsSQL)
 }

@@ -45,6 +45,8 @@ type execution struct {
 	linked map[string]bool
 	// refused is why the run could not start.
 	refused error
+	// counted wakes the heartbeat when there are counts to save.
+	counted chan struct{}
 
 	throttle throttle
 }
@@ -132,6 +134,12 @@ func (x *execution) Count(ctx context.Context, key string, n int64) {
 	x.mu.Lock()
 	x.run.Counts[key] += n
 	x.mu.Unlock()
+	if n != 0 {
+		select {
+		case x.counted <- struct{}{}:
+		default:
+		}
+	}
 	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
 		batch.add(key, n)
 	}

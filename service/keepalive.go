@@ -14,6 +14,8 @@ import (
 const (
 	// heartbeat is how often a run says that it is alive, and hears of a cancel or a pause.
 	heartbeat = time.Second
+	// countsDelay is how soon counts are on record: if the process dies, nobody else knows what its batches have committed.
+	countsDelay = 250 * time.Millisecond
 	// deafness is how long a run on main may be without a beat that succeeds: it could not be paused meanwhile.
 	deafness = 15 * time.Second
 )
@@ -35,8 +37,9 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	return ended
 }
 
-// beats saves the progress every second. While main does not answer a run on another database goes on: its lease decides,
-// not its record. A run on main, which then is too busy to be asked, ends rather than go on unheard.
+// beats saves the progress every second, and sooner when something was counted. While main does not answer a run on another
+// database goes on: its lease decides, not its record. A run on main, which then is too busy to be asked, ends rather than
+// go on unheard.
 func (s *Service) beats(ctx context.Context, x *execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
@@ -57,11 +60,21 @@ func (s *Service) beats(ctx context.Context, x *execution) {
 		case news:
 			x.Log.InfoContext(ctx, "progress is saved again")
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(max(wait, heartbeat)):
+		rest(ctx, countsDelay, nil)
+		if err == nil {
+			rest(ctx, heartbeat-countsDelay, x.counted)
+		} else {
+			rest(ctx, max(wait, heartbeat)-countsDelay, nil)
 		}
+	}
+}
+
+// rest waits for so long, or until something wakes it.
+func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+	case <-woken:
+	case <-time.After(wait):
 	}
 }
 

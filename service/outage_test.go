@@ -182,6 +182,10 @@ func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testi
 	}
 
 	own.start()
+	waitFor(t, "the condition to say that ci answers", func() bool {
+		st := status(t, s)
+		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
+	})
 	e.sql["ci"] = e.connect("ci")
 	e.lift("ci", caretakerApp)
 	next := run(t, s, "ci")

@@ -147,7 +147,7 @@ func (s *Service) newExecution(ctx context.Context, w *worker, run Run, database
 		Database: database, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
 		Log:   s.logger.With("worker", w.name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
 		loads: s.loads, throttle: throttle{halted: make(chan struct{})}, run: run,
-		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}),
+		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 }
 

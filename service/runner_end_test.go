@@ -64,7 +64,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var n int
 		_, err := fmt.Sscan(e.value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-			AND query LIKE '%FROM maintenance.leases l WHERE name = ANY%'`), &n)
+			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n)
 		if err != nil {
 			t.Fatal(err)
 		}

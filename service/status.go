@@ -92,7 +92,11 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		found.add(s.pulse.trouble())
 	}
 	for _, run := range failures {
-		found.add(failed(run))
+		if f := failed(run); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, run) {
+			found.add(f)
+		} else {
+			remarks = append(remarks, f.Message+"; the databases answer again")
+		}
 	}
 	s.noticed.date(w.name, found)
 	fires := s.fireHealth(ctx, w)

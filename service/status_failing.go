@@ -176,6 +176,24 @@ func failed(run repo.Failure) Failing {
 	return f
 }
 
+// answerAgain says whether what a run could not reach has come back: all databases can work, and nobody else holds its
+// fence rows. Then the worker is in order, though its next run may be far off.
+func (s *Service) answerAgain(ctx context.Context, w *worker, run repo.Failure) bool {
+	name := w.name
+	if run.Database != "" {
+		name += "/" + run.Database
+	}
+	return !slices.ContainsFunc(s.databases, func(d *repo.Database) bool {
+		bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
+		defer cancel()
+		if d.Writable(bounded) != nil {
+			return true
+		}
+		leases, err := d.ListLeases(bounded, []string{name})
+		return err != nil || slices.ContainsFunc(leases, func(l Lease) bool { return !l.Expired && l.Holder != s.replica })
+	})
+}
+
 // pulse is the sign of life of the scheduler.
 type pulse struct {
 	mu     sync.Mutex

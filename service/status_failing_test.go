@@ -51,7 +51,6 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 	for text, want := range map[[2]string]service.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,
 		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:       service.FailureSetting,
-		{"", "renew lease on main: unreachable"}:                     service.FailureUnreachable,
 		{"", "claim users on main: 55P03 lock_not_available"}:        service.FailureLock,
 		{"", "claim users on main: 57014 query_canceled"}:            service.FailureTimeout,
 		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}: service.FailureData,
@@ -62,6 +61,20 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, cleanupWorker, text[0], text[1])
 		wantFailing(t, status(t, s), want, "main", text[1])
 	}
+}
+
+func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	e.exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.service(oneChild)
+	const failure = "c.p_id -> p on ci: unreachable, 3 records"
+	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, error, heartbeat_ttl, finished_at)
+		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, '0', now())`, cleanupWorker, failure)
+	wantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
+	// Its fence is held by somebody else, who keeps the next run from ci as well.
+	e.foreignLease("ci", mainLease, "1 hour")
+	wantFailing(t, status(t, s), service.FailureUnreachable, "main", failure)
 }
 
 func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
