@@ -75,7 +75,8 @@ func arguments(job *maintenancev1.Job) string {
 	return strings.Join(parts, " ")
 }
 
-// fate is what became of a job so far: outcome, reason, and of one that did not do its work the last error's words.
+// fate is what became of a job so far: outcome, reason, and of one that did not do its work the
+// last error's words.
 func fate(job *maintenancev1.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
 	if text != "" && job.GetFinalizedAt() == nil {
@@ -89,7 +90,8 @@ func fate(job *maintenancev1.Job) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// failure is what the last error says besides the reason, "" where the outcome is none that an error goes with.
+// failure is what the last error says besides the reason, "" where the outcome is none that an
+// error goes with.
 func failure(job *maintenancev1.Job) string {
 	failures := job.GetErrors()
 	if len(failures) == 0 || slices.Contains([]string{"succeeded", "skipped", "restored"}, job.GetOutcome()) {

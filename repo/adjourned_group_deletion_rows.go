@@ -75,7 +75,10 @@ const (
 // transaction.
 func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove, removed Removed, l Limits) error {
 	return d.guardedTx(ctx, "remove project", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
-		rows := []rowDeletion{{"projects", deleteProjectSQL, p.ID}, {"namespaces", deleteProjectNamespaceSQL, p.NamespaceID}}
+		rows := []rowDeletion{
+			{"projects", deleteProjectSQL, p.ID},
+			{"namespaces", deleteProjectNamespaceSQL, p.NamespaceID},
+		}
 		if p.Routed {
 			rows = append([]rowDeletion{{"routes", deleteProjectRouteSQL, p.ID}}, rows...)
 		}
@@ -104,7 +107,8 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		if s.details {
 			rows = append(rows, rowDeletion{"namespace_details", deleteGroupDetailsSQL, id})
 		}
-		rows = append(rows, rowDeletion{"routes", deleteGroupRouteSQL, id}, rowDeletion{"namespaces", deleteGroupSQL, id})
+		rows = append(rows, rowDeletion{"routes", deleteGroupRouteSQL, id},
+			rowDeletion{"namespaces", deleteGroupSQL, id})
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			// With the marks gone nobody would look at a group that stays.

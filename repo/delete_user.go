@@ -20,8 +20,8 @@ type UserDeletion struct {
 	Setting TokenSetting
 	// Groups or Organizations are the first ten of which the user is the only owner.
 	Groups, Organizations []int64
-	// Projects are the first of the personal projects, which have to go before the rest: the user is blocked, and the
-	// removal has begun.
+	// Projects are the first of the personal projects, which have to go before the rest: the user
+	// is blocked, and the removal has begun.
 	Projects []int64
 	// Memberships and Authorizations deleted.
 	Memberships, Authorizations int64
@@ -52,23 +52,26 @@ type deleting struct {
 	begun bool
 }
 
-// DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and completes the job, in
-// one transaction; or says why not. Personal projects have to go before the memberships: with some left the user is only
-// blocked, and that the removal has begun is recorded. From then on nothing is checked any more, whichever job comes: the
-// user is gone, or the removal goes on. Every step finds its work done if it is repeated.
+// DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and
+// completes the job, in one transaction; or says why not. Personal projects have to go before the
+// memberships: with some left the user is only blocked, and that the removal has begun is recorded.
+// From then on nothing is checked any more, whichever job comes: the user is gone, or the removal
+// goes on. Every step finds its work done if it is repeated.
 func (d *Database) DeleteUser(ctx context.Context, a UserDeletionAttempt) (UserDeletion, error) {
 	var u deleting
-	err := d.guardedTx(ctx, "delete user", a.Guard(), a.Limits, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
+	do := func(ctx context.Context, tx pgx.Tx) error {
 		u = deleting{tx: tx, features: a.Features, args: a.Args}
 		for _, step := range []func(context.Context) error{
-			u.lock, u.lookWhetherBegun, u.decide, u.block, u.lookForProjects, u.leave, u.queue, u.forget,
+			u.lock, u.lookWhetherBegun, u.decide,
+			u.block, u.lookForProjects, u.leave, u.queue, u.forget,
 		} {
 			if err := step(ctx); err != nil || u.ended() {
 				return err
 			}
 		}
 		return a.Queue.CompleteJob(ctx, tx, a.ID)
-	})
+	}
+	err := d.guardedTx(ctx, "delete user", a.Guard(), a.Limits, jobPatience, do)
 	return u.UserDeletion, err
 }
 
@@ -78,7 +81,8 @@ func (u *deleting) ended() bool {
 
 const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1::bigint FOR UPDATE`
 
-// lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the transaction ends.
+// lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the
+// transaction ends.
 func (u *deleting) lock(ctx context.Context) error {
 	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType, &u.deletable)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -92,12 +96,14 @@ const (
 	userRemovalBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
 
 	noteUserRemovalSQL = `
-INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3) ON CONFLICT (user_id) DO NOTHING`
+INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3)
+ON CONFLICT (user_id) DO NOTHING`
 
 	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
 )
 
-// lookWhetherBegun is a statement of its own: that of the lock may not see what was committed while it waited.
+// lookWhetherBegun is a statement of its own: that of the lock may not see what was committed while
+// it waited.
 func (u *deleting) lookWhetherBegun(ctx context.Context) error {
 	return u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&u.begun)
 }
@@ -108,12 +114,15 @@ func (u *deleting) forget(ctx context.Context) error {
 	return err
 }
 
-// decide goes through the checks once. What they have found stands: personal projects may be gone by now.
+// decide goes through the checks once. What they have found stands: personal projects may be gone
+// by now.
 func (u *deleting) decide(ctx context.Context) error {
 	if u.begun {
 		return nil
 	}
-	for _, check := range []func(context.Context) error{u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership} {
+	for _, check := range []func(context.Context) error{
+		u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership,
+	} {
 		if err := check(ctx); err != nil || u.ended() {
 			return err
 		}
@@ -165,7 +174,8 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 	return err
 }
 
-const activeAdminSQL = `SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
+const activeAdminSQL = `
+SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
 
 // authorize: with skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {

@@ -10,8 +10,9 @@ const (
 	ownedPage  = 1000
 )
 
-// goingSQL says of a user other that somebody else has decided, or is about to decide, to delete that user: who goes does
-// not count as an owner. A job that is at work and has not begun decides after us, behind the lock.
+// goingSQL says of a user other that somebody else has decided, or is about to decide, to delete
+// that user: who goes does not count as an owner. A job that is at work and has not begun decides
+// after us, behind the lock.
 const goingSQL = `(
   EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = other.user_id OFFSET 0)
   OR EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = other.user_id OFFSET 0)
@@ -19,9 +20,12 @@ const goingSQL = `(
     WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
       AND j.args @> jsonb_build_object('user_id', other.user_id) OFFSET 0))`
 
-// ownedOrganizationsSQL says among which of the locks the organizations are of which $1 is an owner.
+// ownedOrganizationsSQL says among which of the locks the organizations are of which $1 is an
+// owner.
 const ownedOrganizationsSQL = `
-SELECT ARRAY(SELECT DISTINCT o.organization_id & 63 FROM organization_users o WHERE o.user_id = $1::bigint AND o.access_level = 50)`
+SELECT ARRAY(
+  SELECT DISTINCT o.organization_id & 63 FROM organization_users o
+  WHERE o.user_id = $1::bigint AND o.access_level = 50)`
 
 // solelyOwnedOrganizationsSQL are those of them that have no other owner.
 const solelyOwnedOrganizationsSQL = `
@@ -30,7 +34,8 @@ SELECT ARRAY(
   WHERE o.user_id = $1::bigint AND o.access_level = 50 AND NOT EXISTS (
     SELECT FROM (
       SELECT m.user_id FROM organization_users m
-      WHERE m.organization_id = o.organization_id AND m.access_level = 50 AND m.user_id <> $1::bigint OFFSET 0) other
+      WHERE m.organization_id = o.organization_id AND m.access_level = 50 AND m.user_id <> $1::bigint
+      OFFSET 0) other
     WHERE NOT {going})
   ORDER BY o.organization_id LIMIT $2)`
 
@@ -66,15 +71,17 @@ const lockOwnersSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('caretaker/owners/' || $2 || place, 0))
 FROM (SELECT DISTINCT place FROM unnest($1::bigint[]) AS t (place) ORDER BY place OFFSET 0) places`
 
-// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else is a direct owner
-// who stays.
+// solelyOwnedGroupsSQL are those groups of the page of which, and of whose ancestors, nobody else
+// is a direct owner who stays.
 const solelyOwnedGroupsSQL = ownedSQL + `,
 shared AS MATERIALIZED (
   SELECT DISTINCT up.group_id FROM up
   WHERE EXISTS (
     SELECT FROM (
       SELECT m.user_id, {direct} AS direct
-      FROM members m WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50 OFFSET 0) other
+      FROM members m
+      WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50
+      OFFSET 0) other
     WHERE other.direct AND NOT {going})
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
@@ -82,12 +89,13 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
 
 // lookForSoleOwnership finds what would be left without an owner.
 //
-// One deletion at a time judges and changes who owns an organization, or the groups of a tree: of two owners who go at
-// once, the second would still find the first. What is locked until the end of the transaction is neither the groups nor
-// the memberships, which the application changes all the time and which it would lock in another order than we do, but
-// advisory locks that only these deletions take: those of organizations first, then those of groups. There are 64 of each,
-// so that the owner of very many groups does not fill the server's table of locks; lock_timeout bounds the wait, and the
-// job is tried again.
+// One deletion at a time judges and changes who owns an organization, or the groups of a tree: of
+// two owners who go at once, the second would still find the first. What is locked until the end of
+// the transaction is neither the groups nor the memberships, which the application changes all the
+// time and which it would lock in another order than we do, but advisory locks that only these
+// deletions take: those of organizations first, then those of groups. There are 64 of each, so that
+// the owner of very many groups does not fill the server's table of locks; lock_timeout bounds the
+// wait, and the job is tried again.
 //
 // The statements that judge come after the locks, and see what those before have committed.
 func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
@@ -111,7 +119,8 @@ func (u *deleting) lookForOrganizations(ctx context.Context) error {
 	if _, err := u.tx.Exec(ctx, lockOwnersSQL, places, "organizations/"); err != nil {
 		return err
 	}
-	err = u.tx.QueryRow(ctx, u.features.fill(solelyOwnedOrganizationsSQL), u.args.UserID, ownedNamed).Scan(&u.Organizations)
+	sql := u.features.fill(solelyOwnedOrganizationsSQL)
+	err = u.tx.QueryRow(ctx, sql, u.args.UserID, ownedNamed).Scan(&u.Organizations)
 	if len(u.Organizations) > 0 {
 		u.Refused = ReasonSoleOwnerOfOrganization
 	}

@@ -58,8 +58,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
 }
 
-// Discreet is the text without the server's message, in which triggers and types quote values of rows; with what it
-// complains of instead. One of a database that did not answer is what it is.
+// Discreet is the text without the server's message, in which triggers and types quote values of
+// rows; with what it complains of instead. One of a database that did not answer is what it is.
 func (e *Error) Discreet() string {
 	if e.SQLState == "" || e.Class() == ClassUnreachable {
 		return e.Error()
@@ -67,8 +67,8 @@ func (e *Error) Discreet() string {
 	return fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.Place())
 }
 
-// Place continues the condition with what the database complains of, ", constraint c of t", or else with the table that
-// the statement was about; "" if neither is known.
+// Place continues the condition with what the database complains of, ", constraint c of t", or else
+// with the table that the statement was about; "" if neither is known.
 func (e *Error) Place() string {
 	table, constraint := e.violated()
 	column := ""
@@ -266,7 +266,8 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	return e
 }
 
-// tableError says which table a statement of a transaction was about: PostgreSQL names none where a trigger raises.
+// tableError says which table a statement of a transaction was about: PostgreSQL names none where a
+// trigger raises.
 type tableError struct {
 	table string
 	error

@@ -37,20 +37,28 @@ INSERT INTO users ({columns})
 SELECT {values} FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
 RETURNING id`
 
-// ghostValue is SQL for a value of a ghost, and the category of types that it fits, as pg_type has it.
+// ghostValue is SQL for a value of a ghost, and the category of types that it fits, as pg_type has
+// it.
 type ghostValue struct{ sql, category string }
 
 // ghostValues are what caretaker knows of a ghost, by columns of users.
 func ghostValues() map[string]ghostValue {
 	return map[string]ghostValue{
-		"user_type": {"5", "N"}, "organization_id": {"$1::bigint", "N"}, "projects_limit": {"0", "N"},
-		"name": {"'Ghost User'", "S"}, "username": {"free.username", "S"}, "email": {"free.username || '@noreply.invalid'", "S"},
-		"state": {"'active'", "S"}, "admin": {"false", "B"}, "created_at": {"{now}", "D"}, "updated_at": {"{now}", "D"},
+		"user_type":       {"5", "N"},
+		"organization_id": {"$1::bigint", "N"},
+		"projects_limit":  {"0", "N"},
+		"name":            {"'Ghost User'", "S"},
+		"username":        {"free.username", "S"},
+		"email":           {"free.username || '@noreply.invalid'", "S"},
+		"state":           {"'active'", "S"},
+		"admin":           {"false", "B"},
+		"created_at":      {"{now}", "D"},
+		"updated_at":      {"{now}", "D"},
 	}
 }
 
-// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none; or, with a Type, none of
-// that type.
+// UnknownColumnError is a column of users that a ghost needs a value for, and caretaker has none;
+// or, with a Type, none of that type.
 type UnknownColumnError struct{ Column, Type string }
 
 // Error says what to do.
@@ -59,7 +67,8 @@ func (e *UnknownColumnError) Error() string {
 	if e.Type != "" {
 		why = "has the type " + e.Type + ", for which caretaker has no value"
 	}
-	return fmt.Sprintf("no ghost user could be created: users.%s %s; create a user with user_type 5 by hand", e.Column, why)
+	const text = "no ghost user could be created: users.%s %s; create a user with user_type 5 by hand"
+	return fmt.Sprintf(text, e.Column, why)
 }
 
 // taken says that somebody has the name of number n, or its address: the way of the index that a GitLab has on each, or
@@ -100,16 +109,17 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 	})
 }
 
-// ProbeGhost says whether a ghost could be made: it is made, and taken back. The errors are those of [Database.CreateGhost].
+// ProbeGhost says whether a ghost could be made: it is made, and taken back. The errors are those
+// of [Database.CreateGhost].
 func (d *Database) ProbeGhost(ctx context.Context, q GhostQueue, organization *int64, l Limits) error {
 	_, err := tryGhosts(func(again bool) (id int64, err error) {
-		err = d.limitedTx(ctx, "create a ghost user", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		do := func(ctx context.Context, tx pgx.Tx) error {
 			if id, err = createGhost(ctx, tx, q, organization, again); err != nil {
 				return err
 			}
 			return errRehearsed
-		})
-		return id, err
+		}
+		return id, d.limitedTx(ctx, "create a ghost user", l, statementTimeout, do)
 	})
 	if errors.Is(err, errRehearsed) {
 		err = nil
@@ -142,7 +152,8 @@ func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int
 	if err != nil {
 		return 0, err
 	}
-	sql := fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "), "{values}", strings.Join(values, ", "), "{taken}", taken(columns, again))
+	sql := fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "),
+		"{values}", strings.Join(values, ", "), "{taken}", taken(columns, again))
 	err = tx.QueryRow(ctx, sql, args...).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = &StubbornError{Table: "users", Missing: true}
@@ -150,8 +161,8 @@ func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int
 	return id, about("users", err)
 }
 
-// ghostColumns are the columns of users that a ghost gets values for, with these. The error is an [*UnknownColumnError]
-// where there is a column that it needs and we have no value for.
+// ghostColumns are the columns of users that a ghost gets values for, with these. The error is an
+// [*UnknownColumnError] where there is a column that it needs and we have no value for.
 func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err error) {
 	rows, err := tx.Query(ctx, fill(userColumnsSQL, "{value}", "'active'")) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {

@@ -107,8 +107,10 @@ func (p presence) lacks(essential ...Reference) string {
 	return ""
 }
 
-// holdsSQL says whether a column of type t can hold {value}, a string constant: a text can, and an enum that lists it.
-const holdsSQL = `(t.typcategory = 'S' OR EXISTS (SELECT FROM pg_enum e WHERE e.enumtypid IN (t.oid, t.typbasetype) AND e.enumlabel = {value}))`
+// holdsSQL says whether a column of type t can hold {value}, a string constant: a text can, and an
+// enum that lists it.
+const holdsSQL = `(t.typcategory = 'S' OR EXISTS (
+    SELECT FROM pg_enum e WHERE e.enumtypid IN (t.oid, t.typbasetype) AND e.enumlabel = {value}))`
 
 const typeHoldsSQL = `SELECT ` + holdsSQL + ` FROM pg_type t WHERE t.oid = $1::text::regtype`
 
@@ -118,13 +120,14 @@ func (p presence) unfit(ctx context.Context, c Reference, value string) (string,
 	if slices.Contains([]string{"", "text", "character varying"}, column.Type) {
 		return "", nil
 	}
-	holds := false
-	err := p.Database.queryRow(ctx, "look at the type of "+c.Table+"."+c.Column, []any{&holds}, fill(typeHoldsSQL, "{value}", "$2"), column.Type, value)
+	holds, operation := false, "look at the type of "+c.Table+"."+c.Column
+	sql := fill(typeHoldsSQL, "{value}", "$2")
+	err := p.Database.queryRow(ctx, operation, []any{&holds}, sql, column.Type, value)
 	if err != nil || holds {
 		return "", err
 	}
-	return fmt.Sprintf("%s.%s of database %s has the type %s, which has no '%s': make it a text, or an enum that has it",
-		c.Table, c.Column, p.Database.Name, column.Type, value), nil
+	return fmt.Sprintf("%s.%s of database %s has the type %s, which has no '%s': "+
+		"make it a text, or an enum that has it", c.Table, c.Column, p.Database.Name, column.Type, value), nil
 }
 
 // tablesOf are columns as a catalogue is asked for them.

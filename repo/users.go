@@ -8,8 +8,8 @@ import (
 
 // UserFeatures says which of the tables and columns about users there are in main (schema.md section 9).
 type UserFeatures struct {
-	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from being judged; each "" if
-	// nothing does.
+	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from
+	// being judged; each "" if nothing does.
 	Missing, MissingTokens string
 	// PassedOver names what else is missing.
 	PassedOver string

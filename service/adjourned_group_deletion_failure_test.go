@@ -26,17 +26,25 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
 		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "begin to remove group on main: P0001 raise_exception, table namespaces" + raised},
 		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "begin to remove group on main: 23514 check_violation, constraint no_four of namespaces"},
-		"key to a project": {`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to it"},
-		"key to the group": {`CREATE TABLE foreigner (group_id bigint REFERENCES namespaces DEFERRABLE INITIALLY DEFERRED); INSERT INTO foreigner VALUES (10)`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.group_id still refers to it"},
-		"key to a member": {`CREATE TABLE foreigner (member_id bigint REFERENCES members); INSERT INTO foreigner SELECT id FROM members`, "",
-			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to it"},
+		"key to a project": {
+			`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to it",
+		},
+		"key to the group": {
+			`CREATE TABLE foreigner (group_id bigint REFERENCES namespaces DEFERRABLE INITIALLY DEFERRED); INSERT INTO foreigner VALUES (10)`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.group_id still refers to it",
+		},
+		"key to a member": {
+			`CREATE TABLE foreigner (member_id bigint REFERENCES members); INSERT INTO foreigner SELECT id FROM members`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to it",
+		},
 		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "begin to remove group on main: 55P03 lock_not_available" + locked + "namespaces" + look},
 		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "remove members on main: 55P03 lock_not_available" + locked + "members" + look},
 		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: look for long ones in pg_stat_activity"},
-		"bad setting": {`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",
-			"deletion_adjourned_period in application_settings is -1: set it to a number of days, 0 or more"},
+		"bad setting": {
+			`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",
+			"deletion_adjourned_period in application_settings is -1: set it to a number of days, 0 or more",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

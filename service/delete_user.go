@@ -14,19 +14,21 @@ func deleteUserLimits() repo.Limits {
 	return repo.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second}
 }
 
-// userDeletion is the job delete_user: it blocks a user, deletes the memberships and queues the user for the ghost
-// migration. The users row stays.
+// userDeletion is the job delete_user: it blocks a user, deletes the memberships and queues the
+// user for the ghost migration. The users row stays.
 //
 // One attempt:
 //
-//  1. In one transaction the user is looked at again. What the rules forbid is refused, with a warning, and not tried
-//     again; nothing has changed then. Else the user is blocked, loses all memberships, is queued, and the job is done.
-//  2. A user with personal projects is only blocked, and it is recorded that the removal has begun. The projects are
-//     removed in bounded steps, in as many attempts as that takes; then the transaction of 1 comes again, without checks.
+//  1. In one transaction the user is looked at again. What the rules forbid is refused, with a
+//     warning, and not tried again; nothing has changed then. Else the user is blocked, loses all
+//     memberships, is queued, and the job is done.
+//  2. A user with personal projects is only blocked, and it is recorded that the removal has begun.
+//     The projects are removed in bounded steps, in as many attempts as that takes; then the
+//     transaction of 1 comes again, without checks.
 //
-// Invariants: everything is decided before anything is destroyed. A removal that has begun is only finished, by this job
-// or any other one for the same user; while it cannot be, it fails and is tried again. Done twice, the second time finds
-// everything done.
+// Invariants: everything is decided before anything is destroyed. A removal that has begun is only
+// finished, by this job or any other one for the same user; while it cannot be, it fails and is
+// tried again. Done twice, the second time finds everything done.
 type userDeletion struct {
 	service *Service
 	schema  *userSchema
@@ -43,7 +45,8 @@ func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, er
 	}
 	for {
 		deletion, err := u.service.main.DeleteUser(ctx, repo.UserDeletionAttempt{
-			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.service.queue, Limits: deleteUserLimits(),
+			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.service.queue,
+			Limits: deleteUserLimits(),
 		})
 		if err != nil {
 			return JobResult{}, err

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// leaving makes bot 7 with a dead token, a personal project, and a group and an organization that 8 owns too; 1 is an
-// administrator who wants it gone.
+// leaving makes bot 7 with a dead token, a personal project, and a group and an organization that 8
+// owns too; 1 is an administrator who wants it gone.
 func leaving(t *testing.T) (*estate, repo.DeleteUser) {
 	t.Helper()
 	e := tokenEstate(t)
@@ -30,11 +30,14 @@ func leaving(t *testing.T) (*estate, repo.DeleteUser) {
 	return e, repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), Reason: repo.TokenDeletionReason}
 }
 
-// objections are what comes between a deletion and its checks, and how a job ends that finds it before it begins.
+// objections are what comes between a deletion and its checks, and how a job ends that finds it
+// before it begins.
 func objections() map[string]struct{ sql, want string } {
 	return map[string]struct{ sql, want string }{
-		"a new token": {`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (7, 't', 1, now(), now())`,
-			skipped + "TOKEN_ACTIVE"},
+		"a new token": {
+			`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (7, 't', 1, now(), now())`,
+			skipped + "TOKEN_ACTIVE",
+		},
 		"setting off":                      {`UPDATE application_settings SET resource_access_tokens_settings = '` + tokenSettings("null") + `'`, skipped + "SETTING_OFF"},
 		"setting invalid":                  {`UPDATE application_settings SET resource_access_tokens_settings = '` + tokenSettings("-1") + `'`, failed + " SETTING_INVALID"},
 		"no bot any more":                  {`UPDATE users SET user_type = 0 WHERE id = 7`, skipped + "NOT_A_BOT"},
@@ -65,8 +68,8 @@ func (e *estate) beginDeletion(s *service.Service, args repo.DeleteUser) {
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user'`)
 }
 
-// wantDeleted fails the test unless user 7 is deleted as far as the job does that, for user 1, and the projects of others
-// remain.
+// wantDeleted fails the test unless user 7 is deleted as far as the job does that, for user 1, and
+// the projects of others remain.
 func (e *estate) wantDeleted(others string) {
 	e.t.Helper()
 	e.want("main", `SELECT concat_ws(' ', state, (SELECT count(*) FROM members WHERE user_id = 7), (SELECT count(*) FROM project_authorizations
@@ -156,7 +159,8 @@ func (e *estate) gateAt(event, table, condition string) {
 	e.exec("main", `CREATE TRIGGER gate_at BEFORE `+event+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION wait_at_gate()`)
 }
 
-// killedJob queues a job, and kills the process that works it when one of its statements stands before a gate.
+// killedJob queues a job, and kills the process that works it when one of its statements stands
+// before a gate.
 func (e *estate) killedJob(args repo.DeleteUser) {
 	e.t.Helper()
 	e.shut("main", "doomed")

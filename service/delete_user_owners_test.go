@@ -118,7 +118,8 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
 }
 
-// coOwner makes user 7 an owner of a group and of an organization, and 8 the other owner of one of them.
+// coOwner makes user 7 an owner of a group and of an organization, and 8 the other owner of one of
+// them.
 func coOwner(t *testing.T, shared string) *estate {
 	t.Helper()
 	e := tokenEstate(t)

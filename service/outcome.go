@@ -103,7 +103,8 @@ func publicText(err error) string {
 	case fitForClients(err) != nil:
 		return fitForClients(err).Error()
 	case errors.As(err, &refused):
-		return fmt.Sprintf("%s on %s: %s%s%s", refused.Operation, refused.Database, refused.Condition(), refused.Place(), refused.Advice())
+		return fmt.Sprintf("%s on %s: %s%s%s", refused.Operation, refused.Database,
+			refused.Condition(), refused.Place(), refused.Advice())
 	case errors.Is(err, repo.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
 	case errors.Is(err, repo.ErrLeaseLost):
