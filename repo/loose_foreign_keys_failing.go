@@ -46,3 +46,15 @@ func (d *Database) FailingRecords(ctx context.Context, table string, after Faili
 	return collect(ctx, d, "list failing records", pgx.RowToStructByPos[FailingRecord], fill(failingRecordsSQL, "{queue}", q.sql),
 		after.Partition, after.ID, only, limit)
 }
+
+const failingDefinitionsSQL = `
+SELECT d.name FROM unnest($1::text[]) AS d (name)
+WHERE EXISTS (
+  SELECT FROM maintenance.record_failures x JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
+  WHERE x.last_definition = d.name AND x.failures > 0 AND q.status = 1)`
+
+// FailingDefinitions are those of some definitions that records have failed of by themselves, which are tried again.
+func (d *Database) FailingDefinitions(ctx context.Context, q Queue, definitions []string, l Limits) ([]string, error) {
+	return boundedRows(ctx, d, "look for failing definitions", l, pgx.RowTo[string],
+		fill(failingDefinitionsSQL, "{queue}", q.sql), definitions)
+}

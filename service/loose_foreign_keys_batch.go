@@ -241,7 +241,7 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 
 // tell says on the span of a batch that some of its records failed, or else that some were put off.
 func (b *batch) tell(ctx context.Context, putOff map[string]int) {
-	failures := newFailures(nil)
+	failures := failures{records: map[string]int{}}
 	for _, k := range b.keys {
 		if k.failure != nil {
 			failures.count(k.failure, len(k.records))

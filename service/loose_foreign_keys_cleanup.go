@@ -54,6 +54,7 @@ type looseForeignKeys struct {
 	config  LooseForeignKeysCleanupConfig
 	service *Service
 	sizes   *statementSizes
+	failing *failing
 
 	mu sync.Mutex
 	// absent are the child tables that hold records, as the last run has found.
@@ -70,7 +71,7 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < 0 {
 		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
 	}
-	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes()}
+	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), failing: newFailing()}
 	w := &worker{
 		name:       "loose_foreign_keys_cleanup",
 		config:     config.WorkerConfig,
@@ -181,7 +182,7 @@ type cleanup struct {
 }
 
 func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue repo.Queue) (*cleanup, error) {
-	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x.Log), downs: map[string]error{}}
+	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x, k.failing), downs: map[string]error{}}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
 	if x.span.IsRecording() && !x.DryRun {
@@ -219,6 +220,7 @@ func (c *cleanup) run(ctx context.Context) error {
 	}
 	wait.Wait()
 	c.tellLocks(ctx)
+	c.tellOver(ctx)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, errOtherBatch) }); i >= 0 {
 		return c.failures.with(errs[i])
 	}

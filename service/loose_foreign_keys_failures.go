@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -31,24 +32,53 @@ func (f *failure) of(records []repo.Record) []repo.RecordFailure {
 // failures are those of a run, by definition, database and condition.
 type failures struct {
 	log *slog.Logger
-	mu  sync.Mutex
+	// queue is the run's database, failing what the log has told of earlier runs.
+	queue   string
+	failing *failing
+
+	mu sync.Mutex
+	// worked are the definitions of which a statement has succeeded, failed those of which one has not.
+	worked, failed map[failingKey]bool
 	// records counts them by their text.
 	records map[string]int
 	// class is the SQLSTATE of all, or what else they have in common; reason the run's typed reason, "" if it has none.
 	class, reason string
 }
 
-func newFailures(log *slog.Logger) *failures { return &failures{log: log, records: map[string]int{}} }
+func newFailures(x *execution, known *failing) *failures {
+	return &failures{
+		log: x.Log, queue: x.Database.Name, failing: known,
+		worked: map[failingKey]bool{}, failed: map[failingKey]bool{}, records: map[string]int{},
+	}
+}
+
+// works notes that a statement of a step has succeeded.
+func (l *failures) works(s *step) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.worked[failingKey{l.queue, s.key.String(), s.database}] = true
+}
+
+// unfailed are the definitions that have worked, and have not failed.
+func (l *failures) unfailed() map[failingKey]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	unfailed := maps.Clone(l.worked)
+	maps.DeleteFunc(unfailed, func(key failingKey, _ bool) bool { return l.failed[key] })
+	return unfailed
+}
 
 func (f *failure) text() string {
 	return fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)
 }
 
-// add counts the records of a failure; its first is logged, with the driver's text.
+// add counts the records of a failure, and logs what is new of it, with the driver's text.
 func (l *failures) add(ctx context.Context, f *failure, records int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.records[f.text()] == 0 {
+	key := failingKey{l.queue, f.definition, f.database}
+	l.failed[key] = true
+	if l.failing.tell(key, f.condition) {
 		l.log.ErrorContext(ctx, "definition failed", "definition", f.definition, "child_database", f.database, "condition", f.condition, "error", err)
 	}
 	l.count(f, records)

@@ -177,6 +177,7 @@ func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 }
 
 func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Duration) {
+	a.failures.works(a.step)
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
