@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // A child table that is in no configured database is absent. Perhaps it was never there; perhaps a database is missing
@@ -54,7 +56,7 @@ func (k *looseForeignKeys) noteAbsent(ctx context.Context, x *execution, absent 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known := k.absent
-	k.absent = absent
+	k.absent, k.looked = absent, true
 	if fresh := without(absent, known); len(fresh) > 0 {
 		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their parents are held: "+
 			"configure the database that has them, or accept that there is none with caretaker lfk accept-absent",
@@ -67,20 +69,42 @@ func without(names, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return slices.Contains(others, n) })
 }
 
-// absentRemark is for the worker's status: the children that held records in the last run of this process, and have not
-// been accepted since.
-func (k *looseForeignKeys) absentRemark(accepted map[string]bool) []string {
+// absentRemark is for the worker's status: the children that hold records and have not been accepted. The last run of this
+// process knows them, for all databases; before its first it is those that the records of this database are held for.
+func (k *looseForeignKeys) absentRemark(d *repo.Database, accepted map[string]bool, failing []repo.FailingRecord) []string {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	absent := slices.DeleteFunc(slices.Clone(k.absent), func(c string) bool { return accepted[c] })
-	if len(absent) == 0 {
+	looked, absent := k.looked, slices.Clone(k.absent)
+	k.mu.Unlock()
+	if !looked {
+		absent = k.holders(failing)
+	}
+	absent = slices.DeleteFunc(absent, func(c string) bool { return accepted[c] })
+	if len(absent) == 0 || looked && d != k.service.main {
 		return nil
 	}
 	return []string{"records are held, " + absentWords(absent)}
 }
 
+// stateAbsent stands for the SQLSTATE of the failure of records that are held for an absent child.
+const stateAbsent = "absent"
+
 // holding is why the records of a parent are put off that has absent children. It is no failure, and counts towards none.
-func (p *plan) holding() *failure { return &failure{definition: p.absent[0].String()} }
+func (p *plan) holding() *failure {
+	return &failure{definition: p.absent[0].String(), sqlstate: stateAbsent}
+}
+
+// holders are the child tables that records are held for, by name.
+func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []string) {
+	for _, key := range k.config.Definitions.Keys {
+		if slices.ContainsFunc(failing, func(r repo.FailingRecord) bool {
+			return r.SQLState == stateAbsent && r.Definition == key.String()
+		}) {
+			children = append(children, key.Table)
+		}
+	}
+	slices.Sort(children)
+	return slices.Compact(children)
+}
 
 // absentChildren are the tables that hold the records of a parent.
 func (p *plan) absentChildren() (children []string) {

@@ -89,6 +89,19 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	}
 }
 
+func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
+	t.Parallel()
+	e := newAbsence(t)
+	run(t, e.service(oneAbsent), "main")
+	other := e.service(oneAbsent)
+	wantWords(t, statusOf(t, other, cleanupWorker).ConditionDetail,
+		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
+	e.accept(oneAbsent, "absent")
+	if detail := statusOf(t, e.service(oneAbsent), cleanupWorker).ConditionDetail; strings.Contains(detail, "records are held") {
+		t.Errorf("detail %q, want no word on an accepted child", detail)
+	}
+}
+
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)

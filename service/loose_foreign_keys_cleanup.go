@@ -57,8 +57,9 @@ type looseForeignKeys struct {
 	failing *failing
 
 	mu sync.Mutex
-	// absent are the child tables that hold records, as the last run has found.
+	// absent are the child tables that hold records, as the last run of this process has found; looked: there was one.
 	absent []string
+	looked bool
 }
 
 func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
@@ -289,10 +290,8 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 	}
 	// The figures have been read, the remarks are an extra.
 	accepted, _ := k.acceptedAbsent(ctx)
-	remarks := k.failingRemark(ctx, d)
-	if d == k.service.main {
-		remarks = append(remarks, k.absentRemark(accepted)...)
-	}
+	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
+	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
 	due, _ := d.DueParents(ctx, queue, readLimits())
 	defined := k.defined(accepted)
 	due = slices.DeleteFunc(due, func(name string) bool {

@@ -108,8 +108,7 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 }
 
 // failingRemark says that records have failed or are held, which are put off while runs succeed.
-func (*looseForeignKeys) failingRemark(ctx context.Context, d *repo.Database) []string {
-	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
+func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 	number := strconv.Itoa(len(failing))
 	switch len(failing) {
 	case 0:
