@@ -70,7 +70,7 @@ func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to rest
 func changeRow(ctx context.Context, tx pgx.Tx, table, sql string, args ...any) error {
 	tag, err := tx.Exec(ctx, sql, args...)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = &StubbornError{Table: table, Kept: true}
+		err = stubborn(ctx, tx, table, false)
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, s GroupStores, t
 		case err != nil, last == "" && (after == "" || to.route == g.route):
 			return renamed, err
 		case last != "" && n == 0 && idle:
-			return renamed, &StubbornError{Table: "routes", Kept: true}
+			return renamed, stubborn(ctx, tx, "routes", false)
 		case took < quickRename:
 			limit = min(2*limit, maxRename)
 		}

@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -79,12 +78,14 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 			{"projects", deleteProjectSQL, p.ID},
 			{"namespaces", deleteProjectNamespaceSQL, p.NamespaceID},
 		}
+		route := ""
 		if p.Routed {
 			rows = append([]rowDeletion{{"routes", deleteProjectRouteSQL, p.ID}}, rows...)
+			route = projectRouteStaysSQL
 		}
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
-			err = refuseStubborn(ctx, tx, projectStaysSQL, p.ID, p.NamespaceID)
+			err = refuseStubborn(ctx, tx, fill(projectStaysSQL, "{route}", route), p.ID, p.NamespaceID)
 		}
 		if err != nil {
 			return err
@@ -101,18 +102,21 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id int64, removed Removed, l Limits) (total Removed, err error) {
 	err = d.guardedTx(ctx, "remove group", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
 		var rows []rowDeletion
+		schedule, details := "", ""
 		if s.schedules {
 			rows = append(rows, rowDeletion{"group_deletion_schedules", unscheduleSQL, id})
+			schedule = scheduleStaysSQL
 		}
 		if s.details {
 			rows = append(rows, rowDeletion{"namespace_details", deleteGroupDetailsSQL, id})
+			details = detailsStaySQL
 		}
 		rows = append(rows, rowDeletion{"routes", deleteGroupRouteSQL, id},
 			rowDeletion{"namespaces", deleteGroupSQL, id})
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			// With the marks gone nobody would look at a group that stays.
-			err = refuseStubborn(ctx, tx, groupStaysSQL, id)
+			err = refuseStubborn(ctx, tx, fill(groupStaysSQL, "{schedule}", schedule, "{details}", details), id)
 		}
 		if err != nil {
 			return err
@@ -131,48 +135,32 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 	return total, err
 }
 
-// StubbornError means that rows of a table (found by a column: "issues.project_id") were to be deleted, or if Kept changed,
-// or if Missing added, were not, and no error was reported.
-type StubbornError struct {
-	Table         string
-	Kept, Missing bool
-}
-
-// Error says where to look.
-func (e *StubbornError) Error() string {
-	what := "deleted"
-	switch {
-	case e.Kept:
-		what = "changed"
-	case e.Missing:
-		what = "added"
-	}
-	return fmt.Sprintf("rows of %s do not let themselves be %s, though no error is reported: look at the table's triggers", e.Table, what)
-}
-
 // The tables that still have a row that was deleted.
 const (
-	groupStaysSQL = `SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group')`
+	groupStaysSQL = `
+SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group')
+UNION ALL
+SELECT 'routes' WHERE EXISTS (SELECT FROM routes WHERE source_type = 'Namespace' AND source_id = $1::bigint){schedule}{details}
+LIMIT 1`
+
+	scheduleStaysSQL = `
+UNION ALL
+SELECT 'group_deletion_schedules' WHERE EXISTS (SELECT FROM group_deletion_schedules WHERE group_id = $1::bigint)`
+
+	detailsStaySQL = `
+UNION ALL
+SELECT 'namespace_details' WHERE EXISTS (SELECT FROM namespace_details WHERE namespace_id = $1::bigint)`
 
 	projectStaysSQL = `
 SELECT 'projects' WHERE EXISTS (SELECT FROM projects WHERE id = $1::bigint)
 UNION ALL
-SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $2::bigint AND type = 'Project')
+SELECT 'namespaces' WHERE EXISTS (SELECT FROM namespaces WHERE id = $2::bigint AND type = 'Project'){route}
 LIMIT 1`
-)
 
-// refuseStubborn is a [*StubbornError] if such a query names a table.
-func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any) error {
-	var table string
-	err := tx.QueryRow(ctx, staysSQL, args...).Scan(&table)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err == nil {
-		err = &StubbornError{Table: table}
-	}
-	return err
-}
+	projectRouteStaysSQL = `
+UNION ALL
+SELECT 'routes' WHERE EXISTS (SELECT FROM routes WHERE source_type = 'Project' AND source_id = $1::bigint)`
+)
 
 // rowDeletion is a statement that deletes what has an id from a table.
 type rowDeletion struct {

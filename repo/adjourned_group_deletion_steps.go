@@ -129,5 +129,5 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		r.Bots = int64(n)
 		return err
 	})
-	return r, err
+	return r, d.ruled(ctx, err, Table{Name: "members"}, StubbornError{Table: "members"})
 }

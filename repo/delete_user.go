@@ -279,7 +279,7 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 			fruitless = 0
 		}
 	}
-	return deleted, &StubbornError{Table: table}
+	return deleted, stubborn(ctx, u.tx, table, true)
 }
 
 // queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one

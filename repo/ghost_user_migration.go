@@ -73,7 +73,7 @@ func (q GhostQueue) fill(sql string) string {
 	if q.table.Has("updated_at") {
 		touched = ", updated_at = now()"
 	}
-	return fill(sql, "{ghosts}", q.table.sql(), "{kind}", kind, "{organization}", organization, "{same}", same, "{touched}", touched)
+	return fill(sql, "{ghosts}", q.table.sql(), "{queue}", q.table.Name, "{kind}", kind, "{organization}", organization, "{same}", same, "{touched}", touched)
 }
 
 // GhostMigration is a row of the queue. A row that names nobody has the user 0, whom there is not.
@@ -169,13 +169,17 @@ const (
 	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
 	deleteUserSQL = `DELETE FROM users WHERE id = $1::bigint`
 
-	userStaysSQL = `SELECT 'users' FROM users WHERE id = $1::bigint`
+	userStaysSQL = `
+SELECT 'users' FROM users WHERE id = $1::bigint
+UNION ALL
+SELECT '{queue}' FROM {ghosts} WHERE user_id = $1::bigint
+LIMIT 1`
 )
 
 // DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6), unless some of these rows,
 // of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
-// inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps the user, so
-// does the queue: the error is a [*StubbornError].
+// inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps one of both, both
+// stay: the error is a [*StubbornError].
 func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, rows []Rows, l Limits) (left bool, err error) {
 	err = d.guardedTx(ctx, "delete from users", f.Guard(), l, l.Statement+l.Lock+netTime, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, lockMigratedSQL, user); err != nil {
@@ -189,7 +193,7 @@ func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue
 				return err
 			}
 		}
-		return refuseStubborn(ctx, tx, userStaysSQL, user)
+		return refuseStubborn(ctx, tx, q.fill(userStaysSQL), user)
 	})
 	return left, err
 }

@@ -25,18 +25,27 @@ func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
 type KeptError struct{ By []KeepingTrigger }
 
 func (e *KeptError) Error() string {
-	names := make([]string, len(e.By))
-	for i, k := range e.By {
+	return ReasonKeptByTrigger + ": " + keptBy(e.By)
+}
+
+// keptBy names what keeps rows, and says what to do.
+func keptBy(keepers []KeepingTrigger) string {
+	names := make([]string, len(keepers))
+	for i, k := range keepers {
 		names[i] = k.String()
 	}
-	return ReasonKeptByTrigger + ": " + strings.Join(names, ", ") + " (let it pass these rows, or disable it)"
+	return strings.Join(names, ", ") + " (let it pass these rows, or disable it)"
 }
 
 // keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table has a copy on each
-// partition: only the original is named. Rules work on the table alone that a statement names.
+// partition: only the original is named. Rules work on the table alone that a statement names. A table without a schema is
+// the application's.
 const keepingTriggersSQL = `
-WITH RECURSIVE member (oid) AS (
-  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+WITH RECURSIVE named AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = coalesce(nullif($1, ''), current_schema()) AND c.relname = $2
+), member (oid) AS (
+  SELECT oid FROM named
   UNION
   SELECT i.inhrelid FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
 ), keeping AS (
@@ -46,8 +55,8 @@ WITH RECURSIVE member (oid) AS (
     AND NOT EXISTS (SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid WHERE p.oid = t.tgparentid)
   UNION ALL
   SELECT 'rule', r.rulename, r.ev_class
-  FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = $1 AND c.relname = $2 AND r.ev_enabled IN ('O', 'A') AND r.ev_type::text = $4
+  FROM pg_rewrite r JOIN named n ON n.oid = r.ev_class
+  WHERE r.ev_enabled IN ('O', 'A') AND r.ev_type::text = $4
 )
 SELECT k.kind, k.name, n.nspname, c.relname
 FROM keeping k JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -15,7 +15,7 @@ var fragments = []string{
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
 	// Groups.
-	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
+	"archivedSQL", "cutoffSQL", "detailsSQL", "detailsStaySQL", "projectRouteStaysSQL", "scheduleStaysSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
@@ -38,11 +38,12 @@ var fillings = map[string]string{
 	"{m.type}": "m.type", "{m.requested_at}": "m.requested_at", "{m.invite_token}": "m.invite_token", "{m.state}": "m.state", "{m.expires_at}": "m.expires_at",
 	"{l.expires_at}": "l.expires_at", "{routes.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{namespaces.touched}": ", updated_at = now() AT TIME ZONE 'UTC'",
 	"{settings.newest}": "ORDER BY id DESC", "{routed}": "true",
+	"{schedule}": "scheduleStaysSQL", "{details}": "detailsStaySQL", "{route}": "projectRouteStaysSQL",
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
 	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
 	"typeHoldsSQL{value}": "$2", "userColumnsSQL{value}": "'active'",
-	"{going}": "goingSQL", "{ghosts}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
+	"{going}": "goingSQL", "{ghosts}": "ghost_user_migrations", "userStaysSQL{queue}": "ghost_user_migrations", "queueGhostSQL{columns}": "user_id, initiator_user_id, hard_delete, created_at, updated_at, user_type", "{settings}": "settingsSourceSQL", "{organization}": "u.organization_id",
 	"solelyOwnedGroupsSQL{today}": "(now() AT TIME ZONE 'UTC')::date", "ownedPlacesSQL{today}": "(now() AT TIME ZONE 'UTC')::date",
 	"dueMigrationsSQL{kind}": "coalesce(q.user_type, u.user_type)", "{same}": "g.organization_id IS NOT DISTINCT FROM 1", "{touched}": ", updated_at = now()",
 	"{columns}": "username, email, projects_limit", "{values}": "free.username, '', 0",

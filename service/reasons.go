@@ -30,7 +30,7 @@ const (
 	reasonPersonalProjects = "PERSONAL_PROJECTS"
 
 	reasonStillReferenced = "STILL_REFERENCED"
-	reasonKeptByTrigger   = "KEPT_BY_TRIGGER"
+	reasonKeptByTrigger   = repo.ReasonKeptByTrigger
 	reasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
 	reasonNoLongerMarked  = "NO_LONGER_MARKED"
 

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// letPass is what messages say is to be done about it.
+const letPass = " (let it pass these rows, or disable it)"
+
 // keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
 func (e *estate) keep(operation, table, condition string) {
 	e.t.Helper()
@@ -20,6 +23,10 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		{"namespaces", "DELETE", "OLD.id = 10", "deleted"},
 		{"projects", "DELETE", "true", "deleted"},
 		{"issues.project_id", "DELETE", "OLD.id = 7", "deleted"},
+		{"routes", "DELETE", "OLD.source_type = 'Namespace'", "deleted"},
+		{"routes.namespace_id", "DELETE", "OLD.source_type = 'Project'", "deleted"},
+		{"group_deletion_schedules", "DELETE", "true", "deleted"},
+		{"namespace_details", "DELETE", "OLD.namespace_id = 10", "deleted"},
 		{"import_placeholder_user_details.namespace_id", "UPDATE", "true", "changed"},
 	} {
 		g := newGroups(t)
@@ -32,7 +39,7 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		g.keep(c.operation, table, c.condition)
 		g.run("scheduled_jobs=1")
 		g.attempt("retryable failed KEPT_BY_TRIGGER")
-		want := "rows of " + c.rows + " do not let themselves be " + c.done + ", though no error is reported: look at the table's triggers"
+		want := "KEPT_BY_TRIGGER: rows of " + c.rows + " do not let themselves be " + c.done + ": trigger keep of " + table + letPass
 		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
 		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
 		g.wantMarked("10")
@@ -49,7 +56,7 @@ func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *tes
 		e.keep("DELETE", table, condition)
 		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
 		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
 		e.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
 		if got := e.userRows(7); !strings.HasPrefix(got, "blocked") {
 			t.Error(got)
@@ -72,7 +79,7 @@ func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing
 		e.keep("DELETE", table, "true")
 		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
 		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"rows of "+table+" do not let themselves be deleted, though no error is reported: look at the table's triggers")
+			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
 		e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	}
 }
@@ -109,5 +116,42 @@ func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) 
 	g.keep("DELETE", "users", "true")
 	g.run(g.service(), "failed_users=1 deleted_rows=2")
 	g.wantLater(10, 30*time.Minute)
-	g.wantLog(1, `"level":"ERROR"`, "rows of users do not let themselves be deleted", `"user_id":10`)
+	g.wantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "rows of users do not let themselves be deleted: trigger keep of users", `"user_id":10`)
+}
+
+func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) {
+	t.Parallel()
+	const function = `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$; CREATE TRIGGER keep BEFORE `
+	for name, test := range map[string]struct{ sql, rows, done, by string }{
+		"a trigger, all rows moved":  {function + `UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION keep()`, "issues.author_id", "changed", "trigger keep of issues"},
+		"a trigger, one row moved":   {function + `UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 30) EXECUTE FUNCTION keep()`, "issues.author_id", "changed", "trigger keep of issues"},
+		"a trigger, one row cleared": {function + `UPDATE ON merge_requests FOR EACH ROW WHEN (OLD.assignee_id = 10) EXECUTE FUNCTION keep(); UPDATE merge_requests SET assignee_id = 10`, "merge_requests.assignee_id", "changed", "trigger keep of merge_requests"},
+		"a trigger, one row deleted": {function + `DELETE ON emails FOR EACH ROW WHEN (OLD.email = 'e3') EXECUTE FUNCTION keep()`, "emails.user_id", "deleted", "trigger keep of emails"},
+		"a trigger, a dependant":     {function + `DELETE ON gpg_key_subkeys FOR EACH ROW EXECUTE FUNCTION keep()`, "gpg_key_subkeys.gpg_key_id", "deleted", "trigger keep of gpg_key_subkeys"},
+		"a trigger, a partition":     {function + `UPDATE ON gitlab_partitions_dynamic.ci_builds_101 FOR EACH ROW EXECUTE FUNCTION keep()`, "p_ci_builds.user_id", "changed", "trigger keep of ci_builds_101"},
+		"a trigger, the namespace":   {function + `DELETE ON namespaces FOR EACH ROW EXECUTE FUNCTION keep()`, "namespaces.owner_id", "deleted", "trigger keep of namespaces"},
+		"a trigger, the queue":       {function + `DELETE ON ghost_user_migrations FOR EACH ROW EXECUTE FUNCTION keep()`, "ghost_user_migrations", "deleted", "trigger keep of ghost_user_migrations"},
+		"a rule, rows moved":         {`CREATE RULE keep AS ON UPDATE TO issues DO INSTEAD NOTHING`, "issues.author_id", "changed", "rule keep of issues"},
+		"a rule, some rows moved":    {`CREATE RULE keep AS ON UPDATE TO issues WHERE OLD.id = 30 DO INSTEAD NOTHING`, "issues.author_id", "changed", "rule keep of issues"},
+		"a rule, rows deleted":       {`CREATE RULE keep AS ON DELETE TO emails DO INSTEAD NOTHING`, "emails.user_id", "deleted", "rule keep of emails"},
+		"a rule, the user":           {`CREATE RULE keep AS ON DELETE TO users DO INSTEAD NOTHING`, "users", "deleted", "rule keep of users"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGhosts(t)
+			g.doomed(10, 11)
+			g.fill("main", "issues", "id, title, author_id, project_id, namespace_id, iid", "20 + i, 'i', 10, 1, 101, 20 + i", 20)
+			g.fill("main", "emails", "user_id, email, created_at, updated_at", "10, 'e' || i, now(), now()", 5)
+			g.fill("main", "p_ci_builds", "id, partition_id, project_id, user_id", "i, 100 + i % 3, 1, 10", 6)
+			g.exec("main", `INSERT INTO gpg_keys (id, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO gpg_key_subkeys (gpg_key_id) VALUES (1)`)
+			g.exec("main", test.sql)
+			r := g.run(g.service(), "")
+			if r.Counts["deferred_users"] != 0 || r.Counts["failed_users"] == 0 || r.OverLimit {
+				t.Errorf("%v, over limit %t", r.Counts, r.OverLimit)
+			}
+			g.wantLater(10, 30*time.Minute)
+			g.wantLog(1, `"level":"ERROR"`, `"user_id":10`, `"reason":"KEPT_BY_TRIGGER"`,
+				"rows of "+test.rows+" do not let themselves be "+test.done+": "+test.by+letPass)
+		})
+	}
 }

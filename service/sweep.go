@@ -129,7 +129,7 @@ func (s *sweep) run(ctx context.Context) error {
 			}
 			continue
 		}
-		if done, err = s.advance(b, r); err != nil {
+		if done, err = s.advance(ctx, b, r); err != nil {
 			return err
 		}
 	}
@@ -175,13 +175,13 @@ func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResul
 const maxFruitless = 3
 
 // advance decides what the next statement does: true, there is none.
-func (s *sweep) advance(b repo.Batch, r repo.BatchResult) (done bool, err error) {
+func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (done bool, err error) {
 	s.fruitless++
 	if r.Changed > 0 || r.Picked == 0 {
 		s.fruitless = 0
 	}
 	if s.fruitless >= maxFruitless {
-		return false, &repo.StubbornError{Table: s.rows.String(), Kept: !s.change.Delete}
+		return false, s.rows.Kept(ctx, s.change)
 	}
 	if s.full = r.Picked >= b.Rows; s.full {
 		s.behind = r.Last
