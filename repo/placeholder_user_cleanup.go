@@ -178,18 +178,27 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 const previewPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
-SELECT max(e.id), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
+SELECT max(e.id), count(*), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
   coalesce(array_agg(DISTINCT e.placeholder_user_id) FILTER (WHERE NOT EXISTS (
     SELECT FROM maintenance.river_job j
     WHERE j.kind = 'delete_placeholder_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
       AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))), '{}')
 FROM eligible_for_deletion e`
 
-// PreviewPlaceholders says what ClaimPlaceholders would do with the next page: the id to go on behind (nil: nothing is
-// left), the users that would get a job, and how many rows would reach their last attempt.
-func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (last *int64, users []int64, exhausted int64, err error) {
-	err = d.bounded(ctx, "preview placeholder users", l, []any{&last, &exhausted, &users}, previewPlaceholdersSQL, rules.args(after, limit)...)
-	return last, users, exhausted, err
+// PlaceholderPreview is what ClaimPlaceholders would do with a page.
+type PlaceholderPreview struct {
+	// Last is the id to go on behind; nil: there is no candidate left.
+	Last *int64
+	// Claimed rows, and how many of them would reach their last attempt.
+	Claimed, Exhausted int64
+	// Users that would get a job.
+	Users []int64
+}
+
+// PreviewPlaceholders says what ClaimPlaceholders would do with the next page.
+func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (p PlaceholderPreview, err error) {
+	err = d.bounded(ctx, "preview placeholder users", l, []any{&p.Last, &p.Claimed, &p.Exhausted, &p.Users}, previewPlaceholdersSQL, rules.args(after, limit)...)
+	return p, err
 }
 
 // placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.

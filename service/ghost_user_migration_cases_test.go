@@ -15,7 +15,7 @@ func TestGhostUserMigration_AssigneesAndReviewersGoAndWhatTheyWorkedOnStays(t *t
 	g.exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) VALUES (10, 1, 101), (7, 1, 101);
 		INSERT INTO merge_request_assignees (user_id, merge_request_id, project_id) VALUES (10, 1, 1), (7, 1, 1);
 		INSERT INTO merge_request_reviewers (user_id, merge_request_id, project_id, created_at) VALUES (10, 1, 1, now())`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=5")
+	g.run(g.service(), "migrated_users=1 deleted_rows=7")
 	g.want("main", `SELECT (SELECT string_agg(user_id::text, ',') FROM issue_assignees) || ' ' || (SELECT string_agg(user_id::text, ',') FROM merge_request_assignees)
 		|| ' ' || (SELECT count(*) FROM merge_request_reviewers) || ' ' || (SELECT count(*) FROM issues) || ' ' || (SELECT count(*) FROM merge_requests)`, "7 7 0 1 1")
 }
@@ -29,7 +29,7 @@ func TestGhostUserMigration_HardDeleteTakesWhatTheUserWroteAndLeavesWhatOthersDi
 		INSERT INTO merge_requests (id, target_branch, source_branch, source_project_id, target_project_id, author_id, iid) VALUES (2, 'a', 'c', 1, 1, 10, 2);
 		INSERT INTO notes (id, noteable_type, noteable_id, author_id, project_id) VALUES (1, 'Issue', 1, 10, 1), (2, 'Issue', 2, 7, 1), (3, 'Issue', 1, 7, 1);
 		INSERT INTO award_emoji (id, name, user_id, awardable_id, awardable_type) VALUES (1, 'x', 10, 1, 'Issue'), (2, 'x', 7, 1, 'Note'), (3, 'x', 7, 3, 'Note')`)
-	g.run(g.service(), "migrated_users=1 nullified_rows=2 deleted_rows=8")
+	g.run(g.service(), "migrated_users=1 nullified_rows=2 deleted_rows=10")
 	for table, want := range map[string]string{"issues": "1", "merge_requests": "1", "notes": "3", "award_emoji": "3"} {
 		g.want("main", `SELECT string_agg(id::text, ',') FROM `+table, want)
 	}
@@ -58,9 +58,9 @@ func TestGhostUserMigration_ADryRunCreatesNoGhostAndChangesNothing(t *testing.T)
 	s := g.service()
 	dry := g.runs(s, true)
 	wantState(t, dry, repo.RunSucceeded)
-	wantCounts(t, dry, "migrated_users=1 moved_rows=1 nullified_rows=1 deleted_rows=3")
+	wantCounts(t, dry, "migrated_users=1 moved_rows=1 nullified_rows=1 deleted_rows=5")
 	g.wantSame("main", before, tables...)
-	g.run(s, "migrated_users=1 moved_rows=1 nullified_rows=1 deleted_rows=3")
+	g.run(s, "migrated_users=1 moved_rows=1 nullified_rows=1 deleted_rows=5")
 }
 
 func TestGhostUserMigration_ADryRunEndsAtItsTimeLimit(t *testing.T) {
@@ -83,7 +83,7 @@ func TestGhostUserMigration_ATenthOfTheUsersMayFailWithoutAWarning(t *testing.T)
 			for i := range humans {
 				g.doomed(10 + i)
 			}
-			g.run(g.service(), fmt.Sprintf("failed_users=1 migrated_users=%d deleted_rows=%d", humans, 2*humans))
+			g.run(g.service(), fmt.Sprintf("failed_users=1 migrated_users=%d deleted_rows=%d", humans, 4*humans))
 			g.wantLog(warnings, `"level":"WARN"`, "many users failed")
 		})
 	}

@@ -20,7 +20,7 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
 		INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'x', 7, id, 'Note' FROM notes`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=6")
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=8")
 	g.want("main", `SELECT string_agg(id || ' ' || author_id, ',') FROM snippets`, "1 5")
 	g.want("main", `SELECT string_agg(disk_path, ',') FROM snippet_repositories`, "@snippets/1")
 	g.want("main", `SELECT string_agg(noteable_type || noteable_id, ',' ORDER BY id) FROM notes`, "Snippet1,Issue2")
@@ -35,7 +35,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 	g.exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
 	g.exec("main", forbidSnippetsSQL)
 	s := g.service()
-	r := g.run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=2")
+	r := g.run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
 	if r.Reason != "1 users failed" || r.OverLimit {
 		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
 	}
@@ -46,7 +46,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 	g.wantLog(1, `"level":"ERROR"`, "snippets", `"user_id":10`, "no")
 	g.run(s, "")
 	g.exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 deleted_rows=3")
+	g.run(s, "migrated_users=1 deleted_rows=5")
 	g.wantGone(10)
 }
 
@@ -57,7 +57,7 @@ func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T
 	g.exec("main", `UPDATE issues SET author_id = 10`)
 	g.exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
 		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
-	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=4")
 	g.wantLater(10, 30*time.Minute)
 	g.wantLog(1, `"level":"ERROR"`, "issues.author_id", "57014")
 }
@@ -111,7 +111,7 @@ func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
 	g := newGhosts(t)
 	g.doomed(10)
 	g.exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
 }
 
@@ -122,7 +122,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 	g.exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
 	g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
 	s := g.service(g.withQueue)
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 	g.wantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
 	g.want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
@@ -144,7 +144,7 @@ func TestGhostUserMigration_AProjectInThePersonalNamespaceKeepsTheUser(t *testin
 	g.wantLater(10, 30*time.Minute)
 	g.want("main", `SELECT (SELECT count(*) FROM projects) + (SELECT count(*) FROM namespaces WHERE id = 10) + (SELECT count(*) FROM routes WHERE source_id = 10)`, "3")
 	g.exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 }
 

@@ -16,7 +16,7 @@ func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
 	g.exec("main", `INSERT INTO timelogs (time_spent, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO emails (user_id, email) VALUES (10, 'x')`)
 	release := g.hold(`SELECT FROM notes WHERE note = 'n1234' FOR UPDATE`)
 	s := g.service()
-	r := g.run(s, "migrated_users=1 deferred_users=1 moved_rows=2500 deleted_rows=3")
+	r := g.run(s, "migrated_users=1 deferred_users=1 moved_rows=2500 deleted_rows=5")
 	if !r.OverLimit || !strings.Contains(r.Reason, "1 users deferred") {
 		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
 	}
@@ -26,7 +26,7 @@ func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
 	g.wantLater(10, 30*time.Second)
 	release()
 	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.wantGone(10)
 }
 
@@ -42,7 +42,7 @@ func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T
 	// Moving the other issue ends the transaction that holds the first one.
 	g.exec("main", fmt.Sprintf(`CREATE FUNCTION let_go() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(%d, 10000); RETURN NEW; END $$;
 		CREATE TRIGGER let_go BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION let_go()`, holder.PgConn().PID()))
-	g.run(g.service(), "migrated_users=1 moved_rows=2 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 moved_rows=2 deleted_rows=4")
 }
 
 func TestGhostUserMigration_RowsThatAreReferredToCanBeMoved(t *testing.T) {
@@ -51,7 +51,7 @@ func TestGhostUserMigration_RowsThatAreReferredToCanBeMoved(t *testing.T) {
 	g.doomed(10)
 	g.exec("main", `UPDATE issues SET author_id = 10`)
 	g.hold(`SELECT FROM issues FOR KEY SHARE`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 }
 
 func TestGhostUserMigration_LockedDependantsKeepTheirRowAndNoOther(t *testing.T) {
@@ -82,7 +82,7 @@ func TestGhostUserMigration_ALockedUserIsDeferred(t *testing.T) {
 	g.doomed(10, 11)
 	g.exec("main", `UPDATE issues SET author_id = 10`)
 	g.hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
-	g.run(g.service(), "migrated_users=1 deferred_users=1 moved_rows=1 deleted_rows=4")
+	g.run(g.service(), "migrated_users=1 deferred_users=1 moved_rows=1 deleted_rows=7")
 	g.wantLater(10, 30*time.Second)
 }
 
@@ -94,11 +94,11 @@ func TestGhostUserMigration_AGhostThatSomebodyElseIsMakingIsWaitedForOrLeftForLa
 	commit := g.holdThenCommit(`SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/2', 0));
 		INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'g', 0, 5, 2)`)
 	s := g.service()
-	g.run(s, "migrated_users=1 deferred_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
 	g.wantLater(10, 30*time.Second)
 	commit()
 	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.want("main", `SELECT author_id FROM issues`, "900")
 	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
 }

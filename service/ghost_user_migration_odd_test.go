@@ -15,7 +15,7 @@ func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *test
 	g.doomed(10, 11)
 	g.exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER swallow BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION swallow(); UPDATE users SET organization_id = 2 WHERE id = 10`)
-	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=4")
 	g.wantLater(10, 30*time.Minute)
 	g.wantGone(11)
 	g.wantLog(1, `"level":"ERROR"`, `"user_id":10`, "rows of users do not let themselves be added")
@@ -30,8 +30,8 @@ func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {
 	s := g.service()
 	r := g.runs(s, true)
 	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "migrated_users=1 deleted_rows=2")
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	wantCounts(t, r, "migrated_users=1 deleted_rows=4")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
@@ -47,7 +47,7 @@ func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *test
 	g.await(waitsSQL)
 	commit()
 	r = g.settled(s, ended(t, s, r.ID))
-	wantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=4")
+	wantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=8")
 	g.want("main", `SELECT author_id FROM issues`, "900")
 	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
 }
@@ -64,7 +64,7 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 			g := newGhosts(t)
 			g.doomed(10)
 			g.exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
-			g.run(g.service(), "migrated_users=1 deleted_rows=2")
+			g.run(g.service(), "migrated_users=1 deleted_rows=4")
 			g.want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
 		})
 	}
@@ -91,7 +91,7 @@ func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
 				}
 			}
 			g.fill("main", "award_emoji", "user_id, awardable_id, awardable_type", "CASE WHEN i % 2 = 0 THEN 10 ELSE 7 END, i, 'Issue'", 5000)
-			g.run(g.service(), "migrated_users=1 moved_rows=2500 deleted_rows=2")
+			g.run(g.service(), "migrated_users=1 moved_rows=2500 deleted_rows=4")
 			g.want("main", `SELECT string_agg(user_id || '=' || n, ' ') FROM (SELECT user_id, count(*) AS n FROM award_emoji GROUP BY user_id ORDER BY user_id) s`, "5=2500 7=2500")
 		})
 	}
@@ -102,7 +102,7 @@ func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t 
 	g := newGhosts(t)
 	g.doomed(10, 11)
 	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = 'infinity' WHERE user_id = 11; ALTER TABLE ghost_user_migrations ALTER created_at TYPE text`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 	g.wantLog(1, `"level":"WARN"`, "backlog not read")
 }

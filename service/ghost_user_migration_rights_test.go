@@ -80,7 +80,7 @@ func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T
 	g := newGhosts(t)
 	g.doomed(10)
 	g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 	g.want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
 }

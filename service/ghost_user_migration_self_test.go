@@ -23,8 +23,8 @@ func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
 				g.exec("main", key)
 				s := g.service()
 				// The personal namespace's route and details.
-				wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=2")
-				g.run(s, "migrated_users=1 deleted_rows=2")
+				wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=4")
+				g.run(s, "migrated_users=1 deleted_rows=4")
 				g.wantGone(10)
 			})
 		}
@@ -40,18 +40,18 @@ func TestGhostUserMigration_AUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE DELETE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	s := g.service()
-	g.run(s, "failed_users=1 deleted_rows=2")
+	g.run(s, "failed_users=1 deleted_rows=3")
 	g.wantLater(10, 30*time.Minute)
 	g.exec("main", `DROP TRIGGER refuse ON users; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1")
+	g.run(s, "migrated_users=1 deleted_rows=1")
 	g.wantGone(10)
 }
 
 func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *testing.T) {
 	t.Parallel()
 	for onDelete, test := range map[string]struct{ counts, others string }{
-		"CASCADE":   {"migrated_users=1 deleted_rows=3", "0"},
-		"SET NULL":  {"migrated_users=1 deleted_rows=2 nullified_rows=1", "1"},
+		"CASCADE":   {"migrated_users=1 deleted_rows=5", "0"},
+		"SET NULL":  {"migrated_users=1 deleted_rows=4 nullified_rows=1", "1"},
 		"NO ACTION": {"failed_users=1", "1"},
 	} {
 		t.Run(onDelete, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestGhostUserMigration_NoKeyOfTheQueueKeepsTheUser(t *testing.T) {
 			if onDelete != "" {
 				g.exec("main", `ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (user_id) REFERENCES users (id) ON DELETE `+onDelete)
 			}
-			g.run(g.service(), "migrated_users=1 deleted_rows=2")
+			g.run(g.service(), "migrated_users=1 deleted_rows=4")
 			g.wantGone(10)
 		})
 	}
@@ -92,6 +92,6 @@ func TestGhostUserMigration_DoesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQ
 	g := newGhosts(t)
 	g.doomed(10)
 	g.held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 deleted_rows=4")
 	g.wantGone(10)
 }

@@ -126,7 +126,7 @@ func (u *ghostUser) namespace() []repo.Rows {
 	return []repo.Rows{rows}
 }
 
-// removeNamespace is section 6.5. The namespace itself is not counted.
+// removeNamespace is section 6.5.
 func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	main, rows := u.plan.catalogs[0], u.namespace()
 	has, err := probe(ctx, main.Database, u.goOn, rows)
@@ -143,16 +143,22 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	if projects {
 		return &reasonedError{reasonPersonalProjects, "a project is left in the personal namespace"}
 	}
-	u.uncounted = rows[0].Table.Name
-	defer func() { u.uncounted = "" }()
 	return u.hands(main).remove(ctx, rows[0])
 }
 
 // finish is section 6.6. left says that the user has to stay: there is something again.
 func (u *ghostUser) finish(ctx context.Context) (left bool, err error) {
-	if u.x.DryRun {
-		return false, nil
+	if !u.x.DryRun {
+		left, err = u.deleteUser(ctx)
 	}
+	if err == nil && !left {
+		u.count(ctx, "users", repo.Change{Delete: true}, 1)
+	}
+	return left, err
+}
+
+// deleteUser is the last transaction.
+func (u *ghostUser) deleteUser(ctx context.Context) (left bool, err error) {
 	groups, err := u.markedGroups(ctx)
 	if err != nil {
 		return false, err

@@ -106,6 +106,7 @@ func (g *ghostEstate) runs(s *service.Service, dry bool) service.Run {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	wantSums(g.t, r)
 	return r
 }
 

@@ -30,7 +30,7 @@ func TestGhostUserMigration_AGhostIsCreatedForEachOrganizationOnce(t *testing.T)
 	g.doomed(10, 11, 12)
 	g.exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE users SET username = 'Ghost1' WHERE id = 7`)
 	g.exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) SELECT 'v' || u, u, 1, now(), now(), now() FROM generate_series(10, 12) u`)
-	g.run(g.service(), "migrated_users=3 moved_rows=3 deleted_rows=6")
+	g.run(g.service(), "migrated_users=3 moved_rows=3 deleted_rows=12")
 	g.want("main", `SELECT string_agg(concat_ws(' ', username, email, name, state, admin, projects_limit, organization_id, created_at IS NOT NULL, updated_at IS NOT NULL), ', ')
 		FROM users WHERE user_type = 5 AND id <> 5`, "ghost2 ghost2@noreply.invalid Ghost User active f 0 2 t t")
 	g.want("main", `SELECT string_agg(r.tag || ' ' || u.organization_id, ', ' ORDER BY r.tag) FROM releases r JOIN users u ON u.id = r.author_id AND u.user_type = 5`, "v10 2, v11 2, v12 1")
@@ -42,7 +42,7 @@ func TestGhostUserMigration_TheFirstGhostOfAnOrganizationIsUsed(t *testing.T) {
 	g.exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (3, 'g3', 'g3', 0, 5, 2), (4, 'g4', 'g4', 0, 5, 1), (6, 'g6', 'g6', 0, 5, 1)`)
 	g.doomed(10)
 	g.exec("main", `UPDATE issues SET author_id = 10`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.want("main", `SELECT author_id FROM issues`, "4")
 }
 
@@ -54,11 +54,11 @@ func TestGhostUserMigration_OneGhostServesAllWhereThereAreNoOrganizations(t *tes
 	g.queue(10)
 	g.exec("main", `UPDATE issues SET author_id = 10`)
 	s := g.service()
-	g.run(s, "migrated_users=1 moved_rows=1")
+	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=1")
 	g.want("main", `SELECT author_id FROM issues`, "5")
 	g.exec("main", `UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 5; INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (11, 'u11', 'u11', 0, 0)`)
 	g.queue(11)
-	g.run(s, "migrated_users=1")
+	g.run(s, "migrated_users=1 deleted_rows=1")
 	g.want("main", `SELECT string_agg(username, ',') FROM users WHERE user_type = 5`, "ghost")
 }
 
@@ -83,7 +83,7 @@ func TestGhostUserMigration_WorksHumansFirstThenByTimeThenByID(t *testing.T) {
 	g.exec("main", `UPDATE ghost_user_migrations SET user_type = 0 WHERE user_id = 16; UPDATE ghost_user_migrations SET user_type = 6 WHERE user_id = 14`)
 	g.exec("main", `CREATE TABLE gone (n serial, id bigint); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO gone (id) VALUES (OLD.id); RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON users FOR EACH ROW EXECUTE FUNCTION note()`)
-	g.run(g.service(), "migrated_users=7 deleted_rows=14")
+	g.run(g.service(), "migrated_users=7 deleted_rows=28")
 	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY n) FROM gone`, "12 13 16 14 10 11 15")
 }
 
@@ -96,7 +96,7 @@ func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
 	if b := ghostBacklog(t, s); b.Pending != 2 || b.Due != 1 || b.Deferred != 1 || b.Dead != 0 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.wantGone(11)
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after > now() + interval '59 minutes'`, "1")
 	if b := ghostBacklog(t, s); b.Pending != 1 || b.Due != 0 || b.Deferred != 1 {
@@ -126,7 +126,7 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 		t.Errorf("the dry run counts %v", dry.Counts)
 	}
 	g.log.reset()
-	r := g.run(s, "failed_users=4 migrated_users=2 deleted_rows=4")
+	r := g.run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
 	if !strings.Contains(r.Reason, "4 users failed") || r.OverLimit {
 		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
 	}
@@ -153,7 +153,7 @@ func TestGhostUserMigration_BotsServiceAccountsAndPlaceholdersGoLikeHumans(t *te
 	g.queue(10, 11, 12)
 	g.exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 10, 't' || i, 1, now(), now() FROM generate_series(1, 3) i;
 		INSERT INTO import_placeholder_user_details (placeholder_user_id, organization_id, created_at, updated_at) VALUES (12, 1, now(), now())`)
-	g.run(g.service(), "migrated_users=3 deleted_rows=10")
+	g.run(g.service(), "migrated_users=3 deleted_rows=16")
 	g.wantGone(10, 11, 12)
 	g.want("main", `SELECT (SELECT count(*) FROM personal_access_tokens) + (SELECT count(*) FROM import_placeholder_user_details)`, "0")
 }
@@ -167,7 +167,7 @@ func TestGhostUserMigration_RowsWithoutUserAreRemovedAndNotCounted(t *testing.T)
 	s := g.service()
 	g.runs(s, true)
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "2")
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
 
@@ -177,7 +177,7 @@ func TestGhostUserMigration_AUserWhoVanishesBeforeTheTurnIsNoError(t *testing.T)
 	g.doomed(10, 11, 12)
 	g.exec("main", `CREATE FUNCTION take_along() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 11; RETURN NULL; END $$;
 		CREATE TRIGGER take_along AFTER DELETE ON users FOR EACH ROW WHEN (OLD.id = 10) EXECUTE FUNCTION take_along()`)
-	g.run(g.service(), "migrated_users=2 deleted_rows=4")
+	g.run(g.service(), "migrated_users=2 deleted_rows=8")
 	g.wantGone(12)
 	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
@@ -189,9 +189,9 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 	g.exec("main", `CREATE TABLE users_ghost_user_migrations (LIKE ghost_user_migrations INCLUDING ALL)`)
 	g.exec("main", `INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (7, now(), now()); DELETE FROM ghost_user_migrations WHERE user_id = 11`)
 	s := g.service()
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.exec("main", `DROP TABLE ghost_user_migrations CASCADE; ALTER TABLE users_ghost_user_migrations DROP user_type; UPDATE users_ghost_user_migrations SET user_id = 11`)
-	g.run(s, "migrated_users=1 deleted_rows=2")
+	g.run(s, "migrated_users=1 deleted_rows=4")
 	g.want("main", `SELECT count(*) FROM users WHERE id IN (7, 10, 11)`, "1")
 	g.want("main", `SELECT count(*) FROM users_ghost_user_migrations`, "0")
 	g.exec("main", `DROP TABLE users_ghost_user_migrations`)
@@ -213,7 +213,7 @@ func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing
 	g.exec("main", `UPDATE issues SET author_id = 10, last_edited_by_id = 10`)
 	g.exec("main", `DROP TABLE epics, saved_views, vulnerabilities, p_ci_builds, group_deletion_schedules, project_authorizations, todos, users_star_projects CASCADE;
 		ALTER TABLE issues DROP last_edited_by_id; ALTER TABLE notes DROP resolved_by_id`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.wantGone(10)
 }
 
@@ -238,7 +238,7 @@ func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T)
 	g.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), 'Pacific/Auckland'); END $$`)
 	g.open = nil
 	g.add("main", g.urls["main"])
-	g.run(g.service(), "migrated_users=1 deleted_rows=2")
+	g.run(g.service(), "migrated_users=1 deleted_rows=4")
 	g.want("main", `SELECT abs(extract(epoch FROM now() - created_at AT TIME ZONE 'UTC')) < 600 AND abs(extract(epoch FROM now() - updated_at)) < 600
 		FROM users WHERE user_type = 5`, "true")
 }
@@ -255,7 +255,7 @@ func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
 	if b := ghostBacklog(t, s); b.Pending != 2 || b.Dead != 0 {
 		t.Errorf("backlog %+v", b)
 	}
-	g.run(s, "migrated_users=2 deleted_rows=4")
+	g.run(s, "migrated_users=2 deleted_rows=8")
 	g.wantGone(10, 11)
 	if log := g.log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
 		t.Error("the bot was worked before the human")

@@ -100,12 +100,12 @@ func TestGhostUserMigration_LimitUsersAreTakenAndTheRestIsForTheNextRun(t *testi
 	g.exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) SELECT i, 'u' || i, 'u' || i, 0, 0, 1 FROM generate_series(2001, 3001) i;
 		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(2001, 3001) i`)
 	s := g.service(lasting(10 * time.Minute))
-	r := g.run(s, "migrated_users=1000")
+	r := g.run(s, "migrated_users=1000 deleted_rows=1000")
 	if !r.OverLimit || !strings.Contains(r.Reason, "limit reached: limit") {
 		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
 	}
 	g.wantLog(0, "many users pending")
-	if r := g.run(s, "migrated_users=1"); r.OverLimit {
+	if r := g.run(s, "migrated_users=1 deleted_rows=1"); r.OverLimit {
 		t.Error("the last row is over the limit")
 	}
 }
@@ -164,7 +164,7 @@ func TestGhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T
 		t.Errorf("%s issues are left, want some", left)
 	}
 	g.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=2 moved_rows="+left)
+	g.run(g.service(), "migrated_users=1 deleted_rows=4 moved_rows="+left)
 	g.want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "5000")
 	g.run(g.service(), "")
 }

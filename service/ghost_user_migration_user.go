@@ -31,8 +31,6 @@ type ghostUser struct {
 	until time.Time
 	// tables counts the rows changed by table and action.
 	tables map[string]map[string]int64
-	// uncounted is the table whose own rows are not counted: namespaces, while the personal one goes.
-	uncounted string
 	// table and column of the step at work, "" where it is none of the lists.
 	table, column string
 }
@@ -218,9 +216,6 @@ func (u *ghostUser) reschedule(ctx context.Context, to rescheduling) error {
 
 // count accounts for rows that are changed.
 func (u *ghostUser) count(ctx context.Context, table string, c repo.Change, rows int64) {
-	if table == u.uncounted && c.Delete {
-		return
-	}
 	keys := map[string]string{"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows"}
 	u.x.Count(ctx, keys[c.Action()], rows)
 	if c.Delete {

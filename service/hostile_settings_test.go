@@ -22,7 +22,7 @@ func everyWork(m *mirrored) *service.Service {
 	s := m.service(oneBotARun, func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(m.t, devdb.Definitions()) })
 	for worker, counts := range map[string]string{
 		tokenWorker: "examined_users=1 scheduled_jobs=1", placeholderWorker: "scheduled_jobs=3",
-		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=6",
+		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=12",
 	} {
 		r, err := s.RunBatch(m.t.Context(), service.RunRequest{Worker: worker})
 		if err != nil {

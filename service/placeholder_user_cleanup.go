@@ -117,13 +117,14 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			err := x.WriteTable(ctx, p.main, repo.Table{Name: "import_placeholder_user_details"}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+			err := x.WriteTable(ctx, p.main, repo.Table{Name: importDetails}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.origin(ctx), index, p.config.Interval, l)
 				return err
 			})
 			if err == nil {
 				x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
 				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
+				x.Changed(importDetails, 0, int64(claim.Claimed))
 			}
 			return err
 		}, behind(last)...)
@@ -157,12 +158,12 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 			return err
 		}
 		var next *int64
-		err := x.Batch(ctx, func(ctx context.Context) (err error) {
-			var users []int64
-			var exhausted int64
-			next, users, exhausted, err = p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
-			x.Count(ctx, "exhausted_users", exhausted)
-			for _, user := range users {
+		err := x.Batch(ctx, func(ctx context.Context) error {
+			page, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
+			next = page.Last
+			x.Count(ctx, "exhausted_users", page.Exhausted)
+			x.Changed(importDetails, 0, page.Claimed)
+			for _, user := range page.Users {
 				if _, again := counted[user]; !again {
 					counted[user] = struct{}{}
 					x.Count(ctx, "scheduled_jobs", 1)

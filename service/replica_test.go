@@ -18,7 +18,7 @@ func TestReplica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
 	s := m.service()
 	m.replayed(placeholderWorker, groupWorker, ghostWorker)
 	for worker, counts := range map[string]string{
-		placeholderWorker: "scheduled_jobs=3", groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=6",
+		placeholderWorker: "scheduled_jobs=3", groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=12",
 	} {
 		m.wantRead(candidateQueries()[worker], 0)
 		m.caughtUp()
@@ -49,7 +49,7 @@ func TestReplica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
 	s := m.service()
 	for worker, counts := range map[string]string{
 		tokenWorker: "examined_users=3 scheduled_jobs=3", placeholderWorker: "scheduled_jobs=3", groupWorker: "scheduled_jobs=3",
-		ghostWorker: "migrated_users=3 deleted_rows=6",
+		ghostWorker: "migrated_users=3 deleted_rows=12",
 	} {
 		m.pause()
 		m.exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker)
@@ -95,7 +95,7 @@ func TestReplica_StaleCandidatesDecideNothing(t *testing.T) {
 	for worker, counts := range map[string]string{
 		// The end of the placeholders is looked for on the primary.
 		placeholderWorker: "scheduled_jobs=3",
-		groupWorker:       "scheduled_jobs=1", ghostWorker: "migrated_users=1 deleted_rows=2",
+		groupWorker:       "scheduled_jobs=1", ghostWorker: "migrated_users=1 deleted_rows=4",
 	} {
 		m.inFavour()
 		if from := m.run(s, worker, counts); !strings.Contains(from, "replica") {

@@ -198,6 +198,7 @@ func run(t *testing.T, s *service.Service, database string) service.Run {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wantSums(t, r)
 	return r
 }
 
@@ -221,6 +222,21 @@ func wantCounts(t *testing.T, r service.Run, want string) {
 	}
 	for key := range expected {
 		t.Errorf("count %s is missing", key)
+	}
+}
+
+// wantSums fails the test unless the run's tables add up to its counts.
+func wantSums(t *testing.T, r service.Run) {
+	t.Helper()
+	var deleted, updated int64
+	for _, table := range r.Tables {
+		deleted, updated = deleted+table.Deleted, updated+table.Updated
+	}
+	if want := r.Counts["deleted_rows"]; deleted != want {
+		t.Errorf("%d rows deleted in tables, deleted_rows is %d: %v", deleted, want, r.Tables)
+	}
+	if want := r.Counts["moved_rows"] + r.Counts["nullified_rows"] + r.Counts["updated_rows"]; updated != want {
+		t.Errorf("%d rows updated in tables, the counts say %d: %v", updated, want, r.Tables)
 	}
 }
 

@@ -1,0 +1,106 @@
+package service_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// rowsSQL counts the rows of the application, but for the records of what was deleted.
+const rowsSQL = `
+CREATE OR REPLACE FUNCTION pg_temp.rows() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint; total bigint := 0; r regclass;
+BEGIN
+  FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'loose_foreign_keys_deleted_records' LOOP
+    EXECUTE 'SELECT count(*) FROM ' || r INTO n;
+    total := total + n;
+  END LOOP;
+  RETURN total;
+END $$`
+
+// rows are those of all databases.
+func (e *estate) rows() (total int) {
+	e.t.Helper()
+	for name := range e.sql {
+		e.exec(name, rowsSQL)
+		n, err := strconv.Atoi(e.value(name, `pg_temp.rows()`))
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		total += n
+	}
+	return total
+}
+
+func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.T) {
+	t.Parallel()
+	for _, hard := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hard delete %t", hard), func(t *testing.T) {
+			t.Parallel()
+			g := newThreeGhosts(t)
+			for name := range g.sql {
+				g.exec(name, `SET session_replication_role = replica`)
+			}
+			g.insertGhostRows()
+			for name := range g.sql {
+				g.exec(name, `RESET session_replication_role`)
+			}
+			g.doomed(10)
+			g.exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+			before := g.rows()
+			r := g.run(g.service(), "")
+			if gone, counted := before-g.rows()-1, r.Counts["deleted_rows"]; int64(gone) != counted {
+				t.Errorf("%d rows are gone, deleted_rows is %d", gone, counted)
+			}
+			g.wantGone(10)
+			tables := map[string]int64{}
+			for _, table := range r.Tables {
+				tables[table.Table] = table.Deleted
+			}
+			if tables["users"] != 1 || tables["namespaces"] != 1 {
+				t.Errorf("tables %v", r.Tables)
+			}
+		})
+	}
+}
+
+func TestDestroyGroup_LoggedRowsAreAllThatAreGone(t *testing.T) {
+	t.Parallel()
+	// The namespaces of projects go by a trigger of the application, where there is one.
+	for trigger, byItself := range map[string]int{"ENABLE": 3, "DISABLE": 0} {
+		t.Run(trigger, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t)
+			g.owned(10, 15)
+			g.group(11, 10, "sub")
+			for _, id := range []int{2, 3, 4} {
+				g.project(id, 10+id%2, fmt.Sprint("p", id))
+				g.content(id)
+			}
+			g.groupContent(10)
+			g.groupContent(11)
+			g.exec("main", `ALTER TABLE projects `+trigger+` TRIGGER projects_delete_namespace`)
+			before := g.rows()
+			g.run("scheduled_jobs=1")
+			g.attempt("completed succeeded")
+			g.wantLog(1, "job finished", "outcome=succeeded", fmt.Sprintf(" rows=%d ", before-g.rows()-byItself))
+		})
+	}
+}
+
+func TestPlaceholderUserCleanup_TablesHaveTheAttempts(t *testing.T) {
+	t.Parallel()
+	e := placeholderEstate(t)
+	for id := range 5 {
+		e.detail(7+id, 0, `NULL`)
+	}
+	s := e.service("", e.withQueue)
+	for _, dry := range []bool{true, false} {
+		r := runPlaceholders(t, s, dry)
+		if want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 5}); len(r.Tables) != 1 || r.Tables[0] != want {
+			t.Errorf("dry %t: tables %v, want %v", dry, r.Tables, want)
+		}
+	}
+}
