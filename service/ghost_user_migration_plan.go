@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -66,9 +67,14 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	}
 	p.schedules = main.Table("group_deletion_schedules").Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
-	var forbidding []ghostStep
+	p.addRest(main, p.addLists(ctx, x.Log))
+	return p, nil
+}
+
+// addLists adds the lines of the lists, and returns those of them that forbid, because nobody can tell whose the rows are.
+func (p *ghostPlan) addLists(ctx context.Context, log *slog.Logger) (forbidding []ghostStep) {
 	undecided := func(table, column, missing string) {
-		x.Log.DebugContext(ctx, "nobody knows what the rows refer to: those who have some stay",
+		log.DebugContext(ctx, "nobody knows what the rows refer to: those who have some stay",
 			"table", table, "column", column, "missing", missing)
 	}
 	for _, line := range append(ghostLists(), personalNamespace(p.namespaces)...) {
@@ -76,7 +82,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 			step, found := p.step(line, column)
 			switch {
 			case !found:
-				x.Log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)
+				log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)
 			case step.missing == "":
 				p.steps = append(p.steps, step)
 			case line.removes() && !slices.ContainsFunc(forbidding, step.sameColumn):
@@ -85,11 +91,10 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 			}
 		}
 	}
-	for _, r := range untypedReferences(main) {
+	for _, r := range untypedReferences(p.catalogs[0]) {
 		undecided(r.table, r.id, r.kind)
 	}
-	p.addRest(main, forbidding)
-	return p, nil
+	return forbidding
 }
 
 // personalNamespace is a line for the user's namespace where nobody can tell it from others.
