@@ -26,8 +26,22 @@ func toTime(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// toRun is nil for no run.
-func toRun(r *service.Run) *maintenancev1.Run {
+// Texts of runs and jobs have no limit of their own: rows may be of other versions, or written by anybody.
+const (
+	wholeText = 256 << 10
+	listText  = 2 << 10
+)
+
+// wholeRun is a run with all that a client can take of it, listedRun one among others. Both are nil for no run.
+func wholeRun(r *service.Run) *maintenancev1.Run {
+	return toRun(r, func(text string) string { return service.Shorten(text, wholeText, "maintenance.runs has them") })
+}
+
+func listedRun(r *service.Run) *maintenancev1.Run {
+	return toRun(r, func(text string) string { return service.Shorten(text, listText, "GetRun") })
+}
+
+func toRun(r *service.Run, short func(string) string) *maintenancev1.Run {
 	if r == nil {
 		return nil
 	}
@@ -35,8 +49,8 @@ func toRun(r *service.Run) *maintenancev1.Run {
 		Id: r.ID, Worker: r.Worker, Database: r.Database,
 		Trigger: maintenancev1.Trigger(maintenancev1.Trigger_value[triggerPrefix+strings.ToUpper(r.Trigger)]),
 		State:   maintenancev1.RunState(maintenancev1.RunState_value[statePrefix+strings.ToUpper(r.State)]),
-		Reason:  r.Reason, DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
-		Counts: r.Counts, OverLimit: r.OverLimit, Error: r.Error, TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
+		Reason:  short(r.Reason), DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
+		Counts: r.Counts, OverLimit: r.OverLimit, Error: short(r.Error), TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
 		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy, Replica: r.Replica,
 	}
 	for _, t := range r.Tables {
@@ -50,7 +64,7 @@ func toRun(r *service.Run) *maintenancev1.Run {
 	return run
 }
 
-func toLease(l service.Lease) *maintenancev1.Lease {
+func toLease(l *service.Lease) *maintenancev1.Lease {
 	worker, _, _ := strings.Cut(l.Name, "/")
 	return &maintenancev1.Lease{
 		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch, AcquiredAt: toTime(l.AcquiredAt),
@@ -60,10 +74,10 @@ func toLease(l service.Lease) *maintenancev1.Lease {
 
 func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 	status := &maintenancev1.WorkerStatus{
-		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: toRun(w.CurrentRun),
-		LastRun: toRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
+		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: listedRun(w.CurrentRun),
+		LastRun: listedRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
 		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
-		ConditionDetail: w.ConditionDetail,
+		ConditionDetail: service.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
 	if !w.BacklogUnknown {
 		status.Backlog = &maintenancev1.Backlog{
@@ -73,15 +87,15 @@ func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 	}
 	if f := w.Failing; f != nil {
 		class := maintenancev1.FailureClass(maintenancev1.FailureClass_value[classPrefix+string(f.Class)])
-		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: f.Message, Database: f.Database}
+		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: service.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
 	}
 	if w.Paused != nil {
 		status.Paused = &maintenancev1.Pause{
 			Reason: w.Paused.Reason, By: w.Paused.By, Since: toTime(w.Paused.Since), Until: toTime(w.Paused.Until),
 		}
 	}
-	for _, l := range w.Leases {
-		status.Leases = append(status.Leases, toLease(l))
+	for i := range w.Leases {
+		status.Leases = append(status.Leases, toLease(&w.Leases[i]))
 	}
 	return status
 }

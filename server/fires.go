@@ -34,13 +34,7 @@ func (m *maintenance) ListFires(ctx context.Context, r *maintenancev1.ListFiresR
 		return nil, err
 	}
 	response := &maintenancev1.ListFiresResponse{}
-	if len(fires) > p.size {
-		fires = fires[:p.size]
-		response.NextPageToken = p.next(fireKey(&fires[p.size-1]))
-	}
-	for i := range fires {
-		response.Fires = append(response.Fires, toFire(&fires[i]))
-	}
+	response.Fires, response.NextPageToken = fill(p, fires, toFire, fireKey)
 	return response, nil
 }
 
@@ -74,7 +68,7 @@ func fromOutcome(outcome maintenancev1.FireOutcome) (string, error) {
 
 func toFire(f *service.Fire) *maintenancev1.Fire {
 	fire := &maintenancev1.Fire{
-		Worker: f.Worker, FireTime: toTime(f.Time), Reason: f.Reason, RunId: f.RunID, ClaimedBy: f.ClaimedBy,
+		Worker: f.Worker, FireTime: toTime(f.Time), Reason: service.Shorten(f.Reason, listText, "maintenance.fires has them"), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
 		Outcome:   maintenancev1.FireOutcome(maintenancev1.FireOutcome_value[outcomePrefix+strings.ToUpper(f.Outcome)]),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}

@@ -12,9 +12,6 @@ import (
 
 // ListJobs pages through the deferred jobs, the newest first.
 func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsRequest) (*maintenancev1.ListJobsResponse, error) {
-	if r.GetId() != 0 {
-		return m.oneJob(ctx, r.GetId())
-	}
 	p, err := newPage("jobs", r.GetPageSize(), r.GetPageToken(), r.GetKind(), r.GetState())
 	if err != nil {
 		return nil, err
@@ -23,18 +20,15 @@ func (m *maintenance) ListJobs(ctx context.Context, r *maintenancev1.ListJobsReq
 	if err != nil {
 		return nil, err
 	}
+	if r.GetId() != 0 {
+		return m.oneJob(ctx, r.GetId())
+	}
 	jobs, err := m.service.Jobs(ctx, service.JobFilter{Kind: r.GetKind(), State: r.GetState(), After: after, Limit: p.size + 1})
 	if err != nil {
 		return nil, err
 	}
 	response := &maintenancev1.ListJobsResponse{}
-	if len(jobs) > p.size {
-		jobs = jobs[:p.size]
-		response.NextPageToken = p.next(strconv.FormatInt(jobs[p.size-1].ID, 10))
-	}
-	for i := range jobs {
-		response.Jobs = append(response.Jobs, toJob(&jobs[i]))
-	}
+	response.Jobs, response.NextPageToken = fill(p, jobs, listedJob, func(j *service.Job) string { return strconv.FormatInt(j.ID, 10) })
 	return response, nil
 }
 
@@ -43,7 +37,7 @@ func (m *maintenance) oneJob(ctx context.Context, id int64) (*maintenancev1.List
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.ListJobsResponse{Jobs: []*maintenancev1.Job{toJob(&found)}}, nil
+	return &maintenancev1.ListJobsResponse{Jobs: []*maintenancev1.Job{wholeJob(&found)}}, nil
 }
 
 // RetryJob lets a job be worked now.
@@ -52,19 +46,30 @@ func (m *maintenance) RetryJob(ctx context.Context, r *maintenancev1.RetryJobReq
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.RetryJobResponse{Job: toJob(&retried)}, nil
+	return &maintenancev1.RetryJobResponse{Job: wholeJob(&retried)}, nil
 }
 
-func toJob(j *service.Job) *maintenancev1.Job {
+// wholeJob is a job with all that a client can take of it, listedJob one among others.
+func wholeJob(j *service.Job) *maintenancev1.Job {
+	return toJob(j, func(text string) string { return service.Shorten(text, wholeText/4, "maintenance.river_job has them") })
+}
+
+func listedJob(j *service.Job) *maintenancev1.Job {
+	return toJob(j, func(text string) string {
+		return service.Shorten(text, listText, "ListJobs with its id (caretaker jobs show ID)")
+	})
+}
+
+func toJob(j *service.Job, short func(string) string) *maintenancev1.Job {
 	job := &maintenancev1.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // PostgreSQL's smallint
-		ScheduledAt: toTime(j.ScheduledAt), Reason: j.Reason, RunId: j.RunID, Outcome: j.Outcome, TraceId: j.TraceID,
+		ScheduledAt: toTime(j.ScheduledAt), Reason: short(j.Reason), RunId: j.RunID, Outcome: j.Outcome, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
 	}
 	for _, e := range j.Errors {
 		job.Errors = append(job.Errors, &maintenancev1.JobError{
-			At: toTime(e.At), Attempt: int32(e.Attempt), Error: e.Error, //nolint:gosec // PostgreSQL's smallint
+			At: toTime(e.At), Attempt: int32(e.Attempt), Error: short(e.Error), //nolint:gosec // PostgreSQL's smallint
 		})
 	}
 	// Not every row was written by caretaker: one whose arguments are no object must not hide the others.

@@ -32,7 +32,7 @@ func (m *maintenance) RunBatch(ctx context.Context, r *maintenancev1.RunBatchReq
 		return nil, err
 	}
 	logging.AddFields(ctx, logging.Fields{"run_id", run.ID, "outcome", run.State})
-	return &maintenancev1.RunBatchResponse{Run: toRun(&run)}, nil
+	return &maintenancev1.RunBatchResponse{Run: wholeRun(&run)}, nil
 }
 
 // GetStatus tells where workers stand.
@@ -62,15 +62,8 @@ func (m *maintenance) ListLeases(ctx context.Context, r *maintenancev1.ListLease
 	if behind < 0 {
 		behind = len(leases)
 	}
-	leases = leases[behind:]
 	response := &maintenancev1.ListLeasesResponse{}
-	if len(leases) > p.size {
-		leases = leases[:p.size]
-		response.NextPageToken = p.next(leases[p.size-1].Name)
-	}
-	for _, l := range leases {
-		response.Leases = append(response.Leases, toLease(l))
-	}
+	response.Leases, response.NextPageToken = fill(p, leases[behind:], toLease, func(l *service.Lease) string { return l.Name })
 	return response, nil
 }
 
@@ -80,7 +73,7 @@ func (m *maintenance) GetRun(ctx context.Context, r *maintenancev1.GetRunRequest
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.GetRunResponse{Run: toRun(&run)}, nil
+	return &maintenancev1.GetRunResponse{Run: wholeRun(&run)}, nil
 }
 
 // ListRuns pages through the runs, the newest first.
@@ -98,13 +91,7 @@ func (m *maintenance) ListRuns(ctx context.Context, r *maintenancev1.ListRunsReq
 		return nil, err
 	}
 	response := &maintenancev1.ListRunsResponse{}
-	if len(runs) > p.size {
-		runs = runs[:p.size]
-		response.NextPageToken = p.next(runs[p.size-1].ID)
-	}
-	for i := range runs {
-		response.Runs = append(response.Runs, toRun(&runs[i]))
-	}
+	response.Runs, response.NextPageToken = fill(p, runs, listedRun, func(r *service.Run) string { return r.ID })
 	return response, nil
 }
 
@@ -113,7 +100,7 @@ func (m *maintenance) WatchRun(r *maintenancev1.WatchRunRequest, stream grpc.Ser
 	sequence := int64(0)
 	return m.service.WatchRun(stream.Context(), r.GetId(), func(run service.Run) error {
 		sequence++
-		return stream.Send(&maintenancev1.RunEvent{Run: toRun(&run), Sequence: sequence})
+		return stream.Send(&maintenancev1.RunEvent{Run: wholeRun(&run), Sequence: sequence})
 	})
 }
 
@@ -123,5 +110,5 @@ func (m *maintenance) CancelRun(ctx context.Context, r *maintenancev1.CancelRunR
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.CancelRunResponse{Run: toRun(&run)}, nil
+	return &maintenancev1.CancelRunResponse{Run: wholeRun(&run)}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -118,6 +119,24 @@ func (p page) afterNumber() (int64, error) {
 		return 0, errForeignToken()
 	}
 	return after, nil
+}
+
+// maxAnswer is what the entries of a page may take: clients receive 4 MiB unless they ask for more.
+const maxAnswer = 3 << 20
+
+// fill makes a page of what was found, one more than it may have if there are more, and the token of the next page. A page
+// ends early rather than being too large for clients.
+func fill[T any, M proto.Message](p page, found []T, convert func(*T) M, key func(*T) string) (entries []M, next string) {
+	size := 0
+	for i := range found {
+		entry := convert(&found[i])
+		size += proto.Size(entry)
+		if len(entries) == p.size || size > maxAnswer && i > 0 {
+			return entries, p.next(key(&found[i-1]))
+		}
+		entries = append(entries, entry)
+	}
+	return entries, ""
 }
 
 // next is the token of the page behind a key.

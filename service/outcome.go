@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -93,8 +94,24 @@ func reasonOf(err error) string {
 	return ""
 }
 
+// maxText is how long an error may be on record.
+const maxText = 64 << 10
+
+// Shorten cuts a text behind so many bytes, and says how many more there are, and where.
+func Shorten(text string, most int, where string) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return fmt.Sprintf("%s… (%d bytes more: %s)", text[:most], len(text)-most, where)
+}
+
 // publicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
-func publicText(err error) string {
+func publicText(err error) string { return Shorten(inWords(err), maxText, "the log has them") }
+
+func inWords(err error) string {
 	var refused *repo.Error
 	var stopped stopError
 	switch {

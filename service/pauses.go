@@ -41,9 +41,6 @@ const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause u
 // worker's destroying; for all workers, every job. It replaces a pause of the same name.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
-	if err := s.pausable(name); err != nil {
-		return WorkerStatus{}, err
-	}
 	switch n := len([]rune(reason)); {
 	case n == 0:
 		return WorkerStatus{}, &InvalidArgumentError{"reason", "is required: say why, for those who find the worker paused"}
@@ -51,6 +48,9 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 		return WorkerStatus{}, &InvalidArgumentError{"reason", fmt.Sprintf("at most %d characters", maxReason)}
 	case ttl != 0 && (ttl < minPause || ttl > maxPause):
 		return WorkerStatus{}, &InvalidArgumentError{"ttl", AllowedTTL}
+	}
+	if err := s.pausable(name); err != nil {
+		return WorkerStatus{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	by = onRecord(by)

@@ -23,14 +23,11 @@ import (
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
 // [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
 func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
-	w, err := s.worker(r.Worker)
+	w, err := s.validRequest(r)
 	if err != nil {
 		return Run{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.name)
-	if err := validateRequest(r); err != nil {
-		return Run{}, err
-	}
 	for {
 		run, err := s.runOnce(ctx, w, r)
 		// The first run of the request id was refused after we had found it: then this is the first.
@@ -88,11 +85,16 @@ func (s *Service) joinFirst(ctx context.Context, first Run, r RunRequest) (Run, 
 // maxRequestID is the length of a request id in characters.
 const maxRequestID = 128
 
-func validateRequest(r RunRequest) error {
+// validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
+func (s *Service) validRequest(r RunRequest) (*worker, error) {
 	if len([]rune(r.RequestID)) > maxRequestID {
-		return &InvalidArgumentError{"request_id", fmt.Sprintf("at most %d characters", maxRequestID)}
+		return nil, &InvalidArgumentError{"request_id", fmt.Sprintf("at most %d characters", maxRequestID)}
 	}
-	return nil
+	w, err := s.worker(r.Worker)
+	if err == nil {
+		_, err = s.database(w, r.Database, time.Time{})
+	}
+	return w, err
 }
 
 // ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].

@@ -175,13 +175,13 @@ type RunFilter struct {
 
 // Runs lists runs, the newest first.
 func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
+	if f.After != "" && uuid.Validate(f.After) != nil {
+		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
+	}
 	if f.Worker != "" {
 		if _, err := s.worker(f.Worker); err != nil {
 			return nil, err
 		}
-	}
-	if f.After != "" && uuid.Validate(f.After) != nil {
-		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
 	}
 	if err := s.closeAbandoned(ctx); err != nil {
 		return nil, err

@@ -145,7 +145,7 @@ func TestUnused_WorkersAreOneLineAndNoTrouble(t *testing.T) {
 	f := start(t)
 	f.exec(`ALTER TABLE ghost_user_migrations RENAME TO hidden`)
 	body := f.page("/", "<title>in order", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")
-	if strings.Contains(body, `id="worker-ghost_user_migration"`) || !strings.Contains(body, `id="worker-`+tokens+`"`) {
+	if strings.Contains(body, `id="worker-ghost_user_migration"`) || !strings.Contains(body, `id="worker-`+keys+`"`) {
 		t.Errorf("the rows are not those of the workers that are used: %s", body)
 	}
 }

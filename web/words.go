@@ -19,7 +19,7 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number, "brief": brief, "words": words, "tone": tone,
 		"took": took, "counts": counts, "runTone": runTone, "jobTone": jobTone, "subject": subject, "plain": plain,
-		"trace": p.traceLink, "why": why, "detail": detail, "fireTone": fireTone, "late": late, "args": args, "short": short, "busiest": busiest, "by": by,
+		"trace": p.traceLink, "why": why, "detail": detail, "fireTone": fireTone, "late": late, "args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
 		"row": func(run service.Run, named bool) runRow { return runRow{run, named} },
 	}
 }
@@ -191,8 +191,11 @@ func why(j service.Job) string {
 			parts = append(parts, words)
 		}
 	}
-	return strings.Join(parts, " · ")
+	return cut(strings.Join(parts, " · "))
 }
+
+// cut is a text as it stands in a list.
+func cut(text string) string { return service.Shorten(text, 2<<10, "its page has all") }
 
 // subject is what a run works on.
 func subject(r service.Run) string {

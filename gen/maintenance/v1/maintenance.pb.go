@@ -154,7 +154,7 @@ const (
 	FireOutcome_FIRE_OUTCOME_CLAIMED FireOutcome = 1
 	// Its run was started; how that ended is in the run.
 	FireOutcome_FIRE_OUTCOME_RAN FireOutcome = 2
-	// It was to have no run: the lease was held, or the worker paused, disabled or not configured. It is not caught up.
+	// It was to have no run: the lease was held, or the worker paused. It is not caught up.
 	FireOutcome_FIRE_OUTCOME_SKIPPED FireOutcome = 3
 	// Nobody ran it in time: no scheduler was at work, or the database was down.
 	FireOutcome_FIRE_OUTCOME_MISSED FireOutcome = 4
@@ -624,7 +624,7 @@ type Run struct {
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
 	// What went wrong, or of a skipped run what to do about it, or of one that a pause has ended, whose and why. Never driver
-	// text, values or SQL.
+	// text, values or SQL. Lists and GetStatus have the first 2 KiB, GetRun has all.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -813,13 +813,13 @@ type Fire struct {
 	FireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=fire_time,json=fireTime,proto3" json:"fire_time,omitempty"`
 	// What became of it.
 	Outcome FireOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// Why it was skipped, for instance LEASE_HELD, WORKER_PAUSED, WORKER_NOT_CONFIGURED or DISABLED; ABANDONED: missed, as
+	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED; ABANDONED: missed, as
 	// the server that had claimed it died. Of a fire that ran: CAUGHT_UP after it was missed, TAKEN_OVER from a server that
 	// died or stopped.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Id of its run, also of one that is on record as skipped; empty when there is none.
 	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// The server that claimed or skipped it; empty when none did.
+	// The server that claimed it; empty when none did.
 	ClaimedBy string `protobuf:"bytes,6,opt,name=claimed_by,json=claimedBy,proto3" json:"claimed_by,omitempty"`
 	// When it did so, by the clock of main.
 	ClaimedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=claimed_at,json=claimedAt,proto3" json:"claimed_at,omitempty"`
@@ -1525,7 +1525,7 @@ type JobError struct {
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	// Number of the attempt.
 	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What went wrong. Never driver text, values or SQL.
+	// What went wrong. Never driver text, values or SQL. Lists have the first 2 KiB, ListJobs with an id has all.
 	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1863,7 +1863,7 @@ type ListLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker; empty: all.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// At most so many; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2076,7 +2076,7 @@ type ListRunsRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// State; unspecified: any.
 	State RunState `protobuf:"varint,2,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
-	// At most so many; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2204,7 +2204,7 @@ type ListFiresRequest struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Outcome; unspecified: any.
 	Outcome FireOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// At most so many; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2727,7 +2727,7 @@ type ListJobsRequest struct {
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// State; empty: any.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// At most so many; 0: 50, at most 1000.
+	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
