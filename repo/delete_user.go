@@ -93,7 +93,7 @@ func (u *deleting) lock(ctx context.Context) error {
 }
 
 const (
-	userRemovalBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
+	userRemovalBegunSQL = `SELECT deleted_by_id FROM maintenance.user_removals WHERE user_id = $1`
 
 	noteUserRemovalSQL = `
 INSERT INTO maintenance.user_removals (user_id, deleted_by_id, reason) VALUES ($1, $2, $3)
@@ -103,9 +103,15 @@ ON CONFLICT (user_id) DO NOTHING`
 )
 
 // lookWhetherBegun is a statement of its own: that of the lock may not see what was committed while
-// it waited.
+// it waited. A removal goes on in the name of whoever it was begun for.
 func (u *deleting) lookWhetherBegun(ctx context.Context) error {
-	return u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&u.begun)
+	var by *int64
+	err := u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&by)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	u.begun, u.args.DeletedByID = true, by
+	return err
 }
 
 // forget takes the record of the beginning away: the removal is done, or the user is gone.

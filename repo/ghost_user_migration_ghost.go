@@ -100,40 +100,25 @@ const ghostTries = 3
 // CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
 // error may be [*UnknownColumnError], or a [*StubbornError].
 func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
-	return tryGhosts(func(again bool) (id int64, err error) {
+	for try := 1; ; try++ {
 		err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) (err error) {
-			id, err = createGhost(ctx, tx, q, organization, again)
+			id, err = createGhost(ctx, tx, q, organization, try > 1)
 			return err
 		})
-		return id, err
-	})
-}
-
-// ProbeGhost says whether a ghost could be made: it is made, and taken back. The errors are those
-// of [Database.CreateGhost].
-func (d *Database) ProbeGhost(ctx context.Context, q GhostQueue, organization *int64, l Limits) error {
-	_, err := tryGhosts(func(again bool) (id int64, err error) {
-		do := func(ctx context.Context, tx pgx.Tx) error {
-			if id, err = createGhost(ctx, tx, q, organization, again); err != nil {
-				return err
-			}
-			return errRehearsed
-		}
-		return id, d.limitedTx(ctx, "create a ghost user", l, statementTimeout, do)
-	})
-	if errors.Is(err, errRehearsed) {
-		err = nil
-	}
-	return err
-}
-
-func tryGhosts(create func(again bool) (int64, error)) (id int64, err error) {
-	for try := 1; ; try++ {
-		id, err = create(try > 1)
 		if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "23505" || try == ghostTries {
 			return id, err
 		}
 	}
+}
+
+// CheckGhost says, without writing, whether a ghost could be made as far as the columns of users tell: the error may be
+// [*UnknownColumnError].
+func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
+	l.ReadOnly = true
+	return d.limitedTx(ctx, "check the columns of users", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		_, _, err := ghostColumns(ctx, tx)
+		return err
+	})
 }
 
 func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, again bool) (id int64, err error) {

@@ -118,7 +118,7 @@ func (u *ghostUser) createGhost(ctx context.Context) error {
 		return err
 	}
 	if u.x.DryRun {
-		return u.x.Database.ProbeGhost(ctx, u.queue, u.Organization, ghostLimits())
+		return u.x.Database.CheckGhost(ctx, ghostLimits())
 	}
 	err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
 		u.Ghost, err = u.x.Database.CreateGhost(ctx, f, u.queue, u.Organization, l)
