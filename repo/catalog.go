@@ -146,10 +146,13 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 	}
 	for name, r := range c.tables {
 		if r == nil {
-			return nil, fmt.Errorf("table %s on %s: no SELECT privilege, GRANT SELECT, UPDATE, DELETE on it: %w", name, d.Name, ErrForbidden)
+			return nil, fmt.Errorf("table %s on %s: %w: %s", name, d.Name, ErrForbidden, d.missingRight(ctx, name))
 		}
 	}
-	return c, nil
+	if len(c.tables) == 0 && len(wanted) > 0 {
+		_, err = d.ApplicationSchema(ctx)
+	}
+	return c, err
 }
 
 // readTables leaves nil for a table that must not be read.

@@ -44,7 +44,9 @@ type Error struct {
 	table string
 	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
 	connecting, poolFull bool
-	callers              []uintptr
+	// grant is what gives our role the right that it lacks, "" if it lacks none or nobody knows.
+	grant   string
+	callers []uintptr
 }
 
 // Callers are the program counters of where the statement was sent: the log's stack of whatever this becomes the cause of.
@@ -97,8 +99,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable". Where a
-// pooler has come between a statement and its preparation it says what to do.
+// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable". Where our
+// role lacks a right, or a pooler has come between a statement and its preparation it says what to do.
 func (e *Error) Condition() string {
 	if e.pooled() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
@@ -106,8 +108,11 @@ func (e *Error) Condition() string {
 	if e.Class() == ClassUnreachable {
 		return "unreachable"
 	}
-	name := pqerror.Code(e.SQLState).Name()
-	return strings.TrimSpace(e.SQLState + " " + name)
+	condition := strings.TrimSpace(e.SQLState + " " + pqerror.Code(e.SQLState).Name())
+	if e.grant != "" {
+		condition += ": " + e.grant
+	}
+	return condition
 }
 
 // Explanation says in words why the database cannot work, "" where there is nothing to add to the condition.
@@ -254,7 +259,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 		e.table, e.cause = about.table, about.error
 	}
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
-	e.SQLState = sqlState(err)
+	e.SQLState, e.grant = sqlState(err), d.grant(ctx, err)
 	switch {
 	case e.SQLState != "":
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrUnreachable):

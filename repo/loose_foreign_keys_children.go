@@ -36,7 +36,7 @@ WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT EXISTS (
   WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
 
 // Children finds the definitions whose child table has a home in this database. The result has an entry a definition,
-// nil where the table is not here.
+// nil where the table is not here. Without an application schema the error is a [*NoSchemaError].
 func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
 	tables, columns := namesOf(keys)
 	type column struct {
@@ -44,6 +44,9 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		Unique                    bool
 	}
 	found, err := collect(ctx, d, "look for child tables", pgx.RowToStructByPos[column], childTablesSQL, tables, columns)
+	if err == nil && len(found) == 0 {
+		_, err = d.ApplicationSchema(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

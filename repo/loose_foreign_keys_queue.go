@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,10 +68,13 @@ func (q *Queue) row() []any {
 	}
 }
 
-// Queue looks at the queue and its partitions. A search_path without an existing schema is [ErrNotFound].
+// Queue looks at the queue and its partitions. Without an application schema the error is a [*NoSchemaError].
 func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	var q Queue
 	err := d.queryRow(ctx, "look at the queue", q.row(), queueSQL, queueTable)
+	if errors.Is(err, ErrNotFound) {
+		_, err = d.ApplicationSchema(ctx)
+	}
 	q.sql = quote(q.Schema, queueTable)
 	if err != nil || !q.HasDefault {
 		return q, err

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"os"
@@ -33,6 +34,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -326,6 +328,7 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 		{t.Context(), service.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
 		{t.Context(), service.ErrUnknownRun, "", "UNKNOWN_RUN"},
+		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},
 	} {
 		spans := tracetest.NewSpanRecorder()

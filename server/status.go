@@ -124,6 +124,9 @@ func findEnd(ctx context.Context, err error) failure {
 	case errors.Is(err, service.ErrUnreachable):
 		return unreachable(service.UnreachableDatabase(err))
 	}
+	if text, is := service.PrivilegeMissing(err); is {
+		return failure{code: codes.FailedPrecondition, reason: "PRIVILEGE_MISSING", message: text}
+	}
 	return unexpected(ctx)
 }
 

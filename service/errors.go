@@ -32,6 +32,15 @@ func UnreachableDatabase(err error) (name, why string) {
 	return "", ""
 }
 
+// PrivilegeMissing says which right the role of a database lacks, and what to grant; false if an error is about something
+// else.
+func PrivilegeMissing(err error) (text string, is bool) {
+	if forbidden(err) || errors.Is(err, repo.ErrForbidden) {
+		return publicText(err), true
+	}
+	return "", false
+}
+
 // LeaseHeldError says who is doing this work already.
 type LeaseHeldError = repo.LeaseHeldError
 

@@ -83,9 +83,6 @@ func namesOfAccepted(children []AcceptedChild) []string {
 func (l LooseForeignKeys) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
 	homes := map[string][]*repo.Database{}
 	err := l.each(ctx, func(d *repo.Database) error {
-		if _, err := d.Queue(ctx); errors.Is(err, repo.ErrNotFound) {
-			return fmt.Errorf("%s has no application schema that its role may use: grant USAGE on it, or correct the search_path", d.Name)
-		}
 		children, err := d.Children(ctx, l.Definitions.Keys)
 		for _, c := range children {
 			if c != nil && !slices.Contains(homes[c.Key.Table], d) {

@@ -126,11 +126,14 @@ func (l LooseForeignKeys) selected() ([]*repo.Database, error) {
 	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, l.Only, databaseNames(l.Databases))
 }
 
-// each does something in every selected database that is migrated, and joins the errors.
+// each does something in every selected database that is migrated and has an application schema, and joins the errors.
 func (l LooseForeignKeys) each(ctx context.Context, do func(*repo.Database) error) error {
 	selected, err := l.selected()
 	for _, d := range selected {
 		ready := d.CheckMigrated(ctx)
+		if ready == nil {
+			_, ready = d.ApplicationSchema(ctx)
+		}
 		switch {
 		case errors.Is(ready, repo.ErrNotMigrated):
 			err = errors.Join(err, fmt.Errorf("%w: run `caretaker migrate` first", ready))

@@ -139,6 +139,9 @@ func queueWriteLimits() repo.Limits {
 
 func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
 	queue, err := x.Database.Queue(ctx)
+	if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+		return &skippedError{reason: none.Error()}
+	}
 	if err != nil {
 		return err
 	}

@@ -160,6 +160,7 @@ func fitForClients(err error) error {
 		cycle      *repo.GroupCycleError
 		stubborn   *repo.StubbornError
 		unknown    *repo.UnknownColumnError
+		noSchema   *repo.NoSchemaError
 	)
 	switch {
 	case errors.As(err, &failed):
@@ -178,6 +179,8 @@ func fitForClients(err error) error {
 		return stubborn
 	case errors.As(err, &unknown):
 		return unknown
+	case errors.As(err, &noSchema):
+		return noSchema
 	}
 	return nil
 }

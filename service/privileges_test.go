@@ -2,12 +2,115 @@ package service_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
+
+// documentedRights are those of docs/databases.md.
+const documentedRights = `
+GRANT USAGE ON SCHEMA public, gitlab_partitions_dynamic, maintenance TO {role};
+GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role};
+GRANT ALL ON ALL SEQUENCES IN SCHEMA maintenance TO {role};
+GRANT SELECT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public, gitlab_partitions_dynamic TO {role};
+GRANT INSERT ON loose_foreign_keys_deleted_records TO {role};
+GRANT USAGE ON SEQUENCE loose_foreign_keys_deleted_records_id_seq TO {role};
+`
+
+// documentedRightsOnUsers are those that only main needs.
+const documentedRightsOnUsers = `
+GRANT INSERT ON users, ghost_user_migrations TO {role};
+GRANT USAGE ON SEQUENCE users_id_seq, ghost_user_migrations_id_seq TO {role};
+`
+
+// asRole opens the databases of an estate as a new role, for which some SQL is run in each first, with its name for {role},
+// and returns that name.
+func (e *estate) asRole(sql string) (role string) {
+	e.t.Helper()
+	role = "role_" + e.value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
+	e.exec("main", `CREATE ROLE `+role)
+	e.t.Cleanup(func() {
+		for name := range e.urls {
+			e.exec(name, `DROP OWNED BY `+role)
+		}
+		e.exec("main", `DROP ROLE `+role)
+	})
+	for i, own := range e.open {
+		e.exec(own.Name, strings.ReplaceAll(sql, "{role}", role))
+		d, err := repo.Open(e.t.Context(), own.Name, e.urls[own.Name]+"&options=-c%20role%3D"+role)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.t.Cleanup(d.Close)
+		e.open[i] = d
+	}
+	return role
+}
+
+func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	e.add("ci", databases.Clone(t, migrated("ci")))
+	e.add("sec", databases.Clone(t, migrated("sec")))
+	role := e.asRole(documentedRights)
+	e.exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
+	everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
+}
+
+func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
+	t.Parallel()
+	for revoked, grant := range map[string]string{
+		"DELETE ON c":         "GRANT DELETE ON public.c TO",
+		"SELECT, DELETE ON c": "GRANT SELECT, DELETE ON public.c TO",
+		"DELETE ON loose_foreign_keys_deleted_records": "GRANT DELETE ON public.loose_foreign_keys_deleted_records TO",
+		"SELECT ON loose_foreign_keys_deleted_records": "GRANT SELECT ON public.loose_foreign_keys_deleted_records TO",
+		"INSERT, UPDATE ON maintenance.runs":           "GRANT INSERT, UPDATE ON maintenance.runs TO",
+		"SELECT ON maintenance.leases":                 "GRANT SELECT ON maintenance.leases TO",
+		"SELECT ON maintenance.pauses":                 "GRANT SELECT ON maintenance.pauses TO",
+		"SELECT ON maintenance.queue_partitions":       "GRANT SELECT ON maintenance.queue_partitions TO",
+		"USAGE ON SCHEMA maintenance":                  "GRANT USAGE ON SCHEMA maintenance TO",
+		"UPDATE ON maintenance.leases":                 "GRANT UPDATE ON maintenance.leases TO",
+	} {
+		t.Run(revoked, func(t *testing.T) {
+			t.Parallel()
+			e := newDeletedParents(t, 3)
+			role := e.asRole(documentedRights + `GRANT DELETE ON c TO {role}; REVOKE ` + revoked + ` FROM {role}`)
+			r, err := e.service(oneChild).RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+			said := r.Error
+			if err != nil {
+				said, _ = service.PrivilegeMissing(err)
+			}
+			if !strings.Contains(said, strings.TrimSuffix(grant, " TO")) || !strings.Contains(said, " TO "+role) {
+				t.Errorf("%q (%v), want %q", said, err, grant)
+			}
+			for _, driver := range []string{"permission denied", "SQLSTATE"} {
+				if strings.Contains(said, driver) {
+					t.Errorf("%q has the driver's %q", said, driver)
+				}
+			}
+		})
+	}
+}
+
+func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main")
+	m := &mirrored{estate: e, log: &lockedBuffer{}}
+	m.candidates()
+	role := e.asRole(documentedRights) // without INSERT on ghost_user_migrations
+	s := m.service()
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: tokenWorker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, repo.RunSucceeded)
+	e.work(s, "delete_user")
+	e.eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
+}
 
 func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T) {
 	t.Parallel()
@@ -18,28 +121,72 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			e := tokenEstate(t)
-			role := "without_" + worker[:3] + e.value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
-			e.exec("main", `CREATE ROLE `+role)
-			t.Cleanup(func() { e.exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-			e.exec("main", `GRANT USAGE ON SCHEMA public, maintenance TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role+`;
-				GRANT ALL ON ALL SEQUENCES IN SCHEMA public, maintenance TO `+role+`; REVOKE ALL ON `+table+` FROM `+role)
-			d, err := repo.Open(context.Background(), "main", e.urls["main"]+"&options=-c%20role%3D"+role)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(d.Close)
-			s := e.service("", e.withQueue, func(c *service.Config) { c.Databases = []*repo.Database{d} })
+			role := e.asRole(documentedRights + documentedRightsOnUsers + `REVOKE ALL ON ` + table + ` FROM {role}`)
+			s := e.service("", e.withQueue)
 			for _, dry := range []bool{true, false} {
 				r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry})
 				if err != nil {
 					t.Fatal(err)
 				}
 				wantState(t, r, repo.RunFailed)
-				if want := fmt.Sprintf("table %s on main: no SELECT privilege, GRANT SELECT, UPDATE, DELETE on it: privilege missing", table); r.Error != want {
-					t.Errorf("dry run %t: %q, want %q", dry, r.Error, want)
+				for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
+					if !strings.Contains(r.Error, want) {
+						t.Errorf("dry run %t: %q, want %q", dry, r.Error, want)
+					}
 				}
 			}
 			e.want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+		})
+	}
+}
+
+func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"database main has no application schema: none of search_path (nowhere, away) is there: set search_path of the role": documentedRights,
+		"database main has no application schema: GRANT USAGE ON SCHEMA public TO role_":                                     documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "main", "main")
+			if sql == documentedRights {
+				e.exec("main", `ALTER DATABASE `+e.value("main", `SELECT current_database()`)+` SET search_path = nowhere, away`)
+			}
+			e.asRole(sql)
+			s := e.service(oneChild, e.withQueue)
+			for _, worker := range []string{tokenWorker, groupWorker, ghostWorker, placeholderWorker} {
+				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+				if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.HasPrefix(missing.Missing, name) {
+					t.Errorf("%s: %v", worker, err)
+				}
+				st, err := s.Status(t.Context(), worker)
+				if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.HasPrefix(st[0].ConditionDetail, name) {
+					t.Error(worker, st, err)
+				}
+			}
+			for _, dry := range []bool{true, false} {
+				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, DryRun: dry})
+				if err != nil || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
+					t.Errorf("dry run %t: %s %q, %v", dry, r.State, r.Reason, err)
+				}
+			}
+			r, ours, err := s.RunScheduled(t.Context(), cleanupWorker, time.Now().Truncate(time.Minute))
+			if err != nil || !ours {
+				t.Fatal(ours, err)
+			}
+			if r = ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
+				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
+			}
+			lfk := service.LooseForeignKeys{Databases: e.open, Definitions: load(t, oneChild)}
+			_, lint := lfk.Lint(t.Context())
+			_, install := lfk.Install(t.Context())
+			_, track := lfk.Track(t.Context(), "users", "")
+			_, untrack := lfk.Untrack(t.Context(), "users")
+			for _, err := range []error{lint, install, track, untrack} {
+				if err == nil || !strings.HasPrefix(err.Error(), name) {
+					t.Error(err)
+				}
+			}
 		})
 	}
 }

@@ -216,6 +216,7 @@ func (s *Service) addWorkers(c Config) error {
 			return err
 		}
 		s.warnOfShortRuns(w)
+		w.missing = orNoSchema(w.missing)
 		s.workers = append(s.workers, w)
 	}
 	return nil
@@ -225,6 +226,17 @@ func (s *Service) addWorkers(c Config) error {
 func (s *Service) warnOfShortRuns(w *worker) {
 	if limit, _ := w.maxRuntime(mainDatabase, nil); limit < time.Second {
 		s.logger.Warn("max_runtime is less than a second: runs get next to nothing done, give them some seconds", "worker", w.name, "max_runtime", limit)
+	}
+}
+
+// orNoSchema counts the lack of an application schema as one of what is missing.
+func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		what, err := missing(ctx)
+		if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+			return none.Error(), nil
+		}
+		return what, err
 	}
 }
 
