@@ -14,10 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/server"
 )
 
 // Streams are what a command reads and writes.
@@ -49,6 +52,12 @@ func (e *exitError) Error() string {
 }
 
 func (e *exitError) Unwrap() error { return e.err }
+
+// Main is Run for a process of its own.
+func Main(args []string) int {
+	server.LogErrorsOfGRPC()
+	return Run(context.Background(), args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+}
 
 // Run runs the command that args name and returns its exit code.
 func Run(ctx context.Context, args []string, streams Streams) int {

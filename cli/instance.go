@@ -50,6 +50,8 @@ type instance struct {
 // database that cannot be reached is no mistake: it may come later.
 func (a *app) newInstance(ctx context.Context, c *config.Config, given *listeners) (*instance, error) {
 	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat), listening: given, failed: make(chan error, 3)}
+	// What libraries say to the standard logger is JSON, too.
+	slog.SetDefault(i.logger)
 	if given != nil {
 		i.closers = append(i.closers, given.close)
 	}
@@ -64,10 +66,13 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	if err := checkSchedules(c); err != nil {
 		return err
 	}
-	for _, doubt := range c.OpenTelemetryDoubts {
+	o := c.OpenTelemetry
+	if len(o.Mistakes) > 0 {
+		return errors.New(strings.Join(o.Mistakes, "\n"))
+	}
+	for _, doubt := range o.Doubts {
 		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
 	}
-	o := c.OpenTelemetry
 	i.replica = service.ReplicaName()
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,7 +15,7 @@ const asProcess = "TEST_AS_CARETAKER"
 
 func TestProcess(*testing.T) {
 	if command := os.Getenv(asProcess); command != "" {
-		os.Exit(cli.Run(context.Background(), strings.Fields(command), cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+		os.Exit(cli.Main(strings.Fields(command)))
 	}
 }
 

@@ -48,9 +48,8 @@ type Config struct {
 	InactiveTokenDeletion   InactiveTokenDeletion
 	// HistoryKeep is how long runs and the ledger of fires are kept.
 	HistoryKeep time.Duration
-	// OpenTelemetry is what the standard variables ask for, OpenTelemetryDoubts are words about those not understood.
-	OpenTelemetry       OpenTelemetry
-	OpenTelemetryDoubts []string
+	// OpenTelemetry is what the standard variables ask for.
+	OpenTelemetry OpenTelemetry
 }
 
 // TLS names PEM files.
@@ -177,9 +176,6 @@ func read(file string, environ []string) (*Config, error) {
 		}
 	}
 	c.OpenTelemetry = openTelemetry(environ)
-	if c.OpenTelemetry.Traces || c.OpenTelemetry.Metrics {
-		c.OpenTelemetryDoubts = openTelemetryDoubts(environ)
-	}
 	c.Databases = slices.DeleteFunc(c.Databases, func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
 	mistakes = append(mistakes, c.contradictions()...)
 	if len(mistakes) > 0 {

@@ -276,22 +276,43 @@ func TestLoad_NeverRepeatsASecret(t *testing.T) {
 	}
 }
 
+func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
+	for environ, want := range map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                         "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                    "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=otlp":                               "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":                                       "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":                                             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=none,OTEL_METRICS_EXPORTER=console": "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_SDK_DISABLED=true":                                  "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                                  "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                                       "",
+	} {
+		c, err := load("", append(strings.Split(environ, ","), mainURL))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(c.OpenTelemetry.Mistakes, "\n")
+		if !strings.HasPrefix(said, want) || (want == "") != (said == "") || strings.Contains(said, "\n") {
+			t.Errorf("%s: said %q, want %q", environ, said, want)
+		}
+	}
+}
+
 func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
 	for entry, want := range map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":              "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
-		"OTEL_TRACES_SAMPLER=nonsense":                      "OTEL_TRACES_SAMPLER is none of",
-		"OTEL_TRACES_SAMPLER_ARG=2":                         "OTEL_TRACES_SAMPLER_ARG is no number",
+		"OTEL_TRACES_SAMPLER=nonsense": "OTEL_TRACES_SAMPLER is none of",
+		"OTEL_TRACES_SAMPLER_ARG=2":    "OTEL_TRACES_SAMPLER_ARG is no number",
 	} {
 		c, err := load("", []string{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry})
-		if err != nil || len(c.OpenTelemetryDoubts) != 1 || !strings.Contains(c.OpenTelemetryDoubts[0], want) {
+		if err != nil || len(c.OpenTelemetry.Doubts) != 1 || !strings.Contains(c.OpenTelemetry.Doubts[0], want) {
 			t.Errorf("%s: got %v, %v", entry, c, err)
 		}
 	}
 	c, err := load("", []string{
 		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
 	})
-	if err != nil || c.OpenTelemetryDoubts != nil {
+	if err != nil || c.OpenTelemetry.Doubts != nil {
 		t.Errorf("got %v, %v", c, err)
 	}
 }
@@ -301,14 +322,14 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		"":                                     {},
 		"OTEL_TRACES_EXPORTER=":                {},
 		"OTEL_TRACES_EXPORTER=console":         {Traces: true},
-		"OTEL_EXPORTER_OTLP_ENDPOINT=x":        {Traces: true, Metrics: true},
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=x": {Traces: true},
-		"OTEL_METRICS_EXPORTER=prometheus":     {},
-		"OTEL_METRICS_EXPORTER=otlp":           {Metrics: true},
-		"OTEL_SDK_DISABLED=true":               {Disabled: true},
-		"OTEL_PROPAGATORS=b3,none":             {Propagators: "b3,none"},
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://x": {Traces: true, Metrics: true},
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://x": {Traces: true},
+		"OTEL_METRICS_EXPORTER=prometheus":            {},
+		"OTEL_METRICS_EXPORTER=otlp":                  {Metrics: true},
+		"OTEL_SDK_DISABLED=true":                      {Disabled: true},
+		"OTEL_PROPAGATORS=b3,none":                    {Propagators: "b3,none"},
 	} {
-		if got := openTelemetry([]string{environ}); got != want {
+		if got := openTelemetry([]string{environ}); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)
 		}
 	}

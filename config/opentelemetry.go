@@ -17,6 +17,8 @@ type OpenTelemetry struct {
 	Traces, Metrics bool
 	// Propagators is OTEL_PROPAGATORS.
 	Propagators string
+	// Mistakes name variables with which nothing can be sent, Doubts those that are not understood and passed over.
+	Mistakes, Doubts []string
 }
 
 func openTelemetry(environ []string) (o OpenTelemetry) {
@@ -32,19 +34,41 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	default:
 		o.Metrics = true
 	}
+	if o.Disabled {
+		return o
+	}
+	for _, signal := range []struct {
+		name     string
+		exported bool
+	}{{"TRACES", o.Traces}, {"METRICS", o.Metrics}} {
+		exporter, own := set["OTEL_"+signal.name+"_EXPORTER"], "OTEL_EXPORTER_OTLP_"+signal.name+"_ENDPOINT"
+		if signal.exported && (exporter == "" || strings.Contains(exporter, "otlp")) {
+			o.Mistakes = append(o.Mistakes, endpointMistakes(set, own)...)
+		}
+	}
+	o.Mistakes = slices.Compact(o.Mistakes)
+	if o.Traces {
+		o.Doubts = samplerDoubts(set)
+	}
 	return o
 }
 
-// openTelemetryDoubts are words about the values of these variables that the SDK passes over, or complains of without their
-// name: the specification wants that such values do not keep a service from starting. Endpoints are not repeated: they may
-// have passwords.
-func openTelemetryDoubts(environ []string) (doubts []string) {
-	set := variables(environ)
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
-		if set[name] != "" && !sendable(set[name]) {
-			doubts = append(doubts, name+" is no URL such as http://localhost:4318: what is sent there will be lost")
-		}
+// endpointMistakes says what is wrong with the endpoint of a signal: its own, else the one of all. Endpoints are not repeated,
+// they may have passwords.
+func endpointMistakes(set map[string]string, own string) []string {
+	name := own
+	if set[own] == "" {
+		name = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	}
+	if set[name] == "" || sendable(set[name]) {
+		return nil
+	}
+	return []string{name + " is no URL such as http://localhost:4318: begin it with http:// or https://, or unset it to send nothing"}
+}
+
+// samplerDoubts are words about the variables of the sampler that the SDK passes over: the specification wants that such
+// values do not keep a service from starting.
+func samplerDoubts(set map[string]string) (doubts []string) {
 	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	sampler, share := strings.ToLower(set["OTEL_TRACES_SAMPLER"]), set["OTEL_TRACES_SAMPLER_ARG"]
 	if sampler != "" && !slices.Contains(samplers, sampler) {

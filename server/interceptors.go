@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
@@ -69,8 +70,22 @@ func (s *Server) logger() logging.Logger {
 		if ofReflection(fields) {
 			level = logging.LevelDebug
 		}
+		inUTC(fields)
 		s.config.Logger.Log(ctx, slog.Level(level), message, fields...) //nolint:sloglint // the middleware has one message
 	})
+}
+
+// inUTC is for the times that the middleware has put into words by the zone of the host.
+func inUTC(fields logging.Fields) {
+	for i := 0; i+1 < len(fields); i += 2 {
+		text, is := fields[i+1].(string)
+		if !is || fields[i] != "grpc.start_time" && fields[i] != "grpc.request.deadline" {
+			continue
+		}
+		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			fields[i+1] = at.UTC().Format(time.RFC3339)
+		}
+	}
 }
 
 // ofReflection says whether a call only asked what calls there are, as grpcurl does before each of its own.

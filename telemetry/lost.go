@@ -12,8 +12,11 @@ import (
 // few seconds, as long as a collector is down.
 const lostInterval = time.Minute
 
+// mostTexts is how many are remembered.
+const mostTexts = 100
+
 // lost says in the log what could not be exported, of traces and metrics each by itself: who has a collector that takes
-// traces alone still hears of traces that are lost.
+// traces alone still hears of traces that are lost. What else OpenTelemetry says comes once a minute for each text.
 type lost struct {
 	logger *slog.Logger
 
@@ -34,9 +37,13 @@ func (l *lost) Handle(err error) {
 		// Who has read the settings has said so, with the variable's name.
 		return
 	}
+	about := signal
+	if about == "" {
+		about = err.Error()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.said[signal]
+	before := l.said[about]
 	if before != nil && time.Since(before.at) < lostInterval {
 		before.left++
 		return
@@ -45,10 +52,14 @@ func (l *lost) Handle(err error) {
 	if before != nil && before.left > 0 {
 		attrs = append(attrs, "left_out", before.left)
 	}
+	if len(l.said) >= mostTexts {
+		// Texts with changing parts must not fill the memory.
+		l.said = nil
+	}
 	if l.said == nil {
 		l.said = map[string]*tally{}
 	}
-	l.said[signal] = &tally{at: time.Now()}
+	l.said[about] = &tally{at: time.Now()}
 	ctx := context.Background()
 	switch signal {
 	case "":

@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -77,7 +78,9 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 		t.logger = slog.New(slog.DiscardHandler)
 	}
 	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	otel.SetErrorHandler(&lost{logger: t.logger})
+	said := &lost{logger: t.logger}
+	otel.SetErrorHandler(said)
+	otel.SetLogger(logr.New(sdkLog{said}))
 	otel.SetTextMapPropagator(t.propagator(ctx, config.Propagators))
 	if config.Disabled {
 		otel.SetTracerProvider(tracenoop.NewTracerProvider())

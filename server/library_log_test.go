@@ -1,0 +1,21 @@
+package server
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
+	var said bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
+	defer slog.SetDefault(before)
+	if _, err := (grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC complains","error":"[transport] it broke"}`) {
+		t.Errorf("said %s", &said)
+	}
+}
