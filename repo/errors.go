@@ -203,9 +203,12 @@ const (
 	ClassSchema
 )
 
-// unfitValues are the states of values that a column's type does not take: not its format, a number or a time out of its
-// range. They are those of settings, not of rows.
-var unfitValues = []string{"22P02", "22003", "22007", "22008"}
+// unfitValues are the states of numbers and times that a column does not take.
+var unfitValues = []string{"22003", "22007", "22008"}
+
+// Unfit says that the fault may be the definition's, whose value no row can take, or that of a single row, whose values a
+// trigger computes with.
+func (e *Error) Unfit() bool { return slices.Contains(unfitValues, e.SQLState) }
 
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {
@@ -218,7 +221,7 @@ func (e *Error) Class() Class {
 		return ClassTimeout
 	case code == "", e.connecting, code == readOnlyState, code == "25P03", hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
-	case slices.Contains(unfitValues, code), hasPrefix(code, "42", "3F", "0A", "2F"):
+	case code == "22P02", e.Unfit(), hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
 	}
 	return ClassData

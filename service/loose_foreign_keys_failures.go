@@ -192,8 +192,9 @@ func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error 
 	return nil
 }
 
-// refuse deals with a statement that the database refused: a fault in the rows is isolated key by key, everything else
-// fails for all keys that have rows. Errors that are not the statement's own end the run.
+// refuse deals with a statement that the database refused: a fault that may be in the rows is isolated key by key,
+// everything else fails for all keys that have rows. Only what is surely a row's fault counts towards giving its record
+// up. Errors that are not the statement's own end the run.
 func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class repo.Class) error {
 	var refused *repo.Error
 	switch {
@@ -220,13 +221,9 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 		a.failKeys(ctx, a.step, keys, kept, true)
 		return nil
 	}
-	switch {
-	case class == repo.ClassData && len(keys) == 1:
-		a.failKeys(ctx, a.step, keys, err, true)
-	case class != repo.ClassData, a.spent():
-		a.failKeys(ctx, a.step, keys, err, false)
-	default:
+	if mayBeRows := class == repo.ClassData || refused.Unfit(); mayBeRows && len(keys) > 1 && !a.spent() {
 		return a.halves(ctx, keys, err)
 	}
+	a.failKeys(ctx, a.step, keys, err, class == repo.ClassData && len(keys) == 1)
 	return nil
 }
