@@ -233,12 +233,12 @@ WITH newest (id) AS (
     ORDER BY x.worker, x.state, x.id DESC LIMIT 1)
   FROM unnest('{running,succeeded,failed,cancelled}'::text[]) AS s (state)
   UNION ALL
-  SELECT x.id FROM (
+  (SELECT x.id FROM (
     SELECT r.id, r.dry_run, r.reason FROM maintenance.runs r
     WHERE (r.worker, r.state) >= ($1, 'skipped') AND (r.worker, r.state) <= ($1, 'skipped')
     ORDER BY r.worker, r.state, r.id DESC LIMIT 100
   ) x
-  WHERE NOT x.dry_run AND x.reason LIKE 'SETTING%'
+  WHERE NOT x.dry_run AND x.reason LIKE 'SETTING%' ORDER BY x.id DESC LIMIT 1)
 )
 SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id FROM newest)) ORDER BY runs.id DESC`
 
