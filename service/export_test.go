@@ -52,6 +52,23 @@ func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id str
 	}
 }
 
+// DeadlinesOfTurn are the times up to which the databases of a worker may say whether they have something due, as a fire
+// looks for the first of them. None has.
+func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error) {
+	w, err := s.worker(name)
+	if err != nil {
+		return nil, err
+	}
+	asked := *w
+	asked.due = func(ctx context.Context, _ *repo.Database) bool {
+		deadline, _ := ctx.Deadline()
+		deadlines = append(deadlines, deadline)
+		return false
+	}
+	_, err = s.turn(context.Background(), &asked, time.Now())
+	return deadlines, err
+}
+
 // Claim claims a fire and leaves it at that, as a process does that dies before its run has begun.
 func (s *Service) Claim(ctx context.Context, name string, fire time.Time) (id string, ours bool, err error) {
 	w, err := s.worker(name)

@@ -13,11 +13,14 @@ import (
 // whether the fire has run; the others follow it in the process that has taken the fire, and are not made up for.
 
 // turn is the database that a fire's own run works on: that of its minute, or in a round the first that has something
-// due. A round that finds none works the one of the minute, so that every fire has its run.
+// due. A round that finds none works the one of the minute, so that every fire has its run. The fire is claimed, so all
+// databases together have duePatience to answer.
 func (s *Service) turn(ctx context.Context, w *worker, fire time.Time) (*repo.Database, error) {
 	if w.due != nil {
+		asking, cancel := context.WithTimeoutCause(ctx, duePatience, repo.ErrUnreachable)
+		defer cancel()
 		for _, d := range w.databases {
-			if w.due(ctx, d) {
+			if w.due(asking, d) {
 				return d, nil
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,15 @@ func TestRound_APauseIsOneSkippedFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "1")
+}
+
+func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
+	t.Parallel()
+	_, s := newRounds(t, "ci", "sec")
+	deadlines, err := s.DeadlinesOfTurn(cleanupWorker)
+	if err != nil || len(deadlines) != 3 || deadlines[0].IsZero() || len(slices.Compact(deadlines)) != 1 {
+		t.Errorf("deadlines %v, error %v", deadlines, err)
+	}
 }
 
 // A request works one database all the same.
