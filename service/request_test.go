@@ -301,9 +301,12 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	s := e.service(oneChild)
 	const same = "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out"
 	for _, dry := range []bool{true, false} {
-		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "ci", DryRun: dry})
-		if dry && err == nil {
-			continue // it has begun, and failed
+		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "ci", DryRun: dry})
+		if dry { // It takes no lease: it begins, and fails.
+			if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
+				t.Errorf("dry run: state %s, %q, %v", r.State, r.Error, err)
+			}
+			continue
 		}
 		if database, why := service.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
 			t.Errorf("dry run %t: %v", dry, err)
