@@ -202,6 +202,11 @@ func (l *ledgerLook) catchUp(ctx context.Context) error {
 	}
 	if reason != "" {
 		kept = l.ledger.Newest
+		if why, err := s.notUsed(ctx, l.worker); err == nil && why != "" {
+			reason = "" // It is for a replica that uses the worker.
+		}
+	}
+	if reason != "" {
 		id := newID(l.now)
 		ours, err := s.main.TakeOverFire(ctx, l.ledger, claimPatience, reason, id, s.replica)
 		if err != nil {

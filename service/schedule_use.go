@@ -12,8 +12,8 @@ import (
 //
 //  1. Replicas that use it begin its ledger if there is none: nothing before that was missed, and nothing is caught up.
 //     Every useInterval they say in it that it is used.
-//  2. A replica that does not use it closes a ledger in which nobody has said so for unusedPatience. A fire since then is
-//     still within its grace if the worker is used again.
+//  2. A replica that does not use it closes a ledger in which nobody has said so while it has looked for unusedPatience
+//     on end. While main is away nobody can say so, and nobody looks: that time does not count.
 //
 // So replicas that use a worker never lose its ledger to others that do not, as long as one of them is at work.
 const (
@@ -34,7 +34,7 @@ func (l *ledgerLook) uses(ctx context.Context) (bool, error) {
 		return begun, nil
 	}
 	l.service.unused.told(ctx, l.service, l.worker.name, why)
-	if why != "" && begun && l.now.Sub(l.ledger.UsedAt) >= unusedPatience {
+	if why != "" && begun && l.service.unused.watched(l) >= unusedPatience {
 		err = l.service.main.CloseLedger(ctx, l.worker.name, unusedPatience, reasonAbandoned)
 	}
 	return why == "", err
@@ -52,10 +52,33 @@ func notEnabled(worker string) string {
 	return fmt.Sprintf("workers.%s.enabled is false on this server", worker)
 }
 
-// unused are the workers that this replica does not use, with the reason, as the log has been told.
+// unused are the workers that this replica does not use: the reason, as the log has been told, and how long it has seen
+// nobody use them.
 type unused struct {
-	mu  sync.Mutex
-	why map[string]string
+	mu    sync.Mutex
+	why   map[string]string
+	watch map[string]watch
+}
+
+// watch is a row of looks at a ledger that all saw the same usedAt and were at most useInterval apart.
+type watch struct {
+	usedAt, first, last time.Time
+}
+
+// watched says for how long this replica has seen that nobody uses a worker.
+func (u *unused) watched(l *ledgerLook) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.watch == nil {
+		u.watch = map[string]watch{}
+	}
+	w := u.watch[l.worker.name]
+	if !w.usedAt.Equal(l.ledger.UsedAt) || l.now.Sub(w.last) > useInterval {
+		w = watch{usedAt: l.ledger.UsedAt, first: l.now}
+	}
+	w.last = l.now
+	u.watch[l.worker.name] = w
+	return l.now.Sub(w.first)
 }
 
 // told tells the log when a worker is not used, and when it is used after that.

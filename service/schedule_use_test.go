@@ -15,6 +15,15 @@ import (
 func (c clocked) hide() { c.exec("main", `ALTER TABLE ghost_user_migrations RENAME TO hidden`) }
 func (c clocked) show() { c.exec("main", `ALTER TABLE hidden RENAME TO ghost_user_migrations`) }
 
+// watch lets a replica look at these times.
+func (c clocked) watch(s *service.Service, times ...string) {
+	c.t.Helper()
+	for _, at := range times {
+		c.at(at)
+		c.due(s)
+	}
+}
+
 // wantGhostFires fails the test unless the outcomes of the fires of the ghost migration are these.
 func (c clocked) wantGhostFires(want string) {
 	c.t.Helper()
@@ -110,8 +119,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 		t.Fatalf("unsuccessful: %v", got)
 	}
 	c.hide()
-	c.at("11-20 12:09:10")
-	c.due(s)
+	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
 	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+ghostWorker+`'`, "0")
 	if st := ghostStatus(t, s); strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("status %s", st.ConditionDetail)
@@ -127,10 +135,11 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	if st := ghostStatus(t, again); st.NotUsed != "" || strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("status %+v", st)
 	}
-	for _, n := range unsuccessful() {
-		if n != 0 && n != 3 { // The first service may still show what it has read.
-			t.Errorf("unsuccessful: %v", n)
-		}
+	if err := s.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := unsuccessful(); len(got) != 1 || got[0] != 0 {
+		t.Errorf("unsuccessful: %v", got)
 	}
 	c.at("11-21 12:02:00")
 	c.due(again)
@@ -147,10 +156,43 @@ func TestUnused_AReplicaThatUsesTheWorkerKeepsItsLedgerFromOthers(t *testing.T) 
 		c.due(on)
 	}
 	c.wantFires("11-20 12:10 ran +15")
-	c.want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "2026-11-20 12:09:00")
+	c.want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "2026-11-20 12:00:30")
 	if st := status(t, off); st.NotUsed != "" {
 		t.Errorf("not used: %s", st.NotUsed)
 	}
+}
+
+// TestUnused_ALedgerOutlivesTheAbsenceOfMain: nobody could say meanwhile that the worker is used.
+func TestUnused_ALedgerOutlivesTheAbsenceOfMain(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	off, on := c.replica("0 12 * * *", disabled), c.replica("0 12 * * *", catchUp(true))
+	for _, at := range []string{"11-21 11:59:00", "11-21 11:59:05", "11-21 12:03:00"} {
+		c.at(at)
+		c.due(off)
+		c.due(on)
+	}
+	c.wantFires("11-21 12:00 ran CAUGHT_UP +180")
+}
+
+// TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker: the other one is enabled, but not configured.
+func TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	on := c.replica("*/10 * * * *", catchUp(true))
+	unconfigured := c.service("", func(config *service.Config) {
+		config.LooseForeignKeysCleanup.Schedule = "*/10 * * * *"
+		config.LooseForeignKeysCleanup.CatchUp = new(true)
+	})
+	c.at("11-20 12:10:01")
+	c.claim(on, "11-20 12:10")
+	c.exec("main", `UPDATE maintenance.schedules SET used_at = clock_timestamp()`)
+	c.exec("main", `UPDATE maintenance.fires SET claimed_by = '' WHERE outcome = 'claimed'`)
+	c.at("11-20 12:10:05")
+	c.due(unconfigured)
+	c.wantFires("11-20 12:10 claimed")
+	c.due(on)
+	c.wantFires("11-20 12:10 ran TAKEN_OVER +5")
 }
 
 func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
@@ -160,7 +202,8 @@ func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
 	c.at("11-20 12:10:01")
 	c.claim(s, "11-20 12:10")
 	c.at("11-20 12:12:00")
-	c.replica("*/10 * * * *", disabled)
+	off := c.replica("*/10 * * * *", disabled)
+	c.watch(off, "11-20 12:12:20", "11-20 12:12:40", "11-20 12:12:50")
 	c.wantFires("11-20 12:10 missed ABANDONED")
 	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "0")
 }
