@@ -71,8 +71,8 @@ type aged struct {
 	main  *repo.Database
 	sql   *pgx.Conn
 	heard *recorder
-	// run and job are the newest.
-	run, job string
+	// run is the newest.
+	run string
 }
 
 // recorder keeps an example of each statement, and of each choice of filters. Many connections use it at the same time.
@@ -170,37 +170,37 @@ func newAged(t *testing.T) *aged {
 // queue do. Shutdown comes last by itself.
 func (a *aged) calls() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"Status":         func(ctx context.Context) error { return second(a.Service.Status(ctx, "")) },
-		"Leases":         func(ctx context.Context) error { return second(a.Service.Leases(ctx, "")) },
-		"Run":            func(ctx context.Context) error { return second(a.Service.Run(ctx, a.run)) },
+		"Status":         func(ctx context.Context) error { return second(a.Status(ctx, "")) },
+		"Leases":         func(ctx context.Context) error { return second(a.Leases(ctx, "")) },
+		"Run":            func(ctx context.Context) error { return second(a.Run(ctx, a.run)) },
 		"Runs":           a.listRuns,
 		"Fires":          a.listFires,
 		"Jobs":           a.listJobs,
-		"Job":            func(ctx context.Context) error { return second(a.Service.Job(ctx, 50_000)) },
-		"JobCounts":      func(ctx context.Context) error { return second(a.Service.JobCounts(ctx)) },
-		"JobsOfRun":      func(ctx context.Context) error { return second(a.Service.JobsOfRun(ctx, a.run, 20)) },
-		"RetryJob":       func(ctx context.Context) error { return second(a.Service.RetryJob(ctx, 1)) },
-		"JobKinds":       func(context.Context) error { a.Service.JobKinds(); return nil },
+		"Job":            func(ctx context.Context) error { return second(a.Job(ctx, 50_000)) },
+		"JobCounts":      func(ctx context.Context) error { return second(a.JobCounts(ctx)) },
+		"JobsOfRun":      func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
+		"RetryJob":       func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
+		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
 		"WorkJob":        a.workJobs,
-		"RescueJobs":     func(ctx context.Context) error { return a.Service.RescueJobs(ctx, time.Minute) },
-		"BacklogSamples": func(ctx context.Context) error { return second(a.Service.BacklogSamples(ctx)) },
-		"SampleBacklogs": a.Service.SampleBacklogs,
+		"RescueJobs":     func(ctx context.Context) error { return a.RescueJobs(ctx, time.Minute) },
+		"BacklogSamples": func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
+		"SampleBacklogs": a.SampleBacklogs,
 		"PauseWorker": func(ctx context.Context) error {
-			return second(a.Service.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
+			return second(a.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
 		},
 		"ResumeWorker": func(ctx context.Context) error {
-			return second(a.Service.ResumeWorker(ctx, "ghost_user_migration", "test"))
+			return second(a.ResumeWorker(ctx, "ghost_user_migration", "test"))
 		},
-		"SetFeatureFlag": func(ctx context.Context) error { return a.Service.SetFeatureFlag(ctx, "a_flag", true) },
-		"FeatureFlags":   func(ctx context.Context) error { return second(a.Service.FeatureFlags(ctx)) },
+		"SetFeatureFlag": func(ctx context.Context) error { return a.SetFeatureFlag(ctx, "a_flag", true) },
+		"FeatureFlags":   func(ctx context.Context) error { return second(a.FeatureFlags(ctx)) },
 		"RunBatch":       a.runAll,
 		"WatchRun": func(ctx context.Context) error {
-			return a.Service.WatchRun(ctx, a.run, func(service.Run) error { return nil })
+			return a.WatchRun(ctx, a.run, func(service.Run) error { return nil })
 		},
-		"CancelRun":  func(ctx context.Context) error { return second(a.Service.CancelRun(ctx, a.run, "test")) },
-		"RunDue":     a.Service.RunDue,
-		"ResumeRuns": a.Service.ResumeRuns,
-		"Healthy":    a.Service.Healthy,
+		"CancelRun":  func(ctx context.Context) error { return second(a.CancelRun(ctx, a.run, "test")) },
+		"RunDue":     a.RunDue,
+		"ResumeRuns": a.ResumeRuns,
+		"Healthy":    a.Healthy,
 		"Shutdown":   func(context.Context) error { return nil },
 	}
 }
@@ -212,7 +212,7 @@ func (a *aged) listRuns(ctx context.Context) (err error) {
 		for _, state := range []string{"", "failed", "cancelled"} {
 			for _, after := range []string{"", a.run} {
 				f := service.RunFilter{Worker: worker, State: state, After: after, Limit: 50}
-				err = errors.Join(err, second(a.Service.Runs(ctx, f)))
+				err = errors.Join(err, second(a.Runs(ctx, f)))
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func (a *aged) listFires(ctx context.Context) (err error) {
 		for _, outcome := range []string{"", "missed"} {
 			for _, after := range []time.Time{{}, time.Now()} {
 				f := service.FireFilter{Worker: worker, Outcome: outcome, After: after, AfterWorker: "x", Limit: 50}
-				err = errors.Join(err, second(a.Service.Fires(ctx, f)))
+				err = errors.Join(err, second(a.Fires(ctx, f)))
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 		for _, state := range []string{"", "retryable", "completed"} {
 			for _, after := range []int64{0, 50_000} {
 				f := service.JobFilter{Kind: kind, State: state, After: after, Limit: 50}
-				err = errors.Join(err, second(a.Service.Jobs(ctx, f)))
+				err = errors.Join(err, second(a.Jobs(ctx, f)))
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func (a *aged) workJobs(ctx context.Context) (err error) {
 		"delete_placeholder_user": `{"placeholder_user_id": 1}`, "delete_user": `{"user_id": 1, "reason": "x"}`,
 		"destroy_group": `{"group_id": 1, "user_id": 1}`, "continue_inactive_token_deletion": `{"pass_id": "` + a.run + `"}`,
 	} {
-		_, worked := a.Service.WorkJob(ctx, service.JobRequest{
+		_, worked := a.WorkJob(ctx, service.JobRequest{
 			ID: 1, Kind: kind, Args: []byte(args), Attempt: 1, MaxAttempts: 25, AttemptedAt: time.Now(), RunID: a.run,
 		})
 		if !errors.Is(worked, repo.ErrJobLost) {
@@ -265,7 +265,7 @@ func (a *aged) runAll(ctx context.Context) (err error) {
 		"loose_foreign_keys_cleanup", "ghost_user_migration", "adjourned_group_deletion", "inactive_token_deletion", "placeholder_user_cleanup",
 	} {
 		for _, dry := range []bool{true, false} {
-			run, failed := a.Service.RunBatch(ctx, service.RunRequest{
+			run, failed := a.RunBatch(ctx, service.RunRequest{
 				Worker: worker, DryRun: dry, RequestID: fmt.Sprint(worker, dry), RequestedBy: "test",
 			})
 			err = errors.Join(err, failed)
@@ -323,7 +323,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	if err := reader.Collect(ctx, &metricdata.ResourceMetrics{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Service.Shutdown(ctx); err != nil {
+	if err := a.Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
 	a.heard.wantHeard(t, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs",

@@ -37,7 +37,7 @@ type Queue struct {
 }
 
 // Table is where the queue is.
-func (q Queue) Table() Table { return Table{q.Schema, queueTable} }
+func (q *Queue) Table() Table { return Table{q.Schema, queueTable} }
 
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),

@@ -19,8 +19,10 @@ import (
 //     bytea_output.
 
 // connectionSettings are sent when connecting.
-var connectionSettings = map[string]string{
-	"client_encoding": "UTF8", "datestyle": "ISO", "standard_conforming_strings": "on", "timezone": "UTC",
+func connectionSettings() map[string]string {
+	return map[string]string{
+		"client_encoding": "UTF8", "datestyle": "ISO", "standard_conforming_strings": "on", "timezone": "UTC",
+	}
 }
 
 // sessionSQL is sent once on each connection that is a session.
@@ -31,11 +33,12 @@ func settle(params map[string]string) {
 	if _, named := params["application_name"]; !named {
 		params["application_name"] = "caretaker"
 	}
+	settings := connectionSettings()
 	maps.DeleteFunc(params, func(name, _ string) bool {
-		_, ours := connectionSettings[strings.ToLower(name)]
+		_, ours := settings[strings.ToLower(name)]
 		return ours
 	})
-	maps.Copy(params, connectionSettings)
+	maps.Copy(params, settings)
 }
 
 // connected makes a new connection ready for use, or refuses it.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -191,3 +192,16 @@ func TestRequests_WhatIsWrongWithThemselvesComesBeforeAnyState(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func TestRunBatch_SaysWhichRunHasUsedTheRequestID(t *testing.T) {
+	f := start(t)
+	first, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: "once"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: "once", DryRun: true})
+	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.AlreadyExists, "REQUEST_ID_REUSED")).GetMetadata()
+	if info["run_id"] != first.GetRun().GetId() || info["worker"] != worker || info["dry_run"] != "false" {
+		t.Errorf("got the metadata %v", info)
+	}
+}

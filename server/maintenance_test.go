@@ -405,16 +405,3 @@ func TestFeatureFlags_AreSetAndListed(t *testing.T) {
 		f.violates(err, "name")
 	}
 }
-
-func TestRunBatch_SaysWhichRunHasUsedTheRequestID(t *testing.T) {
-	f := start(t)
-	first, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: "once"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: "once", DryRun: true})
-	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.AlreadyExists, "REQUEST_ID_REUSED")).GetMetadata()
-	if info["run_id"] != first.GetRun().GetId() || info["worker"] != worker || info["dry_run"] != "false" {
-		t.Errorf("got the metadata %v", info)
-	}
-}

@@ -44,7 +44,7 @@ func (a *attempt) ruled(ctx context.Context, err error) *repo.KeptError {
 	}
 	kept, err := a.kept(ctx)
 	if err != nil || kept == nil || !slices.ContainsFunc(kept.By, repo.KeepingTrigger.Rule) {
-		return nil
+		return nil //nolint:nilerr // the refusal is reported as it is
 	}
 	return kept
 }

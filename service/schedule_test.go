@@ -211,8 +211,10 @@ func TestNew_SaysThatAScheduleNeverFires(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")
 	for cron, never := range map[string]bool{"0 0 31 2 *": true, "0 0 31 4,6,9,11 *": true, "0 0 29 2 *": false, "0 0 31 * *": false} {
-		_, err := service.New(service.Config{Databases: e.open, Logger: slog.New(slog.DiscardHandler),
-			GhostUserMigration: service.GhostUserMigrationConfig{WorkerConfig: service.WorkerConfig{Schedule: cron}}})
+		_, err := service.New(service.Config{
+			Databases: e.open, Logger: slog.New(slog.DiscardHandler),
+			GhostUserMigration: service.GhostUserMigrationConfig{WorkerConfig: service.WorkerConfig{Schedule: cron}},
+		})
 		want := `workers.ghost_user_migration.schedule: "` + cron + `" never fires`
 		if said := err != nil && strings.Contains(err.Error(), want); said != never {
 			t.Errorf("%s: error %v", cron, err)
