@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// KeepingTrigger may keep rows that a statement is to delete or update, without an error: an enabled BEFORE trigger for
-// each row, which does so by returning NULL, or a rule.
+// KeepingTrigger may keep rows that a statement is to delete or update, without an error: an
+// enabled BEFORE trigger for each row, which does so by returning NULL, or a rule.
 type KeepingTrigger struct {
 	// Kind is "trigger" or "rule".
 	Kind, Name string
@@ -21,7 +21,8 @@ func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " 
 // Rule says that it is a rule.
 func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
 
-// KeptError means that rows stay as they are although nobody has locked them: triggers or rules keep them.
+// KeptError means that rows stay as they are although nobody has locked them: triggers or rules
+// keep them.
 type KeptError struct{ By []KeepingTrigger }
 
 func (e *KeptError) Error() string {
@@ -37,9 +38,9 @@ func keptBy(keepers []KeepingTrigger) string {
 	return strings.Join(names, ", ") + " (let it pass these rows, or disable it)"
 }
 
-// keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table has a copy on each
-// partition: only the original is named. Rules work on the table alone that a statement names. A table without a schema is
-// the application's.
+// keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table
+// has a copy on each partition: only the original is named. Rules work on the table alone that a
+// statement names. A table without a schema is the application's.
 const keepingTriggersSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -62,15 +63,15 @@ SELECT k.kind, k.name, n.nspname, c.relname
 FROM keeping k JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY k.kind DESC, n.nspname, c.relname, k.name`
 
-// Events of triggers, as pg_trigger.tgtype and pg_rewrite.ev_type have them. A trigger for each row has bit 1, one that
-// fires before the row changes bit 2.
+// Events of triggers, as pg_trigger.tgtype and pg_rewrite.ev_type have them. A trigger for each row
+// has bit 1, one that fires before the row changes bit 2.
 const (
 	beforeRowDelete, ruleOnDelete int16 = 1 | 2 | 8, '4'
 	beforeRowUpdate, ruleOnUpdate int16 = 1 | 2 | 16, '2'
 )
 
-// KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from being deleted or, if
-// not deletes, from being updated.
+// KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from
+// being deleted or, if not deletes, from being updated.
 func (d *Database) KeepingTriggers(ctx context.Context, t Table, deletes bool) ([]KeepingTrigger, error) {
 	return collect(ctx, d, "look for triggers that keep rows", scanKeeping, keepingTriggersSQL, keepingArgs(t, deletes)...)
 }

@@ -108,7 +108,7 @@ func (d *Database) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (
 	for _, f := range old {
 		i.OldFunctions = append(i.OldFunctions, f.name)
 	}
-	i.ActiveMissing = !i.Queue.takes(i.Queue.Active)
+	i.ActiveMissing = i.Queue.ActiveMissing()
 	var indexed bool
 	if err := tx.QueryRow(ctx, queueIndexSQL, i.Queue.sql).Scan(&indexed); err != nil {
 		return err

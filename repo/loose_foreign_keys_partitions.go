@@ -37,7 +37,7 @@ ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 // RepairPartition makes the partition that new records are sent to if it is missing: without it every deletion from a
 // tracked table fails. It returns whether it had to.
 func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repaired bool, err error) {
-	if q.Active == 0 || q.takes(q.Active) {
+	if q.Active == 0 || !q.ActiveMissing() {
 		return false, nil
 	}
 	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(tx pgx.Tx) error {

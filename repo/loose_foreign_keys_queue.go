@@ -112,9 +112,10 @@ func (q *Queue) addPartitions(others []int64) {
 	slices.Sort(q.Partitions)
 }
 
-// takes says whether a record can be sent to a partition: else every deletion from a tracked table fails.
-func (q *Queue) takes(partition int64) bool {
-	return q.HasDefault || slices.Contains(q.Partitions, partition)
+// ActiveMissing says that new records are sent to a partition that does not exist: every deletion from a tracked table
+// fails.
+func (q *Queue) ActiveMissing() bool {
+	return !q.HasDefault && !slices.Contains(q.Partitions, q.Active)
 }
 
 // leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of its partial index: the
@@ -185,8 +186,8 @@ UNION ALL
  ORDER BY id LIMIT $6)
 LIMIT $6`
 
-// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that were due when the queue was
-// looked at, and if Since those, too, that were recorded since and never tried.
+// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that were due when the
+// queue was looked at, and if Since those, too, that were recorded since and never tried.
 type RecordPage struct {
 	Parent string
 	After  Position

@@ -33,11 +33,10 @@ type clampedTimes struct{ pgtype.Codec }
 
 // PlanScan leaves all other targets to pgx.
 func (c clampedTimes) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	plan := c.Codec.PlanScan(m, oid, format, target)
-	if _, is := target.(*time.Time); !is {
-		return plan
+	if _, is := target.(*time.Time); is {
+		return clampedTime{c.Codec, m, oid, format}
 	}
-	return clampedTime{c.Codec, m, oid, format}
+	return c.Codec.PlanScan(m, oid, format, target)
 }
 
 type clampedTime struct {

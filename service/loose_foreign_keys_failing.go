@@ -13,8 +13,9 @@ type failingKey struct{ queue, definition, database string }
 // toldAgain is how often the log says that a definition still fails.
 const toldAgain = time.Hour
 
-// failing are the definitions that fail, for the life of the process, so that the log says so when it begins, when the
-// condition is another one, every hour and when it is over, and not in every run.
+// failing are the definitions that fail, for the life of the process, so that the log says so when
+// it begins, when the condition is another one, every hour and when it is over, and not in every
+// run.
 type failing struct {
 	mu sync.Mutex
 	// told is when the log has said so last, by condition.
@@ -58,8 +59,8 @@ func (f *failing) over(key failingKey) {
 	delete(f.told, key)
 }
 
-// tellOver says which definitions work again: those of which a statement has succeeded in this run and none has failed,
-// and that no record is waiting for that has failed by itself.
+// tellOver says which definitions work again: those of which a statement has succeeded in this run
+// and none has failed, and that no record is waiting for that has failed by itself.
 func (c *cleanup) tellOver(ctx context.Context) {
 	worked := c.failing.among(c.failures.unfailed())
 	if len(worked) == 0 {
@@ -77,7 +78,8 @@ func (c *cleanup) tellOver(ctx context.Context) {
 	for _, key := range worked {
 		if !slices.Contains(left, key.definition) {
 			c.failing.over(key)
-			c.x.Log.InfoContext(ctx, "definition works again", "definition", key.definition, "child_database", key.database)
+			c.x.Log.InfoContext(ctx, "definition works again",
+				"definition", key.definition, "child_database", key.database)
 		}
 	}
 }

@@ -8,12 +8,15 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Rows that triggers and rules keep. A trigger that returns NULL leaves a row as it is, without an error; a statement that
-// has locked the row itself, and not changed it, has met one. With a rule, statements of our form are refused.
+// Rows that triggers and rules keep. A trigger that returns NULL leaves a row as it is, without an
+// error; a statement that has locked the row itself, and not changed it, has met one. With a rule,
+// statements of our form are refused.
 
-// leaveKept fails the keys of whose rows a statement has found some that it could lock, and not change. It returns the
-// others.
-func (a *attempt) leaveKept(ctx context.Context, keys []*openKey, r purged, kept *repo.KeptError) (others []*openKey) {
+// leaveKept fails the keys of whose rows a statement has found some that it could lock, and not
+// change. It returns the others.
+func (a *attempt) leaveKept(
+	ctx context.Context, keys []*openKey, r purged, kept *repo.KeptError,
+) (others []*openKey) {
 	var own []*openKey
 	for _, k := range keys {
 		if r.Shares[k.key] > 0 {
@@ -42,9 +45,10 @@ func (a *attempt) ruled(ctx context.Context, err error) *repo.KeptError {
 	if !is || refused.SQLState != "0A000" {
 		return nil
 	}
-	kept, err := a.kept(ctx)
-	if err != nil || kept == nil || !slices.ContainsFunc(kept.By, repo.KeepingTrigger.Rule) {
-		return nil //nolint:nilerr // the refusal is reported as it is
+	// If that is not to be learned, the refusal says enough.
+	kept, _ := a.kept(ctx)
+	if kept == nil || !slices.ContainsFunc(kept.By, repo.KeepingTrigger.Rule) {
+		return nil
 	}
 	return kept
 }

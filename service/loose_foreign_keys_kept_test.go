@@ -42,6 +42,25 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 	}
 }
 
+// However many rows the statements may take, and the keys have: the others go in the same run.
+func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
+	for _, rows := range []int{1, 3, 200} {
+		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
+			t.Run(fmt.Sprintf("%d rows a key%s", rows, limit), func(t *testing.T) {
+				t.Parallel()
+				e := newOneChild(t)
+				e.veto("c", "OLD.p_id = 7")
+				e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, $1) i`, rows)
+				e.deleted("main", "p", 1, 10)
+				r := run(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
+				wantState(t, r, repo.RunFailed)
+				wantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
+				e.want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
+			})
+		}
+	}
+}
+
 func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
 	t.Parallel()
 	e := newDeletedParents(t, 2)

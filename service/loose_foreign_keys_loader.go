@@ -10,10 +10,10 @@ import (
 
 // loader hands out the batches of a run: parents take turns, a batch each.
 //
-// It walks the records of each parent by key, from the oldest on. A walk misses what is committed behind it: records with
-// an earlier time or a lower id, and those of parents that had none when it began. Batches in hand may record more, too.
-// So once every parent has come to its end, and no batch is in hand, the next walk begins. One that finds nothing
-// is the last.
+// It walks the records of each parent by key, from the oldest on. A walk misses what is committed
+// behind it: records with an earlier time or a lower id, and those of parents that had none when it
+// began. Batches in hand may record more, too. So once every parent has come to its end, and no
+// batch is in hand, the next walk begins. One that finds nothing is the last.
 type loader struct {
 	database *repo.Database
 	// queue as it was when the walk began, but for its At: that is the start of the run.
@@ -26,8 +26,8 @@ type loader struct {
 	returned *sync.Cond
 	// inHand are the batches that have been handed out and not returned.
 	inHand int
-	// parents are those of the walk that have not come to their end, turn the one that is next. found: the walk has
-	// found records.
+	// parents are those of the walk that have not come to their end, turn the one that is next.
+	// found: the walk has found records.
 	parents []*plan
 	turn    int
 	found   bool
@@ -55,12 +55,14 @@ func (l *loader) begin(ctx context.Context, limits repo.Limits) error {
 			l.parents = append(l.parents, p)
 		}
 	}
-	rand.Shuffle(len(l.parents), func(i, j int) { l.parents[i], l.parents[j] = l.parents[j], l.parents[i] })
+	rand.Shuffle(len(l.parents), func(i, j int) {
+		l.parents[i], l.parents[j] = l.parents[j], l.parents[i]
+	})
 	return nil
 }
 
-// next hands out a batch, which must be returned: nil when nothing is left, or no more is wanted. While batches are in
-// hand that may record more it waits for them.
+// next hands out a batch, which must be returned: nil when nothing is left, or no more is wanted.
+// While batches are in hand that may record more it waits for them.
 func (l *loader) next(ctx context.Context, enough func() bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,8 +103,8 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
 		p := l.parents[l.turn]
-		records, position, err := l.database.LoadRecords(ctx, l.queue,
-			repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}, readLimits())
+		page := repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}
+		records, position, err := l.database.LoadRecords(ctx, l.queue, page, readLimits())
 		if err != nil {
 			return nil, err
 		}

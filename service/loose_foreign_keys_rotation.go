@@ -20,8 +20,8 @@ const (
 // duePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
 const duePatience = 3 * time.Second
 
-// due says whether records of parents with definitions are due in a database. One that cannot be asked counts as one that
-// has some: its run says what is wrong.
+// due says whether records of parents with definitions are due in a database. One that cannot be asked, or whose queue is
+// in disorder, counts as one that has some: its run mends it, or says what is wrong.
 func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	if k.config.Definitions == nil {
 		return false
@@ -29,8 +29,13 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, duePatience, repo.ErrUnreachable)
 	defer cancel()
 	queue, err := d.Queue(ctx)
-	if err != nil || !queue.Exists || !queue.Partitioned {
-		return err != nil || queue.Exists
+	switch {
+	case err != nil:
+		return true
+	case !queue.Exists:
+		return false
+	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
+		return true
 	}
 	recorded, err := d.DueParents(ctx, queue, readLimits())
 	if err != nil {

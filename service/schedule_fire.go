@@ -27,7 +27,10 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id str
 	})
 	switch {
 	case err == nil:
-		s.goRound(ctx, w, run.Database, x)
+		err := guarded(func() error { return s.goRound(ctx, w, run.Database, x) })
+		if err != nil && !errors.Is(err, ErrStopping) {
+			log.WarnContext(ctx, "databases that are left of the fire wait for the next one", "error", err)
+		}
 	case errors.Is(err, ErrStopping):
 		s.giveBack(ctx, w, fire, id)
 	case errors.Is(err, repo.ErrFireLost):

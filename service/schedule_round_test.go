@@ -126,6 +126,17 @@ func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
 	}
 }
 
+// Without its active partition a queue gets no records: nothing is due until a run has mended it.
+func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci")
+	c.dueIn("main")
+	c.exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
+		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 2`)
+	c.fire(s, "11-20 12:02:00", "main succeeded", "ci succeeded")
+	c.exec("ci", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+}
+
 // A request works one database all the same.
 func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	t.Parallel()
