@@ -24,7 +24,7 @@ func newStatementTimes(ctx context.Context, name string) (*statementTimes, error
 	meter := otel.Meter("github.com/caretaker-go/caretaker/repo")
 	duration, err := meter.Float64Histogram("maintenance.statement.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of SQL statements, by what they are for."),
-		metric.WithExplicitBucketBoundaries(.001, .005, .025, .1, .25, .5, 1, 2, 5, 10))
+		metric.WithExplicitBucketBoundaries(.01, .05, .25, 1))
 	if err != nil {
 		return nil, err
 	}

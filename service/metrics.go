@@ -37,7 +37,7 @@ func newMetrics() (*metrics, error) {
 	var errs [12]error
 	m.runs, errs[0] = m.meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
 	m.duration, errs[1] = m.meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
-		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.01, .05, .1, .5, 1, 2, 5, 10, 20, 30, 45, 60, 120, 180, 600, 1800, 3600))
+		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.1, 1, 10, 30, 60, 180, 600))
 	m.rows, errs[2] = m.meter.Int64Counter("maintenance.rows", metric.WithDescription("Rows worked on, by action."))
 	m.apdex, errs[3] = m.meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail; success: within their limits."))
 	m.errorRate, errs[4] = m.meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed; error: failed."))

@@ -32,6 +32,7 @@ import (
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	metricsnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -77,7 +78,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	if t.logger == nil {
 		t.logger = slog.New(slog.DiscardHandler)
 	}
-	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	t.registry.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	said := &lost{logger: t.logger}
 	otel.SetErrorHandler(said)
 	otel.SetLogger(logr.New(sdkLog{said}))
@@ -162,7 +163,7 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	if err != nil {
 		return fmt.Errorf("set up Prometheus metrics: %w", err)
 	}
-	options := []metric.Option{metric.WithResource(who), metric.WithReader(pull)}
+	options := []metric.Option{metric.WithResource(who), metric.WithReader(pull), metric.WithView(views()...)}
 	if config.Metrics {
 		push, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
@@ -176,6 +177,19 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	otel.SetMeterProvider(provider)
 	t.stops = append(t.stops, stop{"metrics", provider.Shutdown})
 	return nil
+}
+
+// views keep what libraries measure to what is looked at: calls by their status, not by each method and each status, which
+// the log has; and of statements nothing, as those of package repo are told by what they are for.
+func views() []metric.View {
+	return []metric.View{
+		metric.NewView(metric.Instrument{Name: "rpc.server.*"}, metric.Stream{
+			AttributeFilter: attribute.NewAllowKeysFilter("rpc.response.status_code"),
+			Aggregation:     metric.AggregationExplicitBucketHistogram{Boundaries: []float64{.01, .1, 1, 10}},
+		}),
+		metric.NewView(metric.Instrument{Scope: instrumentation.Scope{Name: "github.com/exaring/otelpgx"}},
+			metric.Stream{Aggregation: metric.AggregationDrop{}}),
+	}
 }
 
 // Handler serves the metrics to Prometheus, below /metrics.
