@@ -81,8 +81,9 @@ func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (
 	return lease, err
 }
 
+// releaseLeaseSQL ends the lease a day ago: a clock that is set back by less does not make it held again.
 const releaseLeaseSQL = `
-UPDATE maintenance.leases SET expires_at = now(), renewed_at = now()
+UPDATE maintenance.leases SET expires_at = now() - interval '1 day', renewed_at = now()
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
 
 // ReleaseLease lets a held lease end now. A lease that somebody else has taken meanwhile stays as it is.

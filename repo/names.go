@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -49,6 +50,10 @@ func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) err
 		return nil
 	}
 	results, err := conn.Exec(ctx, identitySQL).ReadAll()
+	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
+		// Somebody has revoked what everybody may read: then nobody knows.
+		return nil
+	}
 	if err != nil {
 		return err
 	}
