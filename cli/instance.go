@@ -51,7 +51,7 @@ type instance struct {
 func (a *app) newInstance(ctx context.Context, c *config.Config, given *listeners) (*instance, error) {
 	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat), listening: given, failed: make(chan error, 3)}
 	// What libraries say to the standard logger is JSON, too.
-	slog.SetDefault(i.logger)
+	slog.SetDefault(i.logger) //nolint:forbidigo // for libraries
 	if given != nil {
 		i.closers = append(i.closers, given.close)
 	}

@@ -204,11 +204,11 @@ const (
 )
 
 // unfitValues are the states of numbers and times that a column does not take.
-var unfitValues = []string{"22003", "22007", "22008"}
+func unfitValues() []string { return []string{"22003", "22007", "22008"} }
 
 // Unfit says that the fault may be the definition's, whose value no row can take, or that of a single row, whose values a
 // trigger computes with.
-func (e *Error) Unfit() bool { return slices.Contains(unfitValues, e.SQLState) }
+func (e *Error) Unfit() bool { return slices.Contains(unfitValues(), e.SQLState) }
 
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {

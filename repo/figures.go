@@ -27,11 +27,11 @@ SELECT w.name, coalesce(s.cron, ''), s.accounted_until, clock_timestamp(),
    WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())),
   (SELECT count(*) FROM (
      SELECT f.fire_time, f.outcome, f.reason, f.run_id FROM maintenance.fires f
-     WHERE f.worker = w.name AND f.fire_time > s.in_use_since ORDER BY f.fire_time DESC LIMIT 100
+     WHERE f.worker = w.name ORDER BY f.fire_time DESC LIMIT 100
    ) f
    LEFT JOIN maintenance.runs r ON r.id = f.run_id
    WHERE (f.outcome = 'missed' OR f.reason = 'LEASE_HELD' OR r.state = 'failed')
-     AND f.fire_time > coalesce((
+     AND f.fire_time > s.in_use_since AND f.fire_time > coalesce((
        SELECT x.started_at FROM maintenance.runs x
        WHERE x.worker = w.name AND x.state = 'succeeded' AND NOT x.dry_run ORDER BY x.id DESC LIMIT 1), '-infinity'))
 FROM unnest($1::text[]) AS w (name)

@@ -77,9 +77,11 @@ func (d *Database) ListFires(ctx context.Context, worker, outcome string, after 
 // fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has been said so anyway.
 const fireHealthSQL = `
 WITH newest AS (
-  SELECT fire_time, outcome FROM maintenance.fires
-  WHERE worker = $1 AND fire_time > (SELECT in_use_since FROM maintenance.schedules WHERE worker = $1) AND fire_time <= clock_timestamp()
-  ORDER BY fire_time DESC LIMIT 1000
+  SELECT f.fire_time, f.outcome FROM (
+    SELECT fire_time, outcome FROM maintenance.fires
+    WHERE worker = $1 AND fire_time <= clock_timestamp() ORDER BY fire_time DESC LIMIT 1000
+  ) f
+  WHERE f.fire_time > (SELECT in_use_since FROM maintenance.schedules WHERE worker = $1)
 ), missed AS (
   SELECT count(*) AS fires, min(fire_time) AS since FROM newest
   WHERE fire_time > coalesce((SELECT max(fire_time) FROM newest WHERE outcome <> 'missed'), '-infinity')

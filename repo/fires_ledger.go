@@ -39,8 +39,8 @@ LEFT JOIN maintenance.schedules s ON s.worker = w.name
 LEFT JOIN LATERAL (
   SELECT c.fire_time, c.outcome, ` + abandonedClaimSQL + ` AS abandoned
   FROM maintenance.fires c
-  WHERE c.worker = w.name AND c.fire_time > s.in_use_since AND c.fire_time <= clock_timestamp() ORDER BY c.fire_time DESC LIMIT 1
-) newest ON true`
+  WHERE c.worker = w.name AND c.fire_time <= clock_timestamp() ORDER BY c.fire_time DESC LIMIT 1
+) newest ON newest.fire_time > s.in_use_since`
 
 // Ledgers reads where the fires of these workers stand, by their names, and the clock. A claim that has led to no run for longer than
 // patience is abandoned.

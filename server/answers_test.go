@@ -205,3 +205,23 @@ func TestRunBatch_SaysWhichRunHasUsedTheRequestID(t *testing.T) {
 		t.Errorf("got the metadata %v", info)
 	}
 }
+
+func TestFeatureFlags_AreSetAndListed(t *testing.T) {
+	f := start(t)
+	const name = "loose_foreign_keys_turbo_mode_main"
+	set, err := f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{Name: name, Enabled: true})
+	if err != nil || !set.GetFlag().GetEnabled() {
+		t.Fatalf("got %v, %v", set, err)
+	}
+	list, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
+	if err != nil || len(list.GetFlags()) != 1 || list.GetFlags()[0].GetName() != name || !list.GetFlags()[0].GetEnabled() {
+		t.Errorf("got %v, %v", list, err)
+	}
+	if run := f.run(&maintenancev1.RunBatchRequest{}); !run.GetTurboMode() {
+		t.Errorf("got %v", run)
+	}
+	for _, bad := range []string{"", "Upper", "a-b", strings.Repeat("a", 129), "a\n"} {
+		_, err := f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{Name: bad})
+		f.violates(err, "name")
+	}
+}

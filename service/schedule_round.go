@@ -43,7 +43,7 @@ func (s *Service) goRound(ctx context.Context, w *worker, database string, x *ex
 			<-x.done
 		}
 		if s.isStopping() || s.ready(ctx, w) != nil {
-			return nil
+			return nil //nolint:nilerr // a pause or the end of the process ends the round
 		}
 		if !w.due(ctx, d) {
 			continue

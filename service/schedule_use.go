@@ -31,7 +31,7 @@ func (l *ledgerLook) uses(ctx context.Context) (bool, error) {
 	why, err := l.service.notUsed(ctx, l.worker)
 	if err != nil {
 		// A worker whose database does not answer is configured as it was before.
-		return begun, nil
+		return begun, nil //nolint:nilerr // see above
 	}
 	l.service.unused.told(ctx, l.service, l.worker.name, why)
 	if why != "" && begun && l.service.unused.watched(l) >= unusedPatience {
@@ -90,9 +90,9 @@ func (u *unused) told(ctx context.Context, s *Service, worker, why string) {
 	}
 	before := u.why[worker]
 	u.why[worker] = why
-	switch {
-	case why == before:
-	case why == "":
+	switch why {
+	case before:
+	case "":
 		s.logger.InfoContext(ctx, "worker used from now on", "worker", worker)
 	default:
 		s.logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
