@@ -201,7 +201,7 @@ func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	waitFor(t, "a statement to fail", func() bool {
 		for range cap(failures) {
 			go func() {
-				_, err := d.ListRuns(context.Background(), "", "", "", 10)
+				_, err := d.RunSummary(context.Background(), groupWorker)
 				failures <- err
 			}()
 		}
