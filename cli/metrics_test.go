@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// scraped are the metrics of a server: the labels of each by its name, without those of buckets.
-func scraped(t *testing.T, r *running) map[string][]string {
+// scrape reads the metrics of a server.
+func (r *running) scrape(t *testing.T) string {
 	t.Helper()
 	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
 	if err != nil {
@@ -23,12 +23,19 @@ func scraped(t *testing.T, r *running) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(content)
+}
+
+// scraped are the metrics of a server: the labels of each by its name, without those of buckets.
+func scraped(t *testing.T, r *running) map[string][]string {
+	t.Helper()
+	content := r.scrape(t)
 	histograms := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) histogram$`).FindAllStringSubmatch(string(content), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) histogram$`).FindAllStringSubmatch(content, -1) {
 		histograms[m[1]] = true
 	}
 	found := map[string][]string{}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`).FindAllStringSubmatch(string(content), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`).FindAllStringSubmatch(content, -1) {
 		name, labels := m[1], []string{}
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 			if base, cut := strings.CutSuffix(name, suffix); cut && histograms[base] {

@@ -3,9 +3,7 @@ package cli_test
 import (
 	"cmp"
 	"context"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -39,18 +37,8 @@ func (r *running) callAll(t *testing.T) {
 // series are how many series each metric has.
 func (r *running) series(t *testing.T) map[string]int {
 	t.Helper()
-	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	http.DefaultClient.CloseIdleConnections()
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]int{}
-	for line := range strings.Lines(string(content)) {
+	for line := range strings.Lines(r.scrape(t)) {
 		if name := line[:strings.IndexAny(line, "{ ")]; name != "#" {
 			found[name]++
 		}
