@@ -4,7 +4,7 @@
 // What it guarantees:
 //
 //   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped (contract section 3). Usage is whatever the command said wrongly:
-//     arguments, names of workers, databases, runs and jobs that there are not. A configuration that is wrong is a failure.
+//     arguments, and unknown workers, databases, tables, records, runs and jobs. A configuration that is wrong is a failure.
 //   - What was asked for goes to the standard output, everything else - logs, errors, progress - to the standard error.
 //   - With --output json the output is one document: the API's answer as protobuf JSON.
 package cli
@@ -90,8 +90,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "caretaker",
 		Short: "Maintenance for a GitLab-shaped PostgreSQL estate",
-		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\nExit codes: 0 done; 1 failed, also by the configuration or a connection that was lost; 2 usage: arguments,\n" +
-			"and names and ids that there are not; 3 skipped: lease held, paused, switched off by its setting, not configured.",
+		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\nExit codes: 0 done; 1 failed, also by the configuration or a connection that was lost; 2 usage: wrong arguments,\n" +
+			"unknown names and ids; 3 skipped: lease held, paused, switched off by its setting, not configured.",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

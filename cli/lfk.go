@@ -52,7 +52,8 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 	}
 	defer closeAll()
 	keys.Databases = databases
-	if err = do(ctx, keys); errors.Is(err, service.ErrUnknownDatabase) {
+	if err = do(ctx, keys); errors.Is(err, service.ErrUnknownDatabase) || errors.Is(err, service.ErrUnknownTable) ||
+		errors.Is(err, service.ErrUnknownRecord) {
 		return &exitError{exitUsage, err}
 	}
 	return err

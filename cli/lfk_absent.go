@@ -46,6 +46,10 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	flags.BoolVar(&list, "list", false, "list the child tables that were accepted")
 	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
 	command.MarkFlagsMutuallyExclusive("all", "list", "revoke")
+	command.SetHelpFunc(func(c *cobra.Command, args []string) {
+		_ = c.Flags().MarkHidden("database") // It is refused here.
+		c.Parent().HelpFunc()(c, args)
+	})
 	return command
 }
 

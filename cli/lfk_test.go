@@ -86,9 +86,14 @@ func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
 	want(t, 0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE           MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
+	want(t, 2, "lfk retry --id 9", "there is no dead record 9: `caretaker lfk dead` lists them")
+	want(t, 2, "lfk retry --table nowhere", "there is no table nowhere in main")
 	want(t, 0, "lfk retry --id 2", "main: 1 put back")
 	want(t, 0, "lfk retry --table p", "main: 2 put back")
-	want(t, 1, "lfk retry --all", "no dead record matches: `caretaker lfk dead` lists them")
+	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY)")
+	for _, records := range []string{"--all", "--table p"} {
+		want(t, 1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
+	}
 }
 
 func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
@@ -147,6 +152,10 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 		want(t, 2, command)
 	}
 	want(t, 2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
+	if help := want(t, 0, "lfk accept-absent --help"); strings.Contains(help, "--database") {
+		t.Errorf("the help names --database, which the command refuses:\n%s", help)
+	}
+	want(t, 0, "lfk lint --help", "--database")
 }
 
 func TestLfk_MalformedDefinitionsAreFatal(t *testing.T) {
@@ -165,7 +174,10 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	want(t, 0, "lfk install", "main: installed\nci: installed\n")
 	execute(t, main, "CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
 	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int)")
-	want(t, 1, "lfk track nowhere", "there is no table nowhere in main, ci")
+	for _, command := range []string{"track", "untrack"} {
+		want(t, 2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
+	}
+	want(t, 1, "lfk untrack p", "main: public.p is not tracked")
 	want(t, 1, "lfk track p", "caretaker: main: the key id of public.p is of type uuid")
 	want(t, 1, "lfk track q", "q is in main, ci: say with --database in which to track it")
 	want(t, 0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")

@@ -16,6 +16,8 @@ type RefusedError struct {
 	Database string
 	// Reason names the object, what is wrong with it, and what to do.
 	Reason string
+	// NoTable: there is no table of that name.
+	NoTable bool
 }
 
 // Error begins with the database.

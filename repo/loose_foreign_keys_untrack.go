@@ -58,7 +58,7 @@ func (d *Database) trackedBelow(ctx context.Context, tx pgx.Tx, table string) (r
 	case err != nil:
 		return relation{}, nil, err
 	case len(found) == 0:
-		return relation{}, nil, d.refuse("there is no table %s", table)
+		return relation{}, nil, &RefusedError{Database: d.Name, Reason: "there is no table " + table, NoTable: true}
 	case len(found) > 1:
 		return relation{}, nil, d.refuse("%s and %s are both called %s: say which, with its schema", found[0], found[1], table)
 	}

@@ -8,6 +8,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
+// ErrUnknownTable and ErrUnknownRecord: nothing of that name or id is there to work on.
+var (
+	ErrUnknownTable  = errors.New("there is no table")
+	ErrUnknownRecord = errors.New("there is no dead record")
+)
+
 // LooseForeignKeys is what `caretaker lfk` does on the configured databases (loose_foreign_keys_cleanup.md section 4).
 // All changes in one database are one transaction; a database that cannot be worked on is in the error, and the others
 // are done.
@@ -51,25 +57,35 @@ type Tracked struct {
 // Track makes the triggers that note deletions from a table, in the one database in which it is. column is its key, ""
 // for id.
 func (l LooseForeignKeys) Track(ctx context.Context, table, column string) (Tracked, error) {
-	var homes []*repo.Database
-	err := l.each(ctx, func(d *repo.Database) error {
-		has, err := d.HasTable(ctx, table)
-		if has {
-			homes = append(homes, d)
-		}
-		return err
-	})
+	homes, err := l.homesOf(ctx, table)
 	switch {
 	case err != nil:
 		return Tracked{}, err
 	case len(homes) > 1:
 		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table, databaseNames(homes))
 	case len(homes) == 0:
-		selected, _ := l.selected()
-		return Tracked{}, fmt.Errorf("there is no table %s in %s, except for write-protected leftovers", table, databaseNames(selected))
+		return Tracked{}, fmt.Errorf("%w, except for write-protected leftovers", l.unknownTable(table))
 	}
 	tracked, err := homes[0].Track(ctx, table, column)
 	return Tracked{homes[0].Name, tracked}, err
+}
+
+// homesOf are the selected databases that have a table.
+func (l LooseForeignKeys) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
+	err = l.each(ctx, func(d *repo.Database) error {
+		has, err := d.HasTable(ctx, table)
+		if has {
+			homes = append(homes, d)
+		}
+		return err
+	})
+	return homes, err
+}
+
+// unknownTable is the error for a table that no selected database has.
+func (l LooseForeignKeys) unknownTable(table string) error {
+	selected, _ := l.selected()
+	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, databaseNames(selected))
 }
 
 // Untracked is what Untrack did in one database.
@@ -84,9 +100,12 @@ type Untracked struct {
 func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	done := []Untracked{}
 	var refused []error
+	known := false
 	err := l.each(ctx, func(d *repo.Database) error {
 		untracked, err := d.Untrack(ctx, table)
-		if _, no := errors.AsType[*repo.RefusedError](err); no {
+		no, is := errors.AsType[*repo.RefusedError](err)
+		known = known || !is || !no.NoTable
+		if is {
 			refused = append(refused, err)
 			return nil
 		}
@@ -95,7 +114,11 @@ func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracke
 		}
 		return err
 	})
-	if err == nil && len(done) == 0 {
+	switch {
+	case err != nil || len(done) > 0:
+	case !known:
+		err = l.unknownTable(table)
+	default:
 		err = errors.Join(refused...)
 	}
 	return done, err

@@ -162,8 +162,8 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 		err   string
 	}{
 		{&one, "", nil, "there is a dead record 1 in main, ci: say with --database"},
-		{&nine, "", nil, "no dead record matches"},
-		{nil, "r", nil, "no dead record matches"},
+		{&nine, "", nil, "there is no dead record 9"},
+		{nil, "r", nil, "there is no table r in main, ci"},
 		{&three, "", []service.Retried{{Database: "main", Records: 1}}, ""},
 		{nil, "p", []service.Retried{{Database: "main", Records: 1}, {Database: "ci", Records: 1}}, ""},
 		{nil, "", []service.Retried{{Database: "main", Records: 1}}, ""},

@@ -93,7 +93,7 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 	case err != nil:
 		return done, err
 	case len(holders) == 0:
-		return done, errors.New("no dead record matches: `caretaker lfk dead` lists them")
+		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
 		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, databaseNames(holders))
 	}
@@ -105,6 +105,24 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 		err = errors.Join(err, retryErr)
 	}
 	return done, err
+}
+
+// noDeadRecord says why there is none to put back: also the id or the table may not exist.
+func (l LooseForeignKeys) noDeadRecord(ctx context.Context, id *int64, table string) error {
+	const advice = "`caretaker lfk dead` lists them"
+	if id != nil {
+		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
+	}
+	if table != "" {
+		homes, err := l.homesOf(ctx, table)
+		if err == nil && len(homes) == 0 {
+			err = l.unknownTable(table)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("no dead record matches: " + advice)
 }
 
 // failingRemark says that records have failed or are held, which are put off while runs succeed.
