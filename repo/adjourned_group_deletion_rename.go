@@ -66,11 +66,11 @@ func (g *restoring) apply(ctx context.Context, tx pgx.Tx, s GroupStores, to rest
 	return counts, changeRow(ctx, tx, "namespaces", s.fill(fill(renameGroupSQL, "{state}", g.stateBefore(s))), g.id, to.path, to.name)
 }
 
-// changeRow changes a row of a table that is there. If it is left as it was the error is a [*StubbornError].
+// changeRow changes a row of a table that is there. If it is left as it was the error is a [*KeptError].
 func changeRow(ctx context.Context, tx pgx.Tx, table, sql string, args ...any) error {
 	tag, err := tx.Exec(ctx, sql, args...)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = stubborn(ctx, tx, table, false)
+		err = keptIn(ctx, tx, table, toChange)
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (g *restoring) renameBelow(ctx context.Context, tx pgx.Tx, s GroupStores, t
 		case err != nil, last == "" && (after == "" || to.route == g.route):
 			return renamed, err
 		case last != "" && n == 0 && idle:
-			return renamed, stubborn(ctx, tx, "routes", false)
+			return renamed, keptIn(ctx, tx, "routes", toChange)
 		case took < quickRename:
 			limit = min(2*limit, maxRename)
 		}

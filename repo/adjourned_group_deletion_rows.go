@@ -85,7 +85,7 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 		}
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
-			err = refuseStubborn(ctx, tx, fill(projectStaysSQL, "{route}", route), p.ID, p.NamespaceID)
+			err = refuseKept(ctx, tx, fill(projectStaysSQL, "{route}", route), p.ID, p.NamespaceID)
 		}
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id i
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
 			// With the marks gone nobody would look at a group that stays.
-			err = refuseStubborn(ctx, tx, fill(groupStaysSQL, "{schedule}", schedule, "{details}", details), id)
+			err = refuseKept(ctx, tx, fill(groupStaysSQL, "{schedule}", schedule, "{details}", details), id)
 		}
 		if err != nil {
 			return err

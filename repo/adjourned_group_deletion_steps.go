@@ -116,7 +116,7 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		var picked, bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)
 		if err == nil && len(picked) > 0 && r.Rows == 0 {
-			err = refuseStubborn(ctx, tx, fill(membersStaySQL, "{which}", condition), which.SourceType, which.SourceID, picked)
+			err = refuseKept(ctx, tx, fill(membersStaySQL, "{which}", condition), which.SourceType, which.SourceID, picked)
 		}
 		if r.More = len(picked) > 0; err != nil || len(bots) == 0 {
 			return err
@@ -129,5 +129,5 @@ func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships
 		r.Bots = int64(n)
 		return err
 	})
-	return r, d.ruled(ctx, err, Table{Name: "members"}, StubbornError{Table: "members"})
+	return r, d.ruled(ctx, err, Table{Name: "members"}, KeptError{Rows: "members", Wanted: toDelete})
 }

@@ -270,7 +270,7 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 // maxFruitless statements in a row may find rows and delete none, because others delete them at the same time.
 const maxFruitless = 3
 
-// deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*StubbornError].
+// deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*KeptError].
 func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted int64, err error) {
 	for fruitless := 0; fruitless < maxFruitless; {
 		var picked, gone int64
@@ -285,7 +285,7 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 			fruitless = 0
 		}
 	}
-	return deleted, stubborn(ctx, u.tx, table, true)
+	return deleted, keptIn(ctx, u.tx, table, toDelete)
 }
 
 // queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one

@@ -315,10 +315,10 @@ func ours(err error) bool {
 			return true
 		}
 	}
-	var stubborn *StubbornError
+	var kept *KeptError
 	var cycle *GroupCycleError
 	var unknown *UnknownColumnError
-	return errors.As(err, &stubborn) || errors.As(err, &cycle) || errors.As(err, &unknown)
+	return errors.As(err, &kept) || errors.As(err, &cycle) || errors.As(err, &unknown)
 }
 
 // LeaseHeldError says who holds the lease that was asked for.

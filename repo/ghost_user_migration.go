@@ -179,7 +179,7 @@ LIMIT 1`
 // DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6), unless some of these rows,
 // of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
 // inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps one of both, both
-// stay: the error is a [*StubbornError].
+// stay: the error is a [*KeptError].
 func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, rows []Rows, l Limits) (left bool, err error) {
 	err = d.guardedTx(ctx, "delete from users", f.Guard(), l, l.Statement+l.Lock+netTime, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, lockMigratedSQL, user); err != nil {
@@ -193,7 +193,7 @@ func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue
 				return err
 			}
 		}
-		return refuseStubborn(ctx, tx, q.fill(userStaysSQL), user)
+		return refuseKept(ctx, tx, q.fill(userStaysSQL), user)
 	})
 	return left, err
 }

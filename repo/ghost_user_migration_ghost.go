@@ -98,7 +98,7 @@ func taken(columns []string, anyhow bool) string {
 const ghostTries = 3
 
 // CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
-// error may be [*UnknownColumnError], or a [*StubbornError].
+// error may be [*UnknownColumnError], or a [*KeptError].
 func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
 	for try := 1; ; try++ {
 		err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) (err error) {
@@ -141,7 +141,7 @@ func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int
 		"{values}", strings.Join(values, ", "), "{taken}", taken(columns, again))
 	err = tx.QueryRow(ctx, sql, args...).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = &StubbornError{Table: "users", Missing: true}
+		err = &KeptError{Rows: "users", Wanted: toAdd}
 	}
 	return id, about("users", err)
 }

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -20,23 +19,6 @@ func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " 
 
 // Rule says that it is a rule.
 func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
-
-// KeptError means that rows stay as they are although nobody has locked them: triggers or rules
-// keep them.
-type KeptError struct{ By []KeepingTrigger }
-
-func (e *KeptError) Error() string {
-	return ReasonKeptByTrigger + ": " + keptBy(e.By)
-}
-
-// keptBy names what keeps rows, and says what to do.
-func keptBy(keepers []KeepingTrigger) string {
-	names := make([]string, len(keepers))
-	for i, k := range keepers {
-		names[i] = k.String()
-	}
-	return strings.Join(names, ", ") + " (let it pass these rows, or disable it)"
-}
 
 // keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table
 // has a copy on each partition: only the original is named. Rules work on the table alone that a

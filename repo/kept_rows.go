@@ -5,77 +5,108 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// StubbornError means that rows of a table (found by a column: "issues.project_id") were to be deleted, or if Kept changed,
-// or if Missing added, were not, and no error was reported.
-type StubbornError struct {
-	Table         string
-	Kept, Missing bool
-	// Keepers are what may have kept them, as far as that is known.
-	Keepers []KeepingTrigger
+// KeptError means that rows stay as they are although nobody has locked them, and no error was
+// reported: triggers or rules keep them.
+type KeptError struct {
+	// Rows names their table, or the column by which they were found: "issues.project_id". It is ""
+	// where only what keeps them is to be named.
+	Rows string
+	// Wanted is what they were to be: "deleted", "changed" or "added".
+	Wanted string
+	// By is what may keep them, as far as that is known.
+	By []KeepingTrigger
 }
 
-// Error says where to look.
-func (e *StubbornError) Error() string {
-	what := "deleted"
-	switch {
-	case e.Kept:
-		what = "changed"
-	case e.Missing:
-		what = "added"
+const (
+	toDelete = "deleted"
+	toChange = "changed"
+	toAdd    = "added"
+)
+
+// Error says what keeps the rows, or where to look.
+func (e *KeptError) Error() string {
+	rows := ""
+	if e.Rows != "" {
+		rows = fmt.Sprintf("rows of %s do not let themselves be %s", e.Rows, e.Wanted)
 	}
-	rows := fmt.Sprintf("rows of %s do not let themselves be %s", e.Table, what)
-	if len(e.Keepers) == 0 {
+	if len(e.By) == 0 {
 		return rows + ", though no error is reported: look at the table's triggers"
 	}
-	return ReasonKeptByTrigger + ": " + rows + ": " + keptBy(e.Keepers)
+	if rows != "" {
+		rows += ": "
+	}
+	names := make([]string, len(e.By))
+	for i, k := range e.By {
+		names[i] = k.String()
+	}
+	return ReasonKeptByTrigger + ": " + rows + strings.Join(names, ", ") +
+		" (let it pass these rows, or disable it)"
 }
 
-// Kept is the [*StubbornError] of rows that a change leaves as they are.
+// wanted is what rows are to be.
+func (c Change) wanted() string {
+	if c.Delete {
+		return toDelete
+	}
+	return toChange
+}
+
+// Kept is the [*KeptError] of rows that a change leaves as they are.
 func (r Rows) Kept(ctx context.Context, c Change) error {
-	keepers, err := r.Database.KeepingTriggers(ctx, r.Table, c.Delete)
+	by, err := r.Database.KeepingTriggers(ctx, r.Table, c.Delete)
 	if err != nil {
 		return err
 	}
-	return &StubbornError{Table: r.String(), Kept: !c.Delete, Keepers: keepers}
+	return &KeptError{Rows: r.String(), Wanted: c.wanted(), By: by}
 }
 
-// ruled is the [*StubbornError] of rows that a rule keeps: PostgreSQL refuses statements such as ours for a table with one.
-func (d *Database) ruled(ctx context.Context, err error, t Table, stubborn StubbornError) error {
+// RefusedBy are the rules of a table for which a statement was refused, none if it was refused for
+// another reason: PostgreSQL refuses statements such as ours for a table with rules.
+func (d *Database) RefusedBy(
+	ctx context.Context, err error, t Table, deletes bool,
+) []KeepingTrigger {
 	if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "0A000" {
-		return err
+		return nil
 	}
-	keepers, lookErr := d.KeepingTriggers(ctx, t, !stubborn.Kept)
-	stubborn.Keepers = slices.DeleteFunc(keepers, func(k KeepingTrigger) bool { return !k.Rule() })
-	if lookErr != nil || len(stubborn.Keepers) == 0 {
-		return err
-	}
-	return &stubborn
+	// If they are not to be learned, the refusal says enough.
+	by, _ := d.KeepingTriggers(ctx, t, deletes)
+	return slices.DeleteFunc(by, func(k KeepingTrigger) bool { return !k.Rule() })
 }
 
-// stubborn is the [*StubbornError] of rows of a table of the application that a transaction has deleted, or if not deletes
-// changed, in vain.
-func stubborn(ctx context.Context, tx pgx.Tx, table string, deletes bool) error {
-	rows, _ := tx.Query(ctx, keepingTriggersSQL, keepingArgs(Table{Name: table}, deletes)...) // its error is that of the rows
-	keepers, err := pgx.CollectRows(rows, scanKeeping)
+// ruled is the error of rows that a rule keeps, and otherwise err.
+func (d *Database) ruled(ctx context.Context, err error, t Table, kept KeptError) error {
+	if kept.By = d.RefusedBy(ctx, err, t, kept.Wanted == toDelete); len(kept.By) > 0 {
+		return &kept
+	}
+	return err
+}
+
+// keptIn is the [*KeptError] of rows of a table of the application that a transaction has left as
+// they are.
+func keptIn(ctx context.Context, tx pgx.Tx, table, wanted string) error {
+	// The error of the query is that of its rows.
+	rows, _ := tx.Query(ctx, keepingTriggersSQL, keepingArgs(Table{Name: table}, wanted == toDelete)...)
+	by, err := pgx.CollectRows(rows, scanKeeping)
 	if err != nil {
 		return err
 	}
-	return &StubbornError{Table: table, Kept: !deletes, Keepers: keepers}
+	return &KeptError{Rows: table, Wanted: wanted, By: by}
 }
 
-// refuseStubborn is a [*StubbornError] if such a query names a table that still has rows that were deleted.
-func refuseStubborn(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any) error {
+// refuseKept is a [*KeptError] if such a query names a table that still has rows that were deleted.
+func refuseKept(ctx context.Context, tx pgx.Tx, staysSQL string, args ...any) error {
 	var table string
 	err := tx.QueryRow(ctx, staysSQL, args...).Scan(&table)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err == nil {
-		err = stubborn(ctx, tx, table, true)
+		err = keptIn(ctx, tx, table, toDelete)
 	}
 	return err
 }

@@ -175,7 +175,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		"{limit}", p.add(b.Rows), "{lock}", lock, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	err = r.Database.guarded(ctx, c.Action()+" "+r.String(), b.Guard, b.Limits,
 		[]any{&result.Picked, &result.Last, &result.Changed, &result.Reported}, sql, p)
-	return result, r.Database.ruled(ctx, err, r.Table, StubbornError{Table: r.String(), Kept: !c.Delete})
+	return result, r.Database.ruled(ctx, err, r.Table, KeptError{Rows: r.String(), Wanted: c.wanted()})
 }
 
 // sql is the change, and the condition that a row it returns has indeed become so.

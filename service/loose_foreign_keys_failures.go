@@ -217,8 +217,10 @@ func (a *attempt) refuse(ctx context.Context, keys []*openKey, err error, class 
 	if len(keys) == 0 {
 		return nil
 	}
-	if kept := a.ruled(ctx, err); kept != nil {
-		a.failKeys(ctx, a.step, keys, kept, true)
+	child := a.step.child
+	rules := child.Database.RefusedBy(ctx, err, child.Table(), actionOf(a.step.key) == deletes)
+	if len(rules) > 0 {
+		a.failKeys(ctx, a.step, keys, &repo.KeptError{By: rules}, true)
 		return nil
 	}
 	if mayBeRows := class == repo.ClassData || refused.Unfit(); mayBeRows && len(keys) > 1 && !a.spent() {

@@ -2,8 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
-	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -37,18 +35,4 @@ func (a *attempt) kept(ctx context.Context) (*repo.KeptError, error) {
 		return nil, err
 	}
 	return &repo.KeptError{By: by}, nil
-}
-
-// ruled is kept for a statement that was refused because the child has a rule for what it does.
-func (a *attempt) ruled(ctx context.Context, err error) *repo.KeptError {
-	refused, is := errors.AsType[*repo.Error](err)
-	if !is || refused.SQLState != "0A000" {
-		return nil
-	}
-	// If that is not to be learned, the refusal says enough.
-	kept, _ := a.kept(ctx)
-	if kept == nil || !slices.ContainsFunc(kept.By, repo.KeepingTrigger.Rule) {
-		return nil
-	}
-	return kept
 }

@@ -85,7 +85,7 @@ func reasonOf(err error) string {
 	if _, is := errors.AsType[*stillReferencedError](err); is {
 		return reasonStillReferenced
 	}
-	if _, is := errors.AsType[*repo.StubbornError](err); is {
+	if _, is := errors.AsType[*repo.KeptError](err); is {
 		return reasonKeptByTrigger
 	}
 	if e, is := errors.AsType[*failedError](err); is {
@@ -158,7 +158,7 @@ func fitForClients(err error) error {
 		referenced *stillReferencedError
 		locked     *lockedError
 		cycle      *repo.GroupCycleError
-		stubborn   *repo.StubbornError
+		kept       *repo.KeptError
 		unknown    *repo.UnknownColumnError
 		noSchema   *repo.NoSchemaError
 	)
@@ -175,8 +175,8 @@ func fitForClients(err error) error {
 		return locked
 	case errors.As(err, &cycle):
 		return cycle
-	case errors.As(err, &stubborn):
-		return stubborn
+	case errors.As(err, &kept):
+		return kept
 	case errors.As(err, &unknown):
 		return unknown
 	case errors.As(err, &noSchema):
