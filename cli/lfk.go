@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -52,8 +53,10 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 	}
 	defer closeAll()
 	keys.Databases = databases
-	if err = do(ctx, keys); errors.Is(err, service.ErrUnknownDatabase) || errors.Is(err, service.ErrUnknownTable) ||
-		errors.Is(err, service.ErrUnknownRecord) {
+	err = do(ctx, keys)
+	if slices.ContainsFunc([]error{
+		service.ErrUnknownDatabase, service.ErrUnknownTable, service.ErrUnknownRecord, service.ErrUnknownChild,
+	}, func(unknown error) bool { return errors.Is(err, unknown) }) {
 		return &exitError{exitUsage, err}
 	}
 	return err

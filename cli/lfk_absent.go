@@ -20,8 +20,8 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
 		Short: "Accept that child tables are in no database, so that their definitions are skipped",
-		Long: "A child table of the definitions that is in no configured database holds the records of its parents: if it is in a database\n" +
-			"that the configuration lacks, its rows would be orphaned for good. Configure that database; or, where there is no such table,\n" +
+		Long: "Records of parents are not removed while a child table of the definitions is in no configured database: if it is in one that\n" +
+			"the configuration lacks, its rows would be orphaned for good. Configure that database; or, where there is no such table,\n" +
 			"accept that here. Every configured database has to answer. The acceptance ends by itself when a run finds the table.",
 		RunE: func(c *cobra.Command, children []string) error {
 			if l.only != "" {
@@ -67,10 +67,10 @@ func (l *lfk) acceptChildren(ctx context.Context, keys service.LooseForeignKeys,
 			l.say("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
 		}
 		if len(done) == 0 {
-			l.say("no child table is absent that was not accepted before")
+			l.say("nothing new to accept")
 		} else {
-			l.note("held records go when they are due again, within the hour; " +
-				"those of parents that have no other child stay: caretaker lfk lint")
+			l.note("held records are removed when they are due again, within the hour, unless their parent has no other child: " +
+				"caretaker lfk lint lists those")
 		}
 	})
 }

@@ -22,7 +22,8 @@ func (l *lfk) dead() *cobra.Command {
 		Use:   "dead",
 		Short: "List the deleted rows whose children could not be cleaned",
 		Long: "Lists the records that were given up after ten failures, with the last message of the child's database, which may quote rows.\n" +
-			"With --failing those that have failed, or are held for a missing child table, and are tried again.",
+			"With --failing those that have failed, or are held for a missing child table, and are tried again. CAUSE is the SQLSTATE,\n" +
+			"\"absent\" for a missing child table, KEPT_BY_TRIGGER for a trigger or rule that keeps the rows, - if a database did not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
@@ -88,7 +89,7 @@ func (l *lfk) listFailing(ctx context.Context, keys service.LooseForeignKeys, ta
 		})
 	}
 	return errors.Join(err, l.table([]string{
-		"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "FAILED", "NEXT TRY",
+		"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "CAUSE", "FAILURES", "FAILED", "NEXT TRY",
 	}, rows))
 }
 

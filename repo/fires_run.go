@@ -66,7 +66,7 @@ func (d *Database) fireLost(run Run, err error) error {
 // the fire lost. The run may have been taken for dead meanwhile.
 const giveBackFireSQL = `
 WITH run AS (
-  DELETE FROM maintenance.runs WHERE id = $3::text::uuid AND (state = 'running' OR (state = 'failed' AND error = ` + abandonedSQL + `))
+  DELETE FROM maintenance.runs WHERE id = $3::text::uuid AND (state = 'running' OR (state = 'failed' AND starts_with(error, ` + abandonedSQL + `)))
   RETURNING 1
 )
 UPDATE maintenance.fires SET outcome = 'claimed', claimed_by = '', run_id = NULL, started_at = NULL
@@ -93,7 +93,7 @@ WITH newest AS MATERIALIZED (
 ), dead AS (
   DELETE FROM maintenance.runs r USING newest n
   WHERE r.id = n.run_id AND r.trigger = 'schedule' AND r.lease_epoch = 0
-    AND (r.state = 'running' OR (r.state = 'failed' AND r.error = ` + abandonedSQL + `))
+    AND (r.state = 'running' OR (r.state = 'failed' AND starts_with(r.error, ` + abandonedSQL + `)))
     AND r.heartbeat_at < clock_timestamp() - r.heartbeat_ttl - interval '5 s'
   RETURNING r.id
 )

@@ -154,7 +154,8 @@ SELECT EXISTS (SELECT FROM fence), found, changed, (SELECT count(*) FROM removed
 
 // purgeSharesSQL changes at most $6 rows of each key and $5 in all, where they stand: found by (tableoid, ctid), because
 // ctid alone is not unique in a partitioned table and a child may have no primary key. A row that has moved on since
-// is left alone, and missing in changed. IS TRUE keeps the comparison a hash look-up for the row at hand.
+// is left alone, and missing in changed: only found rows that the statement's snapshot still sees, and that are not
+// changed, were kept. LIMIT 1 makes seen look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at hand.
 const purgeSharesSQL = `
 WITH ` + fenceSQL + `,
 found AS MATERIALIZED (
@@ -171,9 +172,15 @@ changed AS (
     AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}
   RETURNING 1
 ),
-tally AS (SELECT key, count(*) AS n FROM found GROUP BY key)
+tally AS (SELECT key, count(*) AS n FROM found GROUP BY key),
+seen AS MATERIALIZED (
+  SELECT f.key FROM found f
+  CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
+  WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
+)
 SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
-  (SELECT count(*) FROM found), (SELECT count(*) FROM changed)`
+  (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
+  ARRAY(SELECT DISTINCT key FROM seen WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
 
 // Purge is one statement on a child.
 type Purge struct {
@@ -191,6 +198,9 @@ type PurgeResult struct {
 	Found, Changed int64
 	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
 	Shares map[int64]int64
+	// Kept are keys of which there are rows that the statement has locked and not changed, although nobody else has changed
+	// them: triggers do that. Only PurgeShares with skipLocked knows them.
+	Kept []int64
 	// Removed records.
 	Removed int64
 }
@@ -219,7 +229,7 @@ func (c *Child) PurgeShares(ctx context.Context, p Purge, perKey int64, skipLock
 	sql, values := c.sql(purgeSharesSQL, 7, "{lock}", lock)
 	var keys, counts []int64
 	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
-		[]any{&keys, &counts, &r.Found, &r.Changed}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
+		[]any{&keys, &counts, &r.Found, &r.Changed, &r.Kept}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
 	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
 		r.Shares[key] = counts[i]

@@ -14,8 +14,8 @@ type FailingRecord struct {
 	// Table is the recorded name, with its schema; Key that of the deleted row.
 	Table string `json:"table"`
 	Key   int64  `json:"key"`
-	// Definition and SQLState of the last failure; the latter is empty if a database did not answer, and "absent" if no
-	// configured database has the child.
+	// Definition and SQLState of the last failure; the latter is empty if a database did not answer, "absent" if no
+	// configured database has the child, and [ReasonKeptByTrigger] if a trigger or rule keeps the rows.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
 	// Failures are those known to be this record's own: the tenth makes it a dead one. Setbacks are all, also those of

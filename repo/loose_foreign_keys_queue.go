@@ -68,24 +68,33 @@ func (q *Queue) row() []any {
 	}
 }
 
-// Queue looks at the queue and its partitions. Without an application schema the error is a [*NoSchemaError].
+// Queue looks at the queue and its partitions. Without an application schema the error is a
+// [*NoSchemaError].
 func (d *Database) Queue(ctx context.Context) (Queue, error) {
-	var q Queue
-	err := d.queryRow(ctx, "look at the queue", q.row(), queueSQL, queueTable)
-	if errors.Is(err, ErrNotFound) {
-		_, err = d.ApplicationSchema(ctx)
-	}
-	q.sql = quote(q.Schema, queueTable)
+	q, err := d.QueueShape(ctx)
 	if err != nil || !q.HasDefault {
 		return q, err
 	}
-	others, err := collect(ctx, d, "look at the queue's default partition", pgx.RowTo[int64], q.othersSQL())
+	others, err := boundedRows(ctx, d, "look at the queue's default partition",
+		Limits{Statement: 5 * time.Second, Lock: time.Second}, pgx.RowTo[int64], q.othersSQL())
 	q.addPartitions(others)
 	return q, err
 }
 
-// otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its index: the condition
-// {others} excludes all other leaves.
+// QueueShape is Queue without the numbers of the records in a DEFAULT leaf: it reads the catalogue
+// alone. Its errors are those of Queue.
+func (d *Database) QueueShape(ctx context.Context) (q Queue, err error) {
+	err = d.queryRow(ctx, "look at the queue", q.row(), queueSQL, queueTable)
+	if errors.Is(err, ErrNotFound) {
+		_, err = d.ApplicationSchema(ctx)
+	}
+	q.sql = quote(q.Schema, queueTable)
+	return q, err
+}
+
+// otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its
+// index: the condition {others} excludes all other leaves. The limit bounds the statement; the next
+// run finds what follows.
 const otherPartitionsSQL = `
 WITH RECURSIVE found (partition) AS (
   SELECT '-9223372036854775808'::bigint
@@ -93,7 +102,7 @@ WITH RECURSIVE found (partition) AS (
   SELECT (SELECT q.partition FROM {queue} q WHERE q.status = 1 {others} AND q.partition > f.partition ORDER BY q.partition LIMIT 1)
   FROM found f WHERE f.partition IS NOT NULL
 )
-SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint`
+SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
 
 func (q *Queue) othersSQL() string {
 	numbers := make([]string, len(q.Partitions))

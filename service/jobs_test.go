@@ -77,6 +77,7 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 	spans := tracing(t)
 	e := tokenEstate(t)
 	e.user(7, 0, 1)
+	e.personalProjects(7, 701)
 	log := &bytes.Buffer{}
 	s := e.service("", e.withQueue, tracedLogTo(log))
 	ctx, run := otel.Tracer("test").Start(t.Context(), "maintenance.run")
@@ -85,7 +86,9 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 	run.End()
 	e.insert(repo.Job{Args: authorized(7), RunID: "a run", TraceParent: carrier["traceparent"]})
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
-	r := service.JobRequest{Kind: "delete_user", Attempt: 3, MaxAttempts: 25}
+	over := make(chan struct{})
+	close(over)
+	r := service.JobRequest{Kind: "delete_user", Attempt: 3, MaxAttempts: 25, Stopping: over}
 	if err := e.sql["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
 		t.Fatal(err)
 	}

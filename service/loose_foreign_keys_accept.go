@@ -9,6 +9,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
+// ErrUnknownChild is a name that is none of those to choose from.
+var ErrUnknownChild = errors.New("unknown child table")
+
+// unknownChildError says which name that is, and where those to choose from are listed.
+type unknownChildError string
+
+// Error is the text.
+func (e unknownChildError) Error() string { return string(e) }
+
+// Is [ErrUnknownChild].
+func (e unknownChildError) Is(target error) bool { return target == ErrUnknownChild }
+
 // AcceptedChild is a child table that AcceptAbsent has accepted as absent.
 type AcceptedChild struct {
 	Child string `json:"child"`
@@ -49,7 +61,8 @@ func (l LooseForeignKeys) AcceptAbsent(ctx context.Context, children []string, b
 		switch in := homes[child]; {
 		case all && (len(in) > 0 || before):
 		case definitions[child] == nil:
-			refused = append(refused, fmt.Errorf("no definition has a child table %s: `caretaker lfk lint` lists those that are child_missing", child))
+			refused = append(refused, unknownChildError(
+				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are child_missing"))
 		case len(in) > 0:
 			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table that is in no configured database can be accepted as absent",
 				child, databaseNames(in)))
@@ -115,7 +128,8 @@ func (l LooseForeignKeys) RevokeAbsent(ctx context.Context, children []string) e
 	var refused []error
 	for _, child := range children {
 		if !accepts(accepted, child) {
-			refused = append(refused, fmt.Errorf("%s is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are", child))
+			refused = append(refused, unknownChildError(
+				child+" is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are"))
 		}
 	}
 	if len(refused) > 0 {

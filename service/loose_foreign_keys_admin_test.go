@@ -108,7 +108,7 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 `
 	e := newEstate(t, "", "main", "ci")
 	e.exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
-		CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1, 1), (2, 1); INSERT INTO c VALUES (1, 1), (2, 1)`)
+		CREATE TABLE c (p_id int, q_id int); CREATE TABLE d (p_id int); CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1, 1), (2, 1); INSERT INTO c VALUES (1, 1), (2, 1)`)
 	e.install("p")
 	e.exec("main", "DELETE FROM p WHERE id = 1")
 	keys := e.keys(definitions)

@@ -282,7 +282,7 @@ func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 }
 
 func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
-	queue, err := d.Queue(ctx)
+	queue, err := d.QueueShape(ctx)
 	if err != nil || !queue.Exists {
 		return repo.Backlog{}, "", err
 	}
@@ -292,6 +292,7 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 		return backlog, "", err
 	}
 	// The figures have been read, the remarks are an extra.
+	queue, _ = d.Queue(ctx)
 	accepted, _ := k.acceptedAbsent(ctx)
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
 	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)

@@ -88,10 +88,13 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 		CREATE TRIGGER soon BEFORE UPDATE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION soon()`)
 	e.mine("c", "OLD.p_id = 2", "23514")
 	e.hold(`SELECT FROM c WHERE p_id = 3 FOR UPDATE`)
+	e.deleted("main", "p", 1, 3)
 	// Put off by an earlier run, and due again while this one is at work: recorded before it, and not due at its start.
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
-		VALUES ('public.p', 4, clock_timestamp() + interval '300 ms')`)
-	e.deleted("main", "p", 1, 3)
+		VALUES ('public.p', 4, clock_timestamp() + interval '1 hour');
+		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			UPDATE loose_foreign_keys_deleted_records SET consume_after = clock_timestamp() WHERE primary_key_value = 4; RETURN NULL; END $$;
+		CREATE TRIGGER due AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION due()`)
 	r := run(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: 23514 check_violation, 1 records")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=2")

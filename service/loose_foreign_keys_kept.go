@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -17,7 +18,7 @@ func (a *attempt) leaveKept(
 ) (others []*openKey) {
 	var own []*openKey
 	for _, k := range keys {
-		if r.Shares[k.key] > 0 {
+		if slices.Contains(r.Kept, k.key) {
 			own = append(own, k)
 		} else {
 			others = append(others, k)

@@ -152,7 +152,13 @@ func indexColumns(key repo.LooseForeignKey) string {
 func (l *lint) pending(d inspected) {
 	for _, name := range d.Pending {
 		parent, ours := strings.CutPrefix(name, d.Queue.Schema+".")
-		if !ours || !l.served(parent) {
+		switch children := l.acceptedOf(parent); {
+		case ours && l.served(parent):
+		case ours && len(children) > 0:
+			l.add(SeverityError, "pending_without_definition", d.name, name,
+				"its records are pending for ever, because its child tables were accepted as absent: delete them from %s.loose_foreign_keys_deleted_records, or %s",
+				d.Queue.Schema, revokeCommand(children))
+		default:
 			l.add(SeverityError, "pending_without_definition", d.name, name,
 				"its records are pending for ever: add a definition for it, or delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -49,6 +50,20 @@ func (l *lint) served(parent string) bool {
 		}
 	}
 	return false
+}
+
+// acceptedOf are the children of a parent that were accepted as absent.
+func (l *lint) acceptedOf(parent string) (children []string) {
+	for _, key := range l.keys {
+		if key.Parent == parent && accepts(l.accepted, key.Table) && !slices.Contains(children, key.Table) {
+			children = append(children, key.Table)
+		}
+	}
+	return children
+}
+
+func revokeCommand(children []string) string {
+	return "`caretaker lfk accept-absent --revoke " + strings.Join(children, " ") + "`"
 }
 
 // cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in a database that was not

@@ -81,6 +81,12 @@ func (l *lint) triggers(d inspected) {
 			continue
 		}
 		seen = append(seen, recorded)
+		if children := l.acceptedOf(recorded); t.ParentHere && len(children) > 0 {
+			l.add(SeverityWarning, "trigger_without_definition", d.name, recorded,
+				"its deletions are noted by %s, but its child tables were accepted as absent: run `caretaker lfk untrack %s`, or %s",
+				t.Name, recorded, revokeCommand(children))
+			continue
+		}
 		l.add(SeverityWarning, "trigger_without_definition", d.name, recorded,
 			"its deletions are noted by %s, but no definition needs them: add one, or run `caretaker lfk untrack %s`", t.Name, recorded)
 	}

@@ -40,7 +40,7 @@ func TestStarvedDatabases_HaveNoMinuteOfTheirTurn(t *testing.T) {
 		{"* 3 * * 1", 1, nil},
 		{"* 3 * * 1", 3, nil},
 		{"*/2 3 1 * *", 2, []int{1}},
-		{"0 0 30 2 *", 2, []int{0, 1}},
+		{"0 0 30 2 *", 2, nil},
 		{"nonsense", 2, nil},
 	} {
 		if got := starvedDatabases(c.schedule, c.n); !slices.Equal(got, c.starved) {

@@ -252,7 +252,7 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 			return nil
 		}
 	}
-	if r.Found > r.Changed {
+	if len(r.Kept) > 0 {
 		kept, err := a.kept(ctx)
 		if err != nil {
 			return a.otherwise(ctx, keys, err)
