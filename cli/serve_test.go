@@ -79,6 +79,13 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
 		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule (CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE)", "five fields")
 	})
+	t.Run("a schedule of the file that never fires", func(t *testing.T) {
+		config := filepath.Join(t.TempDir(), "c.yml")
+		if err := os.WriteFile(config, []byte("workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, 1, "serve --config "+config, config+`:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`)
+	})
 	t.Run("an address in use", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

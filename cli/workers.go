@@ -57,7 +57,7 @@ func checkSchedules(c *config.Config) error {
 		}
 		if _, err := service.ParseSchedule(w.schedule); err != nil {
 			key := "workers." + w.name + ".schedule"
-			mistakes = append(mistakes, fmt.Errorf("%s (%s): %q %w", key, config.Variable(key), w.schedule, err))
+			mistakes = append(mistakes, fmt.Errorf("%s: %q %w", c.Where(key), w.schedule, err))
 		}
 	}
 	return errors.Join(mistakes...)

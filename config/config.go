@@ -50,6 +50,8 @@ type Config struct {
 	HistoryKeep time.Duration
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
+	// places are where the values of the file stand, by key: those that stand for something.
+	places map[string]string
 }
 
 // TLS names PEM files.
@@ -151,7 +153,7 @@ func load(file string, environ []string) (*Config, error) {
 
 // read is load without the check that a database is there.
 func read(file string, environ []string) (*Config, error) {
-	c := &Config{}
+	c := &Config{places: map[string]string{}}
 	keys := c.keys()
 	values, mistakes := fileValues(file, keys)
 	fromEnvironment, more := environmentValues(environ, keys)
@@ -163,7 +165,9 @@ func read(file string, environ []string) (*Config, error) {
 			set = false
 		}
 		if !set {
-			v, set = values[k.path]
+			if v, set = values[k.path]; set {
+				c.places[k.path] = v.where
+			}
 		}
 		if !set {
 			v = value{text: k.byDefault}
@@ -182,6 +186,14 @@ func read(file string, environ []string) (*Config, error) {
 		return nil, errors.Join(mistakes...)
 	}
 	return c, nil
+}
+
+// Where names a key in a message: with its place if its value comes from the file, else with its variable.
+func (c *Config) Where(path string) string {
+	if place, is := c.places[path]; is {
+		return place
+	}
+	return path + " (" + Variable(path) + ")"
 }
 
 // Validate reports what does not fit together, after a command has changed keys.
