@@ -57,7 +57,9 @@ const maxCallers = 24
 
 // Error includes the driver's text: it is for logs, never for a client.
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s on %s: %s: %v", e.Operation, e.Database, e.Condition(), e.cause)
+	// The driver tries an address with TLS and without, and says both times what it met.
+	cause := slices.Compact(strings.Split(fmt.Sprint(e.cause), "\n"))
+	return fmt.Sprintf("%s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
 }
 
 // Discreet is the text without the server's message, in which triggers and types quote values of
@@ -333,7 +335,7 @@ type LeaseHeldError struct {
 
 // Error names the holder, and what to do about it.
 func (e *LeaseHeldError) Error() string {
-	text := fmt.Sprintf("lease %s is held by %s until %s", e.Lease.Name, e.Lease.Holder, e.Lease.ExpiresAt.UTC().Format(time.RFC3339))
+	text := "lease " + e.Lease.Holding()
 	if e.RunID != "" {
 		text += fmt.Sprintf(": run %s is at work, WatchRun (caretaker watch %s) follows it", e.RunID, e.RunID)
 	}

@@ -25,6 +25,15 @@ type Lease struct {
 	Expired bool
 }
 
+// Holding says who has the lease, and until when.
+func (l Lease) Holding() string {
+	if l.ExpiresAt.Equal(latest()) {
+		return fmt.Sprintf("%s is held by %s and never expires: if nobody is at work, set its expires_at in maintenance.leases to now()",
+			l.Name, l.Holder)
+	}
+	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
+}
+
 // fenceSQL is the check that stands first in every writing statement of a run, as the CTE "fence". FOR SHARE lets the
 // batches of one run work side by side and makes a take-over wait for their commit. $1, $2, $3 are the fence.
 const fenceSQL = `fence AS MATERIALIZED (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,6 +86,9 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 				held, is := errors.AsType[*repo.LeaseHeldError](err)
 				if !is || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
 					t.Errorf("got %v, want that it is held, for a day at most", err)
+				}
+				if is && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
+					t.Errorf("got %v, want until when, or that it never expires", held)
 				}
 				if is && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
 					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
