@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -86,7 +87,7 @@ func (l *lfk) lint() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
 				result, err := keys.Lint(ctx)
-				if err == nil || len(result.Findings) > 0 {
+				if result.Findings != nil {
 					if printErr := l.findings(result); printErr != nil {
 						return printErr
 					}
@@ -107,7 +108,11 @@ func (l *lfk) findings(result service.Lint) error {
 	for _, f := range result.Findings {
 		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, dashed(f.Database), f.Object, f.Advice)
 	}
-	l.say("%s, %s", counted(result.Errors, "error"), counted(result.Warnings, "warning"))
+	summary := counted(result.Errors, "error") + ", " + counted(result.Warnings, "warning")
+	if len(result.Unchecked) > 0 {
+		summary += "; not checked: " + strings.Join(result.Unchecked, ", ")
+	}
+	l.say("%s", summary)
 	return nil
 }
 

@@ -214,6 +214,11 @@ func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
 	if out := want(t, 0, "lfk lint"); out != "0 errors, 0 warnings\n" {
 		t.Errorf("got %q", out)
 	}
+	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	code, out, errOut := caretaker(t, "lfk", "lint")
+	if code != 1 || out != "0 errors, 0 warnings; not checked: ci\n" || strings.Count(errOut, "connection refused") != 1 {
+		t.Errorf("a silent database: exit %d\n%s%s", code, out, errOut)
+	}
 	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "hour")
 	want(t, 1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is none of minute, all")
 }

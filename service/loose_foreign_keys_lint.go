@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -16,10 +17,13 @@ type Lint struct {
 	// Errors and Warnings count them.
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`
+	// Unchecked are the databases that could not be looked at.
+	Unchecked []string `json:"unchecked,omitempty"`
 }
 
 // Lint checks the definitions against every selected database, without changing anything. A database that cannot be
-// looked at is in the error; what is missing everywhere is then not known, and not reported.
+// looked at is in the error; what is missing everywhere is then not known, and not reported. If none could be, there are no
+// findings at all.
 func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
 		return Lint{}, errors.New("there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions to their file")
@@ -29,7 +33,7 @@ func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 	if l.Schedule != "" {
 		for _, i := range starvedDatabases(l.Schedule, len(l.Databases)) {
 			check.add(SeverityWarning, "schedule_starves_database", l.Databases[i].Name, l.Schedule,
-				"choose a schedule under which each database has a minute of its turn, such as * * * * *")
+				"never fires in a minute in which it is this database's turn: choose one that fires every minute, or set rotation to all")
 		}
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -39,9 +43,15 @@ func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 		}
 		return err
 	})
+	if err != nil && len(check.databases) == 0 {
+		return Lint{}, err
+	}
 	check.complete = len(check.databases) == len(l.Databases)
-	if err == nil {
-		check.accepted, err = l.AbsentChildren(ctx)
+	unchecked := check.unchecked()
+	// What keeps main from being looked at has been said.
+	if !slices.Contains(unchecked, l.main().Name) {
+		accepted, mainErr := l.AbsentChildren(ctx)
+		check.accepted, err = accepted, errors.Join(err, mainErr)
 	}
 	for _, d := range check.databases {
 		check.queue(d)
@@ -52,7 +62,9 @@ func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
 		check.pending(d)
 	}
 	check.missing()
-	return check.result(), err
+	result := check.result()
+	result.Unchecked = unchecked
+	return result, err
 }
 
 // inspected is a database with what was seen there.
@@ -71,6 +83,17 @@ type lint struct {
 	// accepted are the children that were accepted as absent.
 	accepted []repo.AbsentChild
 	findings []Finding
+}
+
+// unchecked are the selected databases that could not be looked at.
+func (l *lint) unchecked() (names []string) {
+	selected, _ := l.selected()
+	for _, d := range selected {
+		if !slices.ContainsFunc(l.databases, func(i inspected) bool { return i.name == d.Name }) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
 }
 
 func (l *lint) add(severity, code, database, object, advice string, args ...any) {

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -217,8 +218,14 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 	defer down.Close()
 	keys.Databases = append(keys.Databases, down)
 	result, err := keys.Lint(context.Background())
-	if !errors.Is(err, repo.ErrUnreachable) || len(result.Findings) != 0 {
+	if !errors.Is(err, repo.ErrUnreachable) || len(result.Findings) != 0 || !slices.Equal(result.Unchecked, []string{"sec"}) {
 		t.Errorf("got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
+	}
+	const accepted = "absent: [{table: p, column: p_id, on_delete: async_delete}]"
+	e.accept(accepted, "absent")
+	keys.Definitions = load(t, accepted)
+	if result, err = keys.Lint(context.Background()); err == nil || result.Errors != 1 || result.Warnings != 1 {
+		t.Errorf("got %+v, %v, want that main is asked what was accepted: p has records and a trigger, and nobody needs them", result, err)
 	}
 }
 
