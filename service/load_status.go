@@ -48,14 +48,18 @@ func earlyEnd(st WorkerStatus) string {
 // failedItems says what a run could not do that has succeeded for all the rest: the condition does not tell. "" if nothing, or
 // while a run is at work.
 func failedItems(st WorkerStatus) string {
-	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded || st.LastRun.Reason == "" {
+	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded {
+		return ""
+	}
+	reason := withoutHeld(st.LastRun.Reason)
+	if reason == "" {
 		return ""
 	}
 	counts := st.LastRun.Counts
 	if counts["failed_groups"]+counts["held_groups"]+counts["failed_users"]+counts["rescheduled_records"] == 0 {
 		return ""
 	}
-	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, st.LastRun.Reason)
+	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, reason)
 }
 
 func endedEarly(reason string) bool {

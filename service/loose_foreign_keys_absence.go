@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,12 +21,12 @@ const absentTold = 5
 
 // absentWords name absent children and say what to do about them.
 func absentWords(children []string) string {
-	told, more := children, ""
+	told, more, which := children, "", strings.Join(children, " ")
 	if len(children) > absentTold {
-		told, more = children[:absentTold], fmt.Sprintf(" and %d more", len(children)-absentTold)
+		told, more, which = children[:absentTold], fmt.Sprintf(" and %d more", len(children)-absentTold), "--all"
 	}
 	return "no configured database has their child tables " + strings.Join(told, ", ") + more +
-		"; configure the database that has them, or accept that there is none: caretaker lfk accept-absent"
+		"; configure the database that has them, or, if there is none, run caretaker lfk accept-absent " + which
 }
 
 // acceptedAbsent are the children that were accepted as absent.
@@ -143,6 +144,12 @@ func (c *cleanup) tellHeld() {
 	slices.Sort(c.held.children)
 	words := fmt.Sprintf("%d records held, %s", c.held.records, absentWords(c.held.children))
 	c.x.Report(func(r *Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+words, "; ") })
+}
+
+// withoutHeld is the reason of a run without what [cleanup.tellHeld] has added: a status has its own remark about it, which
+// knows what was accepted since.
+func withoutHeld(reason string) string {
+	return regexp.MustCompile(`(^|; )\d+ records held, .*$`).ReplaceAllString(reason, "")
 }
 
 // defined are the parents with definitions: one all of whose children are accepted as absent counts as one without.

@@ -67,14 +67,17 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
 			t.Errorf("%+v", r)
 		}
-		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
+		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		e.want("main", putOffBy, want+", attempts 0")
 		e.dueAgain("main")
 	}
 	e.want("main", `SELECT p_id FROM c`, "2")
 	e.want("main", `SELECT failures FROM maintenance.record_failures`, "0")
-	wantWords(t, statusOf(t, s, cleanupWorker).ConditionDetail,
-		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
+	detail := statusOf(t, s, cleanupWorker).ConditionDetail
+	wantWords(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+	if strings.Count(detail, "no configured database") != 1 {
+		t.Errorf("detail %q, want that it says once why records are held", detail)
+	}
 	if lines := log.lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
 		t.Errorf("warnings %q, want one that names the child and the command", lines)
@@ -84,7 +87,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	r := run(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1")
-	if detail := statusOf(t, s, cleanupWorker).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
+	if detail = statusOf(t, s, cleanupWorker).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
 		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
 	}
 }
@@ -97,7 +100,7 @@ func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
 	wantWords(t, statusOf(t, other, cleanupWorker).ConditionDetail,
 		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
 	e.accept(oneAbsent, "absent")
-	if detail := statusOf(t, e.service(oneAbsent), cleanupWorker).ConditionDetail; strings.Contains(detail, "records are held") {
+	if detail := statusOf(t, e.service(oneAbsent), cleanupWorker).ConditionDetail; strings.Contains(detail, "no configured database") {
 		t.Errorf("detail %q, want no word on an accepted child", detail)
 	}
 }

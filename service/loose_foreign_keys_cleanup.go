@@ -89,7 +89,7 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	}
 	switch config.Rotation {
 	case "", RotationMinute:
-		k.warnOfStarvation()
+		w.starved = k.warnOfStarvation()
 	case RotationAll:
 		w.due = k.due
 	default:

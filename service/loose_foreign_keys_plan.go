@@ -3,7 +3,9 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -107,12 +109,22 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 	return append(homes, own), silent, nil
 }
 
-// warnOfStarvation names the databases that have no turn within a day.
-func (k *looseForeignKeys) warnOfStarvation() {
+// warnOfStarvation names the databases that no fire works, in the log and for the worker's status.
+func (k *looseForeignKeys) warnOfStarvation() (remark string) {
+	var names []string
 	for _, i := range starvedDatabases(k.config.Schedule, len(k.service.databases)) {
-		k.service.logger.Warn("the schedule never gives this database a turn: choose another, or RunBatch with its name",
-			"worker", "loose_foreign_keys_cleanup", "database", k.service.databases[i].Name, "schedule", k.config.Schedule)
+		name := k.service.databases[i].Name
+		names = append(names, name)
+		k.service.logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
+			"choose one that fires every minute, or set rotation to all",
+			"worker", "loose_foreign_keys_cleanup", "database", name, "schedule", k.config.Schedule)
 	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so only requests start runs there: "+
+		"choose a schedule that fires every minute, or set workers.loose_foreign_keys_cleanup.rotation to all",
+		k.config.Schedule, strings.Join(names, ", "))
 }
 
 // maintainPartitions rolls, drops and mends the partitions of a queue that caretaker made. What does not work out is

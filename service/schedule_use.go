@@ -49,7 +49,7 @@ func (s *Service) notUsed(ctx context.Context, w *worker) (why string, err error
 }
 
 func notEnabled(worker string) string {
-	return fmt.Sprintf("workers.%s.enabled is false on this server", worker)
+	return fmt.Sprintf("disabled in the configuration of this server: workers.%s.enabled is false", worker)
 }
 
 // unused are the workers that this replica does not use: the reason, as the log has been told, and how long it has seen

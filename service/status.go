@@ -108,6 +108,9 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	if !s.schedulerOff && !w.config.Disabled && missing == "" {
 		st.NextRunAt = w.next(fires.Now)
+		if w.starved != "" {
+			remarks = append(remarks, w.starved)
+		}
 	}
 	throttled := ""
 	if len(found) == 0 {
@@ -119,6 +122,13 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		remarks = append(remarks, failed)
 	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
+	if missing != "" {
+		if st.Condition != ConditionNotConfigured {
+			remarks = append(remarks, "not configured: "+missing)
+		}
+		// Nothing was counted, unless there is something.
+		st.BacklogUnknown = st.BacklogUnknown || st.Backlog.Pending == 0 && st.Backlog.Dead == 0
+	}
 	if st.CurrentRun == nil {
 		st.NotUsed = cmp.Or(missing, w.disabled(fires))
 	}
@@ -210,7 +220,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	elsewhere := ""
 	for _, l := range st.Leases {
 		if !l.Expired && l.Holder != s.replica {
-			elsewhere = fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
+			elsewhere = l.Holding()
 		}
 	}
 	switch {
@@ -229,7 +239,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
 	case w.config.Disabled:
-		return ConditionSchedulerOff, notEnabled(w.name) + ": here only requests start runs"
+		return ConditionSchedulerOff, notEnabled(w.name) + "; here only requests start runs"
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {

@@ -70,7 +70,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCondition(t, s, service.ConditionPaused, "alice", "because")
-	wantCondition(t, unconfigured, service.ConditionPaused)
+	wantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
 
 	// Somebody resumes, a run begins, somebody pauses again: until it has noticed, it is running.
 	e.exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
@@ -86,10 +86,36 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	}
 }
 
+func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing.T) {
+	t.Parallel()
+	empty, full := newEstate(t, "main", "main"), newDeletedParents(t, 10)
+	if st := wantCondition(t, empty.service(""), service.ConditionNotConfigured); !st.BacklogUnknown {
+		t.Errorf("backlog %+v, want none", st.Backlog)
+	}
+	if st := wantCondition(t, full.service(""), service.ConditionNotConfigured); st.BacklogUnknown || st.Backlog.Pending != 10 {
+		t.Errorf("backlog %+v, want the records that wait", st.Backlog)
+	}
+}
+
+func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t, "main", "main", "ci")
+	odd := func(c *service.Config) { c.LooseForeignKeysCleanup.Schedule = "*/2 * * * *" }
+	wantCondition(t, e.service(oneChild, odd), service.ConditionIdle,
+		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
+	all := func(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = service.RotationAll }
+	for _, s := range []*service.Service{e.service(oneChild), e.service(oneChild, odd, all)} {
+		if st := wantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
+			t.Errorf("detail %q", st.ConditionDetail)
+		}
+	}
+}
+
 func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 	t.Parallel()
 	s := newEstate(t, "main", "main").service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Disabled = true })
-	st := wantCondition(t, s, service.ConditionSchedulerOff, "workers.loose_foreign_keys_cleanup.enabled")
+	st := wantCondition(t, s, service.ConditionSchedulerOff,
+		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	if !st.NextRunAt.IsZero() {
 		t.Errorf("next run at %s", st.NextRunAt)
 	}

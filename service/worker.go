@@ -21,6 +21,8 @@ type worker struct {
 	// due says whether there is something to do in a database, for a worker each of whose fires works all databases in which
 	// there is; nil: a fire works one.
 	due func(ctx context.Context, database *repo.Database) bool
+	// starved says which databases no fire works, and what to do; "": none.
+	starved string
 	// catchUp says that one run makes up for fires that were missed, unless the configuration says otherwise.
 	catchUp bool
 	// fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
@@ -82,7 +84,7 @@ const renewals = 3
 func (s *Service) database(w *worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.databases == nil {
 		if asked != "" {
-			return nil, &InvalidArgumentError{"database", fmt.Sprintf("%s has no turn by database: leave it empty", w.name)}
+			return nil, &InvalidArgumentError{"database", fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.name)}
 		}
 		return s.main, nil
 	}
