@@ -73,7 +73,14 @@ func inDurations(s string) bool {
 	return unit != s && err == nil
 }
 
-// hours is a duration without its minutes and seconds if they are 0.
+// hours is a duration without its minutes and seconds if they are 0: 1h, 30m, 1h0m10s.
 func hours(d time.Duration) string {
-	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

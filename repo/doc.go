@@ -2,8 +2,9 @@
 //
 // What it guarantees:
 //
-//   - An exported method is a whole step and a whole transaction, sent in one network round trip wherever it writes:
-//     a process that is stopped in the middle leaves no transaction open.
+//   - An exported method is a whole step and a whole transaction. Nearly all are sent in one network round trip, so that
+//     a process that is stopped in the middle leaves no transaction open. The few of several statements end by the
+//     server's time-out for idle transactions.
 //   - Every transaction that writes for a run takes a [Fence] and changes nothing unless the lease row of that name,
 //     holder and epoch in the same database is unexpired. The row stays locked until the commit, so a take-over cannot
 //     come between check and commit. Otherwise the error is [ErrLeaseLost].

@@ -95,7 +95,7 @@ const releaseLeaseSQL = `
 UPDATE maintenance.leases SET expires_at = now() - interval '1 day', renewed_at = now()
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
 
-// ReleaseLease lets a held lease end now. A lease that somebody else has taken meanwhile stays as it is.
+// ReleaseLease ends a held lease. A lease that somebody else has taken meanwhile stays as it is.
 func (d *Database) ReleaseLease(ctx context.Context, f Fence) error {
 	_, err := d.exec(ctx, "release lease "+f.Name, releaseLeaseSQL, f.Name, f.Holder, f.Epoch)
 	return err

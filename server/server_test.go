@@ -329,6 +329,7 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
 		{t.Context(), service.ErrUnknownRun, "", "UNKNOWN_RUN"},
 		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
+		{t.Context(), &repo.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},
 	} {
 		spans := tracetest.NewSpanRecorder()

@@ -127,6 +127,9 @@ func findEnd(ctx context.Context, err error) failure {
 	if text, is := service.PrivilegeMissing(err); is {
 		return failure{code: codes.FailedPrecondition, reason: "PRIVILEGE_MISSING", message: text}
 	}
+	if text, is := service.SchemaMissing(err); is {
+		return failure{code: codes.FailedPrecondition, reason: "NOT_MIGRATED", message: text}
+	}
 	return unexpected(ctx)
 }
 

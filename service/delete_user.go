@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -96,7 +97,7 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error
 	case d.Skipped != "":
 		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == reasonTargetGone
 	case d.Refused != "":
-		r.Outcome, r.Reason = JobRefused, d.Refused
+		r.Outcome, r.Reason, r.Words = JobRefused, d.Refused, refusalWords(d)
 	default:
 		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
 	}
@@ -107,4 +108,16 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error
 		r.Attributes = append(r.Attributes, "organizations", d.Organizations)
 	}
 	return r, nil
+}
+
+// refusalWords name the first ten groups or organizations that a user owns alone, "" if the refusal
+// is about something else.
+func refusalWords(d repo.UserDeletion) string {
+	switch {
+	case len(d.Groups) > 0:
+		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
+	case len(d.Organizations) > 0:
+		return fmt.Sprintf("organizations %v have no other owner: give them one", d.Organizations)
+	}
+	return ""
 }

@@ -107,6 +107,7 @@ func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
 	e.exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
 	wantDeletion(t, e.deletion(s, authorized(7)), refused+"SOLE_OWNER_OF_ORGANIZATION")
+	e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
 	if !strings.Contains(log.String(), `"organizations":[1]`) {
 		t.Errorf("log: %s", log)
 	}

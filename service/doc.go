@@ -2,8 +2,8 @@
 //
 // What it guarantees:
 //
-//   - RunBatch is the only way into a worker, for requests as for the scheduler's ticks. A run takes its lease, is
-//     recorded, traced, counted, watched, and gives everything back, whatever happens in between. See runner.go.
+//   - There is one way into a worker, launch: RunBatch and a fire of the schedule both lead to it. A run takes its
+//     lease, is recorded, traced, counted, watched, and gives everything back, whatever happens in between. See runner.go.
 //   - A worker is a value of type worker: what it does in one run, what waits for it, what it needs. It knows nothing
 //     of leases, spans, metrics, records, pauses.
 //   - A run belongs to the process, not to the caller: it ends by itself, by CancelRun, by a pause, or by Shutdown.

@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,16 @@ func PrivilegeMissing(err error) (text string, is bool) {
 		return publicText(err), true
 	}
 	return "", false
+}
+
+// SchemaMissing says which database lacks tables or columns of caretaker's own; false if an error is
+// about something else. Runs report what they miss of the application themselves.
+func SchemaMissing(err error) (text string, is bool) {
+	refused, is := errors.AsType[*repo.Error](err)
+	if !is || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
+		return "", false
+	}
+	return "database " + refused.Database + " lacks tables or columns of this version: run caretaker migrate", true
 }
 
 // LeaseHeldError says who is doing this work already.

@@ -99,7 +99,7 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 			own = children
 		case err == nil:
 			homes = append(homes, children)
-		case d != x.Database && errors.Is(err, repo.ErrUnreachable):
+		case d != x.Database && hidden(err):
 			x.Log.WarnContext(ctx, "database unreachable, children are not looked for there", "child_database", d.Name, "error", err)
 			silent = append(silent, silentDatabase{d.Name, err})
 		default:
@@ -107,6 +107,13 @@ func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.
 		}
 	}
 	return append(homes, own), silent, nil
+}
+
+// hidden says that a database does not show which tables it has: it does not answer, or our role may
+// not see its application schema.
+func hidden(err error) bool {
+	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
+	return noSchema || errors.Is(err, repo.ErrUnreachable)
 }
 
 // warnOfStarvation names the databases that no fire works, in the log and for the worker's status.

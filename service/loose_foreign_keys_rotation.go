@@ -51,7 +51,8 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 
 // rotation is whose turn it is in a minute, out of n databases.
 func rotation(at time.Time, n int) int {
-	return int(at.Unix() / 60 % int64(n))
+	turn := int(at.Unix() / 60 % int64(n))
+	return (turn + n) % n // before 1970 the remainder is negative
 }
 
 // starvedDatabases are those of n databases that have no turn within 24 hours from a fire of a schedule: of five

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -42,8 +43,14 @@ func (s *Service) goRound(ctx context.Context, w *worker, database string, x *ex
 		if x != nil {
 			<-x.done
 		}
-		if s.isStopping() || s.ready(ctx, w) != nil {
-			return nil //nolint:nilerr // a pause or the end of the process ends the round
+		if s.isStopping() {
+			return nil
+		}
+		if err := s.ready(ctx, w); err != nil {
+			if _, paused := errors.AsType[*WorkerPausedError](err); paused {
+				return nil
+			}
+			return err
 		}
 		if !w.due(ctx, d) {
 			continue

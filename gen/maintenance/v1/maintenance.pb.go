@@ -941,7 +941,7 @@ type Lease struct {
 	AcquiredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=acquired_at,json=acquiredAt,proto3" json:"acquired_at,omitempty"`
 	// Time of the last renewal.
 	RenewedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=renewed_at,json=renewedAt,proto3" json:"renewed_at,omitempty"`
-	// Until then nobody else can take it. A release sets it to the time of the release.
+	// Until then nobody else can take it. A release sets it to a time in the past.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// It is free, by the clock of its database.
 	Expired       bool `protobuf:"varint,9,opt,name=expired,proto3" json:"expired,omitempty"`
