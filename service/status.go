@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -78,15 +77,10 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	if err != nil && st.LastRun == nil {
 		remarks = append(remarks, "last run and last success are not known while main does not answer")
 	}
-	st.BacklogUnknown = !slices.ContainsFunc(places, func(p place) bool { return p.known })
 	for _, p := range places {
-		st.Backlog = addBacklogs(st.Backlog, p.backlog)
-		st.Leases = append(st.Leases, p.leases...)
 		found.add(s.failing(ctx, p.err))
-		if p.remark != "" {
-			remarks = append(remarks, p.remark)
-		}
 	}
+	remarks = append(remarks, st.add(places)...)
 	found.add(s.queueTrouble(ctx, w))
 	if !s.schedulerOff && !w.config.Disabled {
 		found.add(s.pulse.trouble())
@@ -162,6 +156,20 @@ type place struct {
 	err   error
 	// measuredAt is when the backlog was read, by the host's clock.
 	measuredAt time.Time
+}
+
+// add adds what a worker's databases have to its status, and returns the remarks on it.
+func (st *WorkerStatus) add(places []place) (remarks []string) {
+	st.BacklogUnknown = true
+	for _, p := range places {
+		st.Backlog = addBacklogs(st.Backlog, p.backlog)
+		st.BacklogUnknown = st.BacklogUnknown && !p.known
+		st.Leases = append(st.Leases, p.leases...)
+		if p.remark != "" {
+			remarks = append(remarks, p.remark)
+		}
+	}
+	return remarks
 }
 
 // lookPatience is how long a database may take to show its leases.
