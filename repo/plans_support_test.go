@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -21,11 +22,21 @@ type sent struct {
 	args []any
 }
 
-// listener keeps the statements that a Database sends; those under limits come behind their settings.
-type listener struct{ statements []sent }
+// listener keeps the statements that a Database sends; those under limits come behind their settings. Many connections
+// use it at the same time.
+type listener struct {
+	mu         sync.Mutex
+	statements []sent
+}
+
+func (l *listener) add(sql string, args []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.statements = append(l.statements, sent{sql, args})
+}
 
 func (l *listener) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
-	l.statements = append(l.statements, sent{d.SQL, d.Args})
+	l.add(d.SQL, d.Args)
 	return ctx
 }
 func (l *listener) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
@@ -34,7 +45,7 @@ func (l *listener) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 }
 func (l *listener) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 func (l *listener) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
-	l.statements = append(l.statements, sent{d.SQL, d.Args})
+	l.add(d.SQL, d.Args)
 }
 
 // listening is a Database whose statements are kept.
