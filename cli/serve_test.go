@@ -79,13 +79,6 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
 		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule (CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE)", "five fields")
 	})
-	t.Run("a schedule of the file that never fires", func(t *testing.T) {
-		config := filepath.Join(t.TempDir(), "c.yml")
-		if err := os.WriteFile(config, []byte("workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		want(t, 1, "serve --config "+config, config+`:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`)
-	})
 	t.Run("an address in use", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -114,13 +107,6 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
-	t.Run("an unknown key", func(t *testing.T) {
-		config := filepath.Join(t.TempDir(), "c.yml")
-		if err := os.WriteFile(config, []byte("listem: 127.0.0.1:0\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		want(t, 1, "serve --config "+config, config+":1: listem: unknown key, did you mean listen?")
-	})
 	t.Run("a certificate", func(t *testing.T) {
 		t.Setenv("CARETAKER_TLS_CERT_FILE", "none.pem")
 		t.Setenv("CARETAKER_TLS_KEY_FILE", "none.pem")
@@ -138,6 +124,20 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
+}
+
+func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+	file := filepath.Join(t.TempDir(), "c.yml")
+	for content, mistake := range map[string]string{
+		"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
+		"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
+	} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, 1, "serve --config "+file, file+mistake)
+	}
 }
 
 // forward lets an address lead to another one from now on.

@@ -26,7 +26,7 @@ type Lease struct {
 }
 
 // Holding says who has the lease, and until when.
-func (l Lease) Holding() string {
+func (l *Lease) Holding() string {
 	if l.ExpiresAt.Equal(latest()) {
 		return fmt.Sprintf("%s is held by %s and never expires: if nobody is at work, set its expires_at in maintenance.leases to now()",
 			l.Name, l.Holder)

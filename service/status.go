@@ -94,17 +94,13 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	s.noticed.date(w.name, found)
 	fires := s.fireHealth(ctx, w)
-	if remark := fireRemark(fires); remark != "" {
-		remarks = append(remarks, remark)
-	}
+	remarks = append(remarks, fireRemark(fires))
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
 	if !s.schedulerOff && !w.config.Disabled && missing == "" {
 		st.NextRunAt = w.next(fires.Now)
-		if w.starved != "" {
-			remarks = append(remarks, w.starved)
-		}
+		remarks = append(remarks, w.starved)
 	}
 	throttled := ""
 	if len(found) == 0 {
@@ -117,11 +113,7 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)
 	if missing != "" {
-		if st.Condition != ConditionNotConfigured {
-			remarks = append(remarks, "not configured: "+missing)
-		}
-		// Nothing was counted, unless there is something.
-		st.BacklogUnknown = st.BacklogUnknown || st.Backlog.Pending == 0 && st.Backlog.Dead == 0
+		remarks = append(remarks, notConfigured(&st, missing))
 	}
 	if st.CurrentRun == nil {
 		st.NotUsed = cmp.Or(missing, w.disabled(fires))
@@ -136,6 +128,16 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		}
 	}
 	return st
+}
+
+// notConfigured shows no backlog of a worker that is not configured, unless there is one. Its remark says why it is not,
+// where the condition is another.
+func notConfigured(st *WorkerStatus, missing string) (remark string) {
+	st.BacklogUnknown = st.BacklogUnknown || st.Backlog.Pending == 0 && st.Backlog.Dead == 0
+	if st.Condition == ConditionNotConfigured {
+		return ""
+	}
+	return "not configured: " + missing
 }
 
 // disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
