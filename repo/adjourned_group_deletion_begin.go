@@ -45,6 +45,9 @@ func (e *GroupCycleError) Error() string {
 	return fmt.Sprintf("group %d is its own ancestor: correct parent_id in namespaces", e.GroupID)
 }
 
+// Public says that the text is fit for clients.
+func (e *GroupCycleError) Public() {}
+
 // BeginGroupRemoval checks everything again under the lock of the group's row and begins its removal, or restores it, in
 // one transaction of at most patience. Once begun, only whether the group is there is checked.
 func (d *Database) BeginGroupRemoval(ctx context.Context, g Guard, s GroupStores, a Adjournment, args DestroyGroup, l Limits, patience time.Duration) (b GroupBeginning, err error) {

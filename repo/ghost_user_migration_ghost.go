@@ -71,6 +71,9 @@ func (e *UnknownColumnError) Error() string {
 	return fmt.Sprintf(text, e.Column, why)
 }
 
+// Public says that the text is fit for clients.
+func (e *UnknownColumnError) Public() {}
+
 // taken says that somebody has the name of number n, or its address: the way of the index that a GitLab has on each, or
 // anyhow, where an index of another kind has shown that this was not enough.
 func taken(columns []string, anyhow bool) string {

@@ -48,6 +48,12 @@ func (e *KeptError) Error() string {
 		" (let it pass these rows, or disable it)"
 }
 
+// Public says that the text is fit for clients.
+func (e *KeptError) Public() {}
+
+// TypedReason is KEPT_BY_TRIGGER.
+func (e *KeptError) TypedReason() string { return ReasonKeptByTrigger }
+
 // wanted is what rows are to be.
 func (c Change) wanted() string {
 	if c.Delete {

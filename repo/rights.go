@@ -71,6 +71,9 @@ func (e *NoSchemaError) Error() string {
 	return fmt.Sprintf("database %s has no application schema: %s", e.Database, e.Advice)
 }
 
+// Public says that the text is fit for clients.
+func (e *NoSchemaError) Public() {}
+
 // schemaSQL also looks for a schema of search_path that is there, but not for our role.
 const schemaSQL = `
 SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ident(current_user), coalesce((

@@ -11,9 +11,6 @@ import (
 // Project removal (adjourned_group_deletion.md section 6), for destroy_group and for the personal projects of
 // delete_user.
 
-// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
-const groupDeletedReason = "Group was deleted"
-
 // projectRemoval is one project to be removed.
 type projectRemoval struct {
 	ID int64

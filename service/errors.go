@@ -111,10 +111,16 @@ type NotConfiguredError struct{ Worker, Missing string }
 func (e *NotConfiguredError) Error() string { return e.Worker + " is not configured: " + e.Missing }
 
 // unknownWorker lists the names there are.
-func (s *Service) unknownWorker(name string) error {
-	names := make([]string, 0, len(s.workers))
-	for _, w := range s.workers {
+func (r *Runner) unknownWorker(name string) error {
+	names := make([]string, 0, len(r.workers))
+	for _, w := range r.workers {
 		names = append(names, w.name)
 	}
 	return fmt.Errorf("%w %q: there are %s", ErrUnknownWorker, name, strings.Join(names, ", "))
+}
+
+// forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
+func forbidden(err error) bool {
+	refused, is := errors.AsType[*repo.Error](err)
+	return is && refused.SQLState == "42501"
 }

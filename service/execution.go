@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -201,3 +202,7 @@ func (x *execution) snapshot() Run {
 	run.Definitions = slices.Clone(run.Definitions)
 	return run
 }
+
+// errOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
+// has found that the run cannot go on.
+var errOtherBatch = errors.New("another batch has ended the run")

@@ -14,29 +14,29 @@ const (
 )
 
 // pruneDue says, once an hour, that it is time to prune.
-func (s *Service) pruneDue() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	due := s.prunedAt.IsZero() || time.Since(s.prunedAt) > pruneInterval
+func (r *Runner) pruneDue() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	due := r.prunedAt.IsZero() || time.Since(r.prunedAt) > pruneInterval
 	if due {
-		s.prunedAt = time.Now()
+		r.prunedAt = time.Now()
 	}
 	return due
 }
 
 // prune deletes old history at the end of a run, whatever started it, and when fires are looked at: nothing grows where
 // the scheduler is off, or where no run ever starts.
-func (s *Service) prune(ctx context.Context) {
-	if !s.pruneDue() {
+func (r *Runner) prune(ctx context.Context) {
+	if !r.pruneDue() {
 		return
 	}
 	for range pruneRounds {
-		if s.isStopping() {
+		if r.isStopping() {
 			return
 		}
-		more, err := s.main.PruneHistory(ctx, s.historyKeep)
+		more, err := r.main.PruneHistory(ctx, r.historyKeep)
 		if err != nil {
-			s.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+			r.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
 		}
 		if !more {
 			return

@@ -59,13 +59,6 @@ func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.service.main.TokenPassAbandoned(ctx, k.worker.name)
 }
 
-// The reasons of runs that go on with what another has left, besides the schedule. That of a run that the load has ended
-// does whatever the schedule's would: the other may not even have begun.
-const (
-	reasonContinuation = "continuation"
-	reasonAfterLoad    = "after the load"
-)
-
 // resume starts a run that goes on with what another one has left. It does not wait for its end.
 func (s *Service) resume(ctx context.Context, w *worker, reason string) (Run, error) {
 	if err := s.ready(ctx, w); err != nil {

@@ -216,7 +216,7 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
 	case r.Snooze > 0:
 		if j.hold != nil {
-			s.metrics.addHold(ctx, j.Kind, j.hold)
+			s.metrics.addHold(ctx, j.Kind, j.hold.reason)
 		}
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:

@@ -125,3 +125,6 @@ func (j *jobExecution) putOff(r JobResult, err error) (JobResult, error) {
 	}
 	return r, nil
 }
+
+// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
+const groupDeletedReason = "Group was deleted"

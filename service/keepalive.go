@@ -21,14 +21,14 @@ const (
 )
 
 // keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
-func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
+func (r *Runner) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 	// A beat a second would bury what the run's trace is for.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
 	if x.leases != nil {
 		wait.Go(func() { x.leases.keep(ctx) })
 	}
-	wait.Go(func() { s.beats(ctx, x) })
+	wait.Go(func() { r.beats(ctx, x) })
 	ended := make(chan struct{})
 	go func() {
 		wait.Wait()
@@ -40,17 +40,17 @@ func (s *Service) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 // beats saves the progress every second, and sooner when something was counted. While main does not answer a run on another
 // database goes on: its lease decides, not its record. A run on main, which then is too busy to be asked, ends rather than
 // go on unheard.
-func (s *Service) beats(ctx context.Context, x *execution) {
+func (r *Runner) beats(ctx context.Context, x *execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
-		err := s.beat(ctx, x)
+		err := r.beat(ctx, x)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			heard = time.Now()
 		}
-		if !x.DryRun && x.Database == s.main && time.Since(heard) > deafness {
+		if !x.DryRun && x.Database == r.main && time.Since(heard) > deafness {
 			x.halt(errUnheard)
 		}
 		wait, news := pace.After(err)
@@ -79,12 +79,12 @@ func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 }
 
 // beat saves the progress, and what slows the run down as its reason for the time being, and hears what others want of the run.
-func (s *Service) beat(ctx context.Context, x *execution) error {
+func (r *Runner) beat(ctx context.Context, x *execution) error {
 	run := x.snapshot()
 	if slow := x.throttle.words(); slow != "" {
 		run.Reason = reasonThrottled + ": " + slow
 	}
-	wishes, err := s.main.SaveProgress(ctx, run)
+	wishes, err := r.main.SaveProgress(ctx, run)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)
@@ -94,14 +94,14 @@ func (s *Service) beat(ctx context.Context, x *execution) error {
 	case wishes.Cancelled:
 		x.halt(cancelled(wishes.Words))
 	case wishes.Paused:
-		x.halt(stopError{reason: "PAUSED", words: s.pausedBy(ctx, x.worker)})
+		x.halt(stopError{reason: "PAUSED", words: r.pausedBy(ctx, x.worker)})
 	}
 	return nil
 }
 
 // pausedBy says whose the pause of a worker is and why, "" if nobody knows.
-func (s *Service) pausedBy(ctx context.Context, w *worker) string {
-	pause, err := s.paused(ctx, w)
+func (r *Runner) pausedBy(ctx context.Context, w *worker) string {
+	pause, err := r.paused(ctx, w)
 	if err != nil || pause == nil {
 		return ""
 	}
@@ -111,25 +111,25 @@ func (s *Service) pausedBy(ctx context.Context, w *worker) string {
 // record writes the end of the run, and only then shows it to those who wait, and tells it. If main does not answer, that
 // is tried again in the background: the run's lease is free by then, and its caller gets the record as we know it. why is
 // what the run's work returned.
-func (s *Service) record(ctx context.Context, x *execution, run Run, why error) {
-	stored, closed, err := s.main.FinishRun(ctx, run)
+func (r *Runner) record(ctx context.Context, x *execution, run Run, why error) {
+	stored, closed, err := r.main.FinishRun(ctx, run)
 	if err != nil {
 		stored = run
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
 	x.Report(func(r *Run) { *r = stored })
-	if !s.tellEnd(ctx, x, stored, closed, why, err) {
+	if !r.tellEnd(ctx, x, stored, closed, why, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
-		s.background.Go(func() { s.recordLater(ctx, x, stored, closed, why) })
+		r.background.Go(func() { r.recordLater(ctx, x, stored, closed, why) })
 	}
 }
 
 // tellEnd tells a run's end unless that may still come on record: until then others may close it, and tell it. Whoever
 // closes the record of a run tells its end, so that it is told once.
-func (s *Service) tellEnd(ctx context.Context, x *execution, run Run, closed bool, why, recordErr error) (told bool) {
+func (r *Runner) tellEnd(ctx context.Context, x *execution, run Run, closed bool, why, recordErr error) (told bool) {
 	switch {
 	case recordErr == nil && closed:
-		s.correct(ctx, x, run, why)
+		r.correct(ctx, x, run, why)
 		return true
 	case recordErr == nil, errors.Is(recordErr, repo.ErrNotFound):
 	case hopeless(recordErr):
@@ -137,7 +137,7 @@ func (s *Service) tellEnd(ctx context.Context, x *execution, run Run, closed boo
 	default:
 		return false
 	}
-	s.report(ctx, x, run, why)
+	r.report(ctx, x, run, why)
 	return true
 }
 
@@ -156,16 +156,16 @@ func hopeless(err error) bool {
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
 // when the process stops; what is not recorded then is closed, and told, by others as abandoned. closed: others have done
 // so before, and the answer to what corrects their record was lost.
-func (s *Service) recordLater(ctx context.Context, x *execution, run Run, closed bool, why error) {
+func (r *Runner) recordLater(ctx context.Context, x *execution, run Run, closed bool, why error) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
 		select {
-		case <-s.stopping:
+		case <-r.stopping:
 			last = true
 		case <-time.After(wait):
 		}
-		_, found, err := s.main.FinishRun(ctx, run)
+		_, found, err := r.main.FinishRun(ctx, run)
 		if closed && errors.Is(err, repo.ErrNotFound) {
 			err = nil
 		}
@@ -173,7 +173,7 @@ func (s *Service) recordLater(ctx context.Context, x *execution, run Run, closed
 		if err == nil {
 			x.Log.InfoContext(ctx, "end of the run recorded")
 		}
-		if s.tellEnd(ctx, x, run, closed, why, err) {
+		if r.tellEnd(ctx, x, run, closed, why, err) {
 			return
 		}
 		wait, _ = pace.After(err)

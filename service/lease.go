@@ -35,10 +35,10 @@ type heldLease struct {
 	until time.Time
 }
 
-func (s *Service) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
+func (r *Runner) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
-		name: x.worker.leaseName(x.Database), holder: s.replica, ttl: ttl, home: x.Database,
-		leftovers: &s.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{},
+		name: x.worker.leaseName(x.Database), holder: r.replica, ttl: ttl, home: x.Database,
+		leftovers: &r.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{},
 	}
 }
 

@@ -62,10 +62,6 @@ func failedItems(st WorkerStatus) string {
 	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, reason)
 }
 
-func endedEarly(reason string) bool {
-	return strings.HasPrefix(reason, reasonThrottled+": ") || strings.HasPrefix(reason, reasonQueueFull+": ")
-}
-
 func runningDetail(r *Run, throttled string) string {
 	detail := fmt.Sprintf("run %s is at work", r.ID)
 	if r.Database != "" {
@@ -87,27 +83,27 @@ func runningDetail(r *Run, throttled string) string {
 const soon = 5 * time.Minute
 
 // goesOn says whether ResumeRuns goes on with what the load has ended.
-func (s *Service) goesOn(w *worker) bool {
-	return !w.config.Disabled && w.databases == nil && !s.loads.config.off() && time.Until(w.next(time.Now())) >= soon
+func (r *Runner) goesOn(w *worker) bool {
+	return !w.config.Disabled && w.databases == nil && !r.loads.config.off() && time.Until(w.next(time.Now())) >= soon
 }
 
 // spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
-func (s *Service) spared(ctx context.Context, w *worker) (bool, error) {
-	if !s.goesOn(w) {
+func (r *Runner) spared(ctx context.Context, w *worker) (bool, error) {
+	if !r.goesOn(w) {
 		return false, nil
 	}
-	runs, err := s.main.RunSummary(ctx, w.name)
+	runs, err := r.main.RunSummary(ctx, w.name)
 	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != repo.RunSucceeded {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return strings.HasPrefix(reason, reasonThrottled+": ") && s.loads.worst(ctx, s.main, repo.Table{}) == nil &&
-		s.loads.lasting(ctx, s.main, reason) == nil, nil
+	return strings.HasPrefix(reason, reasonThrottled+": ") && r.loads.worst(ctx, r.main, repo.Table{}) == nil &&
+		r.loads.lasting(ctx, r.main, reason) == nil, nil
 }
 
 // unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
 // with the work of one which died, or which the load has ended.
-func (s *Service) unfinished(ctx context.Context, w *worker) (reason string, err error) {
+func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err error) {
 	if w.abandoned != nil {
 		abandoned, err := w.abandoned(ctx)
 		if err != nil {
@@ -117,7 +113,7 @@ func (s *Service) unfinished(ctx context.Context, w *worker) (reason string, err
 			return reasonContinuation, nil
 		}
 	}
-	if spared, err := s.spared(ctx, w); err != nil || !spared {
+	if spared, err := r.spared(ctx, w); err != nil || !spared {
 		return "", err
 	}
 	return reasonAfterLoad, nil

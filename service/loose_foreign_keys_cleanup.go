@@ -98,13 +98,6 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	return w, nil
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 // turboFlag is the feature flag of a database's turbo mode.
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
@@ -128,9 +121,6 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 	}
 	return "", nil
 }
-
-// readLimits bound the reads of the queue and the catalogue.
-func readLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
 
 // queueWriteLimits bound the writes on the queue: they wait for a lock (loose_foreign_keys_cleanup.md 3.2).
 func queueWriteLimits() repo.Limits {
@@ -205,10 +195,6 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 
 // inFlight is how many batches are worked side by side.
 const inFlight = 2
-
-// errOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
-// has found that the run cannot go on.
-var errOtherBatch = errors.New("another batch has ended the run")
 
 func (c *cleanup) run(ctx context.Context) error {
 	defer c.tellHeld()

@@ -17,9 +17,6 @@ const (
 	RotationAll = "all"
 )
 
-// duePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
-const duePatience = 3 * time.Second
-
 // due says whether records of parents with definitions are due in a database. One that cannot be asked, or whose queue is
 // in disorder, counts as one that has some: its run mends it, or says what is wrong.
 func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
@@ -47,12 +44,6 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 		parent, ours := strings.CutPrefix(name, queue.Schema+".")
 		return ours && defined[parent]
 	})
-}
-
-// rotation is whose turn it is in a minute, out of n databases.
-func rotation(at time.Time, n int) int {
-	turn := int(at.Unix() / 60 % int64(n))
-	return (turn + n) % n // before 1970 the remainder is negative
 }
 
 // starvedDatabases are those of n databases that have no turn within 24 hours from a fire of a schedule: of five

@@ -13,10 +13,6 @@ import (
 // (loose_foreign_keys_cleanup.md 3.4, 3.5, 3.7).
 
 const (
-	statementTime = time.Second
-	singleRowTime = 10 * time.Second
-	lockTime      = 10 * time.Millisecond
-	longLockTime  = time.Second
 	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and batch.
 	maxFailing  = 64
 	maxTimeouts = 16

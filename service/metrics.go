@@ -86,8 +86,8 @@ func (m *metrics) addJob(ctx context.Context, kind, outcome string) {
 }
 
 // addHold counts a job that was put back, by what held it.
-func (m *metrics) addHold(ctx context.Context, kind string, h *hold) {
-	reason, _, _ := strings.Cut(h.reason, ":")
+func (m *metrics) addHold(ctx context.Context, kind, reason string) {
+	reason, _, _ = strings.Cut(reason, ":")
 	m.jobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
 }
 

@@ -27,6 +27,12 @@ type failedError struct {
 
 func (e *failedError) Error() string { return e.text }
 
+// Public says that the text is fit for clients.
+func (e *failedError) Public() {}
+
+// TypedReason is "" where there is none.
+func (e *failedError) TypedReason() string { return e.reason }
+
 // itemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
 // the one of all failures, "_OTHER" if they differ; reason is typed, "" where there is none.
 type itemsFailedError struct {
@@ -77,19 +83,17 @@ type reasonedError struct{ reason, text string }
 
 func (e *reasonedError) Error() string { return e.reason + ": " + e.text }
 
+// Public says that the text is fit for clients.
+func (e *reasonedError) Public() {}
+
+// TypedReason is never "".
+func (e *reasonedError) TypedReason() string { return e.reason }
+
 // reasonOf is the typed reason of an error, "" if it has none.
 func reasonOf(err error) string {
-	if e, is := errors.AsType[*reasonedError](err); is {
-		return e.reason
-	}
-	if _, is := errors.AsType[*stillReferencedError](err); is {
-		return reasonStillReferenced
-	}
-	if _, is := errors.AsType[*repo.KeptError](err); is {
-		return reasonKeptByTrigger
-	}
-	if e, is := errors.AsType[*failedError](err); is {
-		return e.reason
+	var typed interface{ TypedReason() string }
+	if errors.As(err, &typed) {
+		return typed.TypedReason()
 	}
 	return ""
 }
@@ -150,37 +154,38 @@ func briefText(err error) string {
 	return publicText(err)
 }
 
-// fitForClients is the error within err, if there is one, whose text is made for clients.
+// fitForClients is the error within err, if there is one, that says by a method Public that its text
+// is made for clients.
 func fitForClients(err error) error {
-	var (
-		failed     *failedError
-		reasoned   *reasonedError
-		referenced *stillReferencedError
-		locked     *lockedError
-		cycle      *repo.GroupCycleError
-		kept       *repo.KeptError
-		unknown    *repo.UnknownColumnError
-		noSchema   *repo.NoSchemaError
-	)
-	switch {
-	case errors.As(err, &failed):
-		return failed
-	case errors.Is(err, repo.ErrForbidden):
+	var public interface {
+		error
+		Public()
+	}
+	if errors.As(err, &public) {
+		return public
+	}
+	if errors.Is(err, repo.ErrForbidden) {
 		return err
-	case errors.As(err, &reasoned):
-		return reasoned
-	case errors.As(err, &referenced):
-		return referenced
-	case errors.As(err, &locked):
-		return locked
-	case errors.As(err, &cycle):
-		return cycle
-	case errors.As(err, &kept):
-		return kept
-	case errors.As(err, &unknown):
-		return unknown
-	case errors.As(err, &noSchema):
-		return noSchema
 	}
 	return nil
+}
+
+// skipReason is why a fire gets no run, "" if the error is another one.
+func skipReason(err error) string {
+	var held *LeaseHeldError
+	var paused *WorkerPausedError
+	var unconfigured *NotConfiguredError
+	switch {
+	case errors.As(err, &held):
+		return reasonLeaseHeld
+	case errors.As(err, &paused):
+		return "WORKER_PAUSED: " + err.Error()
+	case errors.As(err, &unconfigured):
+		return "WORKER_NOT_CONFIGURED: " + err.Error()
+	}
+	return ""
+}
+
+func endedEarly(reason string) bool {
+	return strings.HasPrefix(reason, reasonThrottled+": ") || strings.HasPrefix(reason, reasonQueueFull+": ")
 }

@@ -5,33 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/caretaker-go/caretaker/repo"
 )
 
-// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
-const AllWorkers = "*"
-
 const (
-	// maxReason is the length of a pause's reason in characters, maxBy that of who paused.
+	// maxReason is the length of a pause's reason in characters.
 	maxReason = 500
-	maxBy     = 200
 	// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
 	// meant to last until ResumeWorker.
 	minPause, maxPause = time.Second, 365 * 24 * time.Hour
 )
-
-// onRecord is who asks, as long as may be put on record.
-func onRecord(by string) string {
-	if long := []rune(by); len(long) > maxBy {
-		return string(long[:maxBy])
-	}
-	return by
-}
 
 // AllowedTTL says what a pause's ttl may be.
 const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause until ResumeWorker"
@@ -118,10 +103,6 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	return st, nil
 }
 
-func pauseOf(name string) func(Pause) bool {
-	return func(p Pause) bool { return p.Worker == name }
-}
-
 // pausedAlone are the workers that have a pause of their own.
 func pausedAlone(all []Pause) (names []string) {
 	for _, p := range all {
@@ -130,60 +111,4 @@ func pausedAlone(all []Pause) (names []string) {
 		}
 	}
 	return names
-}
-
-// paused is the pause in force for a worker, nil when there is none: that of all workers before its own.
-func (s *Service) paused(ctx context.Context, w *worker) (*Pause, error) {
-	all, err := s.main.Pauses(ctx)
-	return pauseFor(w.name, all), err
-}
-
-func pauseFor(worker string, all []Pause) *Pause {
-	for _, name := range []string{AllWorkers, worker} {
-		if i := slices.IndexFunc(all, pauseOf(name)); i >= 0 {
-			return &all[i]
-		}
-	}
-	return nil
-}
-
-const (
-	// pausesAge is how old the pauses may be that jobs go by, pausesPatience how long one reading may take.
-	pausesAge, pausesPatience = time.Second, time.Second
-	// pausesLife is how old they may be while readings fail: the kill switch is pulled when main is slow.
-	pausesLife = 5 * time.Second
-)
-
-// recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not
-// answer they are those of before, for a few seconds.
-type recentPauses struct {
-	main *repo.Database
-
-	mu sync.Mutex
-	// triedAt is when they were last asked for, readAt when that last succeeded.
-	triedAt, readAt time.Time
-	known           []Pause
-}
-
-// get is what is in force; false: nobody knows.
-func (r *recentPauses) get(ctx context.Context) ([]Pause, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.triedAt) >= pausesAge {
-		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
-		defer cancel()
-		all, err := r.main.Pauses(ctx)
-		r.triedAt = time.Now()
-		if err == nil {
-			r.known, r.readAt = all, r.triedAt
-		}
-	}
-	return r.known, time.Since(r.readAt) < pausesLife
-}
-
-// forget lets a pause that was set or ended here count at once here.
-func (r *recentPauses) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.triedAt = time.Time{}
 }

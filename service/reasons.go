@@ -39,3 +39,10 @@ const (
 	reasonDeletionInProgress = "DELETION_IN_PROGRESS"
 	reasonScheduleLost       = "SCHEDULE_LOST"
 )
+
+// The reasons of runs that go on with what another has left, besides the schedule. That of a run that the load has ended
+// does whatever the schedule's would: the other may not even have begun.
+const (
+	reasonContinuation = "continuation"
+	reasonAfterLoad    = "after the load"
+)

@@ -23,6 +23,12 @@ func (e *stillReferencedError) Error() string {
 	return text
 }
 
+// Public says that the text is fit for clients.
+func (e *stillReferencedError) Public() {}
+
+// TypedReason is STILL_REFERENCED.
+func (e *stillReferencedError) TypedReason() string { return reasonStillReferenced }
+
 func isForbidden(err error) bool {
 	_, is := errors.AsType[*stillReferencedError](err)
 	return is

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -245,12 +244,6 @@ func (e *unreadableError) Unwrap() error { return e.error }
 // column is that of the reference.
 func (e *unreadableError) column() string {
 	return strings.TrimPrefix(e.rows.String(), e.rows.Table.Name+".")
-}
-
-// forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
-func forbidden(err error) bool {
-	refused, is := errors.AsType[*repo.Error](err)
-	return is && refused.SQLState == "42501"
 }
 
 // hinders says whether an error is one of locks or time.

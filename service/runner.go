@@ -15,6 +15,21 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
+// RunRequest asks for one run.
+type RunRequest struct {
+	// Worker is required.
+	Worker string
+	// Database is for loose_foreign_keys_cleanup only; empty: the one whose turn it is this minute.
+	Database string
+	DryRun   bool
+	// Async returns as soon as the run has started.
+	Async bool
+	// RequestID makes the request idempotent: used again it returns the first run. At most 128 characters.
+	RequestID string
+	// RequestedBy is recorded with the run.
+	RequestedBy string
+}
+
 // The life of a run, for every worker and trigger: pause and configuration are checked, the run is recorded, its lease
 // taken; the worker works while the lease is renewed and the record kept alive; lease back, record closed, waiters told.
 
@@ -22,14 +37,14 @@ import (
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
 // [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
-func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
-	w, err := s.validRequest(r)
+func (r *Runner) RunBatch(ctx context.Context, req RunRequest) (Run, error) {
+	w, err := r.validRequest(req)
 	if err != nil {
 		return Run{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.name)
 	for {
-		run, err := s.runOnce(ctx, w, r)
+		run, err := r.runOnce(ctx, w, req)
 		// The first run of the request id was refused after we had found it: then this is the first.
 		if !errors.Is(err, errForgotten) {
 			return run, err
@@ -37,69 +52,69 @@ func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
 	}
 }
 
-func (s *Service) runOnce(ctx context.Context, w *worker, r RunRequest) (Run, error) {
-	if r.RequestID != "" {
-		first, err := s.main.RunByRequest(ctx, r.RequestID)
+func (r *Runner) runOnce(ctx context.Context, w *worker, req RunRequest) (Run, error) {
+	if req.RequestID != "" {
+		first, err := r.main.RunByRequest(ctx, req.RequestID)
 		if err == nil {
-			return s.joinFirst(ctx, first, r)
+			return r.joinFirst(ctx, first, req)
 		}
 		if !errors.Is(err, repo.ErrNotFound) {
 			return Run{}, err
 		}
 	}
 	// Of a privilege that is missing the run itself says so, and what to grant.
-	if err := s.ready(ctx, w); err != nil && !errors.Is(err, repo.ErrForbidden) {
+	if err := r.ready(ctx, w); err != nil && !errors.Is(err, repo.ErrForbidden) {
 		return Run{}, err
 	}
-	now, err := s.main.Now(ctx)
+	now, err := r.main.Now(ctx)
 	if err != nil {
 		return Run{}, err
 	}
-	database, err := s.database(w, r.Database, now)
+	database, err := r.database(w, req.Database, now)
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := s.start(ctx, w, Run{
+	x, err := r.start(ctx, w, Run{
 		ID: newID(now), Worker: w.name, Database: databaseLabel(w, database),
-		Trigger: repo.TriggerRequest, DryRun: r.DryRun, RequestID: r.RequestID, RequestedBy: r.RequestedBy,
+		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
 	}, database)
 	if known, is := errors.AsType[*knownRequestError](err); is {
-		return s.joinFirst(ctx, known.run, r)
+		return r.joinFirst(ctx, known.run, req)
 	}
 	if err != nil {
 		return Run{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.snapshot().ID)
-	return x.join(ctx, r.Async)
+	return x.join(ctx, req.Async)
 }
 
 // joinFirst is the first run of a request id, if this request asks for the same.
-func (s *Service) joinFirst(ctx context.Context, first Run, r RunRequest) (Run, error) {
+func (r *Runner) joinFirst(ctx context.Context, first Run, req RunRequest) (Run, error) {
 	tellKnownRequest(ctx, first)
-	if first.Worker != r.Worker || first.DryRun != r.DryRun || r.Database != "" && r.Database != first.Database {
+	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
 		return Run{}, &RequestReusedError{first}
 	}
-	return s.join(ctx, first, r.Async)
+	return r.join(ctx, first, req.Async)
 }
 
 // maxRequestID is the length of a request id in characters.
 const maxRequestID = 128
 
 // validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
-func (s *Service) validRequest(r RunRequest) (*worker, error) {
-	if len([]rune(r.RequestID)) > maxRequestID {
+func (r *Runner) validRequest(req RunRequest) (*worker, error) {
+	if len([]rune(req.RequestID)) > maxRequestID {
 		return nil, &InvalidArgumentError{"request_id", fmt.Sprintf("at most %d characters", maxRequestID)}
 	}
-	w, err := s.worker(r.Worker)
+	w, err := r.worker(req.Worker)
 	if err == nil {
-		_, err = s.database(w, r.Database, time.Time{})
+		_, err = r.database(w, req.Database, time.Time{})
 	}
 	return w, err
 }
 
 // ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].
-func (s *Service) ready(ctx context.Context, w *worker) error {
-	pause, err := s.paused(ctx, w)
+func (r *Runner) ready(ctx context.Context, w *worker) error {
+	pause, err := r.paused(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -122,13 +137,13 @@ func (e *knownRequestError) Error() string { return "request id used before" }
 const dryRunTTL = 60 * time.Second
 
 // start records a run, takes its lease, and sets it to work.
-func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, error) {
-	flags, err := s.main.FeatureFlags(ctx)
+func (r *Runner) start(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, error) {
+	flags, err := r.main.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx, x := s.newExecution(ctx, w, run, database)
-	if err := s.launch(ctx, x, flags); err != nil {
+	ctx, x := r.newExecution(ctx, w, run, database)
+	if err := r.launch(ctx, x, flags); err != nil {
 		refusedRun(x.span, err)
 		return nil, err
 	}
@@ -136,9 +151,9 @@ func (s *Service) start(ctx context.Context, w *worker, run Run, database *repo.
 }
 
 // newExecution is a run that nothing has been done for yet, but that has its span: that is to be ended if it cannot start.
-func (s *Service) newExecution(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, *execution) {
-	ctx, span := s.startRun(ctx, w, run, database)
-	run.State, run.Replica, run.Counts = repo.RunRunning, s.replica, map[string]int64{}
+func (r *Runner) newExecution(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, *execution) {
+	ctx, span := r.startRun(ctx, w, run, database)
+	run.State, run.Replica, run.Counts = repo.RunRunning, r.replica, map[string]int64{}
 	for key := range w.actions {
 		run.Counts[key] = 0
 	}
@@ -146,39 +161,39 @@ func (s *Service) newExecution(ctx context.Context, w *worker, run Run, database
 		run.TraceID = id.String()
 	}
 	return ctx, &execution{
-		Database: database, DryRun: run.DryRun, worker: w, metrics: s.metrics, tracer: s.tracer, span: span,
-		Log:   s.logger.With("worker", w.name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
-		loads: s.loads, throttle: throttle{halted: make(chan struct{})}, run: run,
+		Database: database, DryRun: run.DryRun, worker: w, metrics: r.metrics, tracer: r.tracer, span: span,
+		Log:   r.logger.With("worker", w.name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
+		loads: r.loads, throttle: throttle{halted: make(chan struct{})}, run: run,
 		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 }
 
 // launch is start for a run that has its span.
-func (s *Service) launch(ctx context.Context, x *execution, flags map[string]bool) error {
+func (r *Runner) launch(ctx context.Context, x *execution, flags map[string]bool) error {
 	x.Flags = flags
 	x.MaxRuntime, x.run.TurboMode = x.worker.maxRuntime(x.Database.Name, flags)
 	ctx, x.cancel = context.WithCancelCause(ctx)
-	if err := s.enlist(ctx, x, x.snapshot()); err != nil {
+	if err := r.enlist(ctx, x, x.snapshot()); err != nil {
 		x.refuse(err)
-		s.dismiss(x)
+		r.dismiss(x)
 		return err
 	}
 	x.tellStarted()
 	close(x.begun)
-	go s.execute(ctx, x)
+	go r.execute(ctx, x)
 	return nil
 }
 
 // enlist writes the run's record and takes its lease. On an error nothing is left of either.
-func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
-	if err := s.admit(x); err != nil {
+func (r *Runner) enlist(ctx context.Context, x *execution, run Run) error {
+	if err := r.admit(x); err != nil {
 		return err
 	}
 	ttl := dryRunTTL
 	if !x.DryRun {
 		ttl = x.MaxRuntime + leaseMargin
 	}
-	stored, created, err := s.insertRun(ctx, run, ttl)
+	stored, created, err := r.insertRun(ctx, run, ttl)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		err = errForgotten
@@ -192,23 +207,23 @@ func (s *Service) enlist(ctx context.Context, x *execution, run Run) error {
 	if x.DryRun {
 		return nil
 	}
-	if err := s.takeLease(ctx, x, ttl); err != nil {
+	if err := r.takeLease(ctx, x, ttl); err != nil {
 		if held, is := errors.AsType[*LeaseHeldError](err); is {
 			// Without it the error says enough.
-			held.RunID, _ = s.main.RunAtWork(ctx, run, held.Lease.Holder)
+			held.RunID, _ = r.main.RunAtWork(ctx, run, held.Lease.Holder)
 		}
-		return errors.Join(err, s.forgetRun(ctx, run))
+		return errors.Join(err, r.forgetRun(ctx, run))
 	}
-	return s.markBegun(ctx, x, run)
+	return r.markBegun(ctx, x, run)
 }
 
 // markBegun puts the epoch on the record of a fire's run before it works: a run without one has done nothing, so that
 // its fire can be given back (repo.GiveBackDeadFires).
-func (s *Service) markBegun(ctx context.Context, x *execution, run Run) error {
+func (r *Runner) markBegun(ctx context.Context, x *execution, run Run) error {
 	if run.Fire.IsZero() {
 		return nil
 	}
-	err := s.beat(ctx, x)
+	err := r.beat(ctx, x)
 	if err == nil {
 		return nil
 	}
@@ -217,10 +232,10 @@ func (s *Service) markBegun(ctx context.Context, x *execution, run Run) error {
 	return errors.Join(err, x.leases.release(clean))
 }
 
-func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {
-	ctx, span := s.tracer.Start(ctx, "maintenance.lease.acquire")
+func (r *Runner) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {
+	ctx, span := r.tracer.Start(ctx, "maintenance.lease.acquire")
 	defer span.End()
-	x.leases = s.newLeaseSet(x, ttl)
+	x.leases = r.newLeaseSet(x, ttl)
 	setTexts(span, "maintenance.lease", x.leases.name)
 	lease, err := x.leases.acquire(ctx, x.Database)
 	if err == nil {
@@ -237,14 +252,14 @@ func (s *Service) takeLease(ctx context.Context, x *execution, ttl time.Duration
 }
 
 // execute is the one loop around every worker.
-func (s *Service) execute(ctx context.Context, x *execution) {
-	defer s.dismiss(x)
-	defer s.prune(context.WithoutCancel(ctx))
+func (r *Runner) execute(ctx context.Context, x *execution) {
+	defer r.dismiss(x)
+	defer r.prune(context.WithoutCancel(ctx))
 	defer close(x.done)
 	run := x.snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	background, stopBackground := context.WithCancel(ctx)
-	ended := s.keepAlive(background, x)
+	ended := r.keepAlive(background, x)
 	err := guarded(func() error { return x.worker.work(repo.ReadBy(repo.WithWork(ctx, x.worker.name), x.reader), x) })
 	stopBackground()
 	<-ended
@@ -267,8 +282,8 @@ func (s *Service) execute(ctx context.Context, x *execution) {
 	x.ended = time.Now()
 	run = x.snapshot()
 	conclude(&run, err)
-	s.record(context.WithoutCancel(ctx), x, run, err)
-	s.backlogs.forget(x.worker, x.Database)
+	r.record(context.WithoutCancel(ctx), x, run, err)
+	r.backlogs.forget(x.worker, x.Database)
 	x.cancel(nil)
 }
 
@@ -283,7 +298,7 @@ func guarded(do func() error) (err error) {
 }
 
 // report is the run's one wide log line, its span's end, its metrics.
-func (s *Service) report(ctx context.Context, x *execution, run Run, err error) {
+func (r *Runner) report(ctx context.Context, x *execution, run Run, err error) {
 	x.tell(ctx, x.span, &run, err)
 	duration := x.ended.Sub(x.started)
 	attrs := runLine(run, duration)
@@ -304,7 +319,7 @@ func (s *Service) report(ctx context.Context, x *execution, run Run, err error) 
 		attrs = append(attrs, "why", run.Error)
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
-	s.metrics.addRun(ctx, run, duration)
+	r.metrics.addRun(ctx, run, duration)
 	if x.worker.finished != nil {
 		x.worker.finished(ctx, run)
 	}

@@ -15,36 +15,36 @@ import (
 )
 
 // admit lets a run in unless the service is stopping.
-func (s *Service) admit(x *execution) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
+func (r *Runner) admit(x *execution) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
 		return ErrStopping
 	}
-	s.active[x] = struct{}{}
+	r.active[x] = struct{}{}
 	return nil
 }
 
-func (s *Service) dismiss(x *execution) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.active, x)
-	if len(s.active) == 0 && s.stopped {
-		s.idle.Broadcast()
+func (r *Runner) dismiss(x *execution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.active, x)
+	if len(r.active) == 0 && r.stopped {
+		r.idle.Broadcast()
 	}
 }
 
-func (s *Service) isStopping() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped
+func (r *Runner) isStopping() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
 }
 
 // local is the run with this id if it is at work in this process.
-func (s *Service) local(id string) *execution {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for x := range s.active {
+func (r *Runner) local(id string) *execution {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for x := range r.active {
 		if x.snapshot().ID == id {
 			return x
 		}
@@ -53,10 +53,10 @@ func (s *Service) local(id string) *execution {
 }
 
 // atWork is a run of the worker in this process, nil if there is none.
-func (s *Service) atWork(w *worker) *Run {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for x := range s.active {
+func (r *Runner) atWork(w *worker) *Run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for x := range r.active {
 		select {
 		case <-x.begun:
 		default:
@@ -76,11 +76,11 @@ var errForgotten = errors.New("run forgotten")
 var errSeen = errors.New("seen")
 
 // join waits for a run of any replica: for its end, or if async, for its beginning.
-func (s *Service) join(ctx context.Context, run Run, async bool) (Run, error) {
-	if x := s.local(run.ID); x != nil {
+func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
+	if x := r.local(run.ID); x != nil {
 		return x.join(ctx, async)
 	}
-	err := s.watch(ctx, run.ID, true, func(r Run) error {
+	err := r.watch(ctx, run.ID, true, func(r Run) error {
 		run = r
 		if async && (r.DryRun || r.LeaseEpoch > 0) {
 			return errSeen
@@ -123,18 +123,18 @@ func (x *execution) join(ctx context.Context, async bool) (Run, error) {
 }
 
 // Run returns a run by its id, or [ErrUnknownRun].
-func (s *Service) Run(ctx context.Context, id string) (Run, error) {
+func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if err := validRunID(id); err != nil {
 		return Run{}, err
 	}
-	if x := s.local(id); x != nil {
+	if x := r.local(id); x != nil {
 		return x.snapshot(), nil
 	}
-	run, err := s.main.Run(ctx, id)
+	run, err := r.main.Run(ctx, id)
 	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
 		// Its process may have died. One that gives signs of life has not: whoever watches it asks twice a second.
-		if err = s.closeAbandoned(ctx); err == nil {
-			run, err = s.main.Run(ctx, id)
+		if err = r.closeAbandoned(ctx); err == nil {
+			run, err = r.main.Run(ctx, id)
 		}
 	}
 	return told(run), unknownRun(id, err)
@@ -174,19 +174,19 @@ type RunFilter struct {
 }
 
 // Runs lists runs, the newest first.
-func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
+func (r *Runner) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
 		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
 	}
 	if f.Worker != "" {
-		if _, err := s.worker(f.Worker); err != nil {
+		if _, err := r.worker(f.Worker); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.closeAbandoned(ctx); err != nil {
+	if err := r.closeAbandoned(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := s.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
+	runs, err := r.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
 	for i := range runs {
 		runs[i] = told(runs[i])
 	}
@@ -201,16 +201,16 @@ const (
 
 // WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end. Once the run has been
 // seen, a main that does not answer for less than 10 s does not end it.
-func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error) error {
-	return s.watch(ctx, id, false, send)
+func (r *Runner) WatchRun(ctx context.Context, id string, send func(Run) error) error {
+	return r.watch(ctx, id, false, send)
 }
 
 // watch is WatchRun of a run that may be known to be there.
-func (s *Service) watch(ctx context.Context, id string, known bool, send func(Run) error) error {
+func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run) error) error {
 	var last Run
 	seen := time.Now()
 	for {
-		run, err := s.Run(ctx, id)
+		run, err := r.Run(ctx, id)
 		switch {
 		case err == nil:
 			known, seen = true, time.Now()
@@ -236,19 +236,19 @@ func (s *Service) watch(ctx context.Context, id string, known bool, send func(Ru
 
 // CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now. Who asks, ""
 // if nobody knows, becomes the run's error; the first who asks counts.
-func (s *Service) CancelRun(ctx context.Context, id, by string) (Run, error) {
+func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	if err := validRunID(id); err != nil {
 		return Run{}, err
 	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
-	if x := s.local(id); x != nil {
+	if x := r.local(id); x != nil {
 		x.halt(cancelled(words))
 	}
-	if err := s.main.RequestCancel(ctx, id, words); err != nil {
+	if err := r.main.RequestCancel(ctx, id, words); err != nil {
 		return Run{}, err
 	}
-	return s.Run(ctx, id)
+	return r.Run(ctx, id)
 }
 
 // cancelWords are a cancelled run's error, "" if nobody knows who asked.
@@ -258,4 +258,32 @@ func cancelWords(by string) string {
 		return ""
 	}
 	return fmt.Sprintf("cancelled by %s, %s", by, time.Now().UTC().Format(time.RFC3339))
+}
+
+// insertRun records a run: that of a fire only while the fire is ours.
+func (r *Runner) insertRun(ctx context.Context, run Run, ttl time.Duration) (stored Run, created bool, err error) {
+	if run.Fire.IsZero() {
+		return r.main.InsertRun(ctx, run, ttl)
+	}
+	stored, err = r.main.StartFire(ctx, run, ttl)
+	return stored, err == nil, err
+}
+
+// forgetRun leaves nothing of a run whose lease cannot be had; one of the schedule is put on record as skipped.
+func (r *Runner) forgetRun(ctx context.Context, run Run) error {
+	if run.Fire.IsZero() {
+		return r.main.DeleteRun(ctx, run.ID)
+	}
+	return nil
+}
+
+// maxBy is how many characters of who asks are put on record.
+const maxBy = 200
+
+// onRecord is who asks, as long as may be put on record.
+func onRecord(by string) string {
+	if long := []rune(by); len(long) > maxBy {
+		return string(long[:maxBy])
+	}
+	return by
 }

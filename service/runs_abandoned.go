@@ -13,32 +13,32 @@ import (
 
 // closeAbandoned closes the runs of processes that died. Their ends are told here, because nobody else is left to tell
 // them: a run that died is logged, counted and traced once, by the process that closes it.
-func (s *Service) closeAbandoned(ctx context.Context) error {
-	runs, err := s.main.CloseAbandonedRuns(ctx)
+func (r *Runner) closeAbandoned(ctx context.Context) error {
+	runs, err := r.main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
-		s.tellAbandoned(ctx, run)
+		r.tellAbandoned(ctx, run)
 	}
 	return err
 }
 
 // tellAbandoned is what report is for a run whose process lives.
-func (s *Service) tellAbandoned(ctx context.Context, run Run) {
-	ctx, span := s.abandonedSpan(ctx, run)
+func (r *Runner) tellAbandoned(ctx context.Context, run Run) {
+	ctx, span := r.abandonedSpan(ctx, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))
-	log := s.logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
+	log := r.logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
 	log.Log(ctx, slog.LevelError, runFinished, append(runLine(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
-	s.metrics.addRun(ctx, run, took)
+	r.metrics.addRun(ctx, run, took)
 	// One of a worker that only other versions know has no more to be told.
-	if w, err := s.worker(run.Worker); err == nil && w.finished != nil {
+	if w, err := r.worker(run.Worker); err == nil && w.finished != nil {
 		w.finished(ctx, run)
 	}
 }
 
 // correct is what report is for a run that others have closed and told meanwhile: its process had only stood still, or could
 // not reach main. Its end is on record now as it was, but is counted no second time.
-func (s *Service) correct(ctx context.Context, x *execution, run Run, err error) {
-	ctx, span := s.comeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
+func (r *Runner) correct(ctx context.Context, x *execution, run Run, err error) {
+	ctx, span := r.comeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
 	x.tell(ctx, span, &run, err)
 	span.End(trace.WithTimestamp(x.ended))
 	x.span.End(trace.WithTimestamp(x.ended))
@@ -56,18 +56,18 @@ func (x *execution) endLine(run Run, err error) []any {
 
 // comeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
 // back: with its id whoever has taken it for dead has sent one in its place.
-func (s *Service) comeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+func (r *Runner) comeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool("maintenance.withheld", true))
-	return s.tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
+	return r.tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
 }
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
 // It is a root: which span was the caller's nobody knows any more.
-func (s *Service) abandonedSpan(ctx context.Context, run Run) (context.Context, trace.Span) {
+func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, trace.Span) {
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
-	ctx, span := s.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes(
+	ctx, span := r.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", homeOf(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),

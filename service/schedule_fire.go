@@ -94,22 +94,6 @@ func (s *Service) startBegun(ctx, traced context.Context, x *execution) error {
 	return s.launch(traced, x, flags)
 }
 
-// skipReason is why a fire gets no run, "" if the error is another one.
-func skipReason(err error) string {
-	var held *LeaseHeldError
-	var paused *WorkerPausedError
-	var unconfigured *NotConfiguredError
-	switch {
-	case errors.As(err, &held):
-		return reasonLeaseHeld
-	case errors.As(err, &paused):
-		return "WORKER_PAUSED: " + err.Error()
-	case errors.As(err, &unconfigured):
-		return "WORKER_NOT_CONFIGURED: " + err.Error()
-	}
-	return ""
-}
-
 // recordStillborn records, logs and counts the run of a fire that could not start.
 func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, why error) (Run, error) {
 	var err error
@@ -151,23 +135,6 @@ func (s *Service) addFire(ctx context.Context, run Run, outcome string) {
 	if !run.Fire.IsZero() {
 		s.metrics.addFires(ctx, run.Worker, outcome, 1)
 	}
-}
-
-// insertRun records a run: that of a fire only while the fire is ours.
-func (s *Service) insertRun(ctx context.Context, run Run, ttl time.Duration) (stored Run, created bool, err error) {
-	if run.Fire.IsZero() {
-		return s.main.InsertRun(ctx, run, ttl)
-	}
-	stored, err = s.main.StartFire(ctx, run, ttl)
-	return stored, err == nil, err
-}
-
-// forgetRun leaves nothing of a run whose lease cannot be had; one of the schedule is put on record as skipped.
-func (s *Service) forgetRun(ctx context.Context, run Run) error {
-	if run.Fire.IsZero() {
-		return s.main.DeleteRun(ctx, run.ID)
-	}
-	return nil
 }
 
 // giveBack lets another replica have a fire that was claimed while this one began to stop.

@@ -63,3 +63,12 @@ func (z *statementSizes) set(s sized, rows int64) {
 	defer z.mu.Unlock()
 	z.rows[s.sizeKey()] = rows
 }
+
+// How long a statement on the application's rows may take, that of a single row, and how long it waits
+// for locks: first hardly at all, then once more for longer.
+const (
+	statementTime = time.Second
+	singleRowTime = 10 * time.Second
+	lockTime      = 10 * time.Millisecond
+	longLockTime  = time.Second
+)

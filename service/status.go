@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -297,12 +296,4 @@ func (w *worker) next(after time.Time) time.Time {
 		return time.Time{}
 	}
 	return schedule.Next(after.UTC())
-}
-
-// validate checks what every worker's configuration has.
-func (w *worker) validate() error {
-	if _, err := ParseSchedule(w.config.Schedule); err != nil {
-		return fmt.Errorf("workers.%s.schedule: %q %w", w.name, w.config.Schedule, err)
-	}
-	return nil
 }

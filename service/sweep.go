@@ -45,6 +45,9 @@ func (e *lockedError) Error() string {
 	return "rows of " + e.rows + " are locked by another transaction: look for long ones in pg_stat_activity"
 }
 
+// Public says that the text is fit for clients.
+func (e *lockedError) Public() {}
+
 // sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are
 // left: [*lockedError]. A statement that finds fewer rows than it may take, from the start, was the last.
 func (w *sweeper) sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {

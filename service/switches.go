@@ -37,22 +37,6 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	return set, nil
 }
 
-func databaseNames(databases []*repo.Database) string {
-	names := make([]string, len(databases))
-	for i, d := range databases {
-		names[i] = d.Name
-	}
-	return strings.Join(names, ", ")
-}
-
-// databaseLabel is Run.database: empty for workers that have no turn by database.
-func databaseLabel(w *worker, d *repo.Database) string {
-	if w.databases == nil {
-		return ""
-	}
-	return d.Name
-}
-
 func addBacklogs(a, b repo.Backlog) repo.Backlog {
 	sum := repo.Backlog{
 		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,

@@ -20,7 +20,7 @@ import (
 // that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
 
 // startRun begins the span of a run. The run outlives its caller, and keeps the caller's trace.
-func (s *Service) startRun(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, trace.Span) {
+func (r *Runner) startRun(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, trace.Span) {
 	attributes := []attribute.KeyValue{
 		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", database.Name), attribute.String("maintenance.trigger", run.Trigger),
@@ -29,7 +29,7 @@ func (s *Service) startRun(ctx context.Context, w *worker, run Run, database *re
 	if !run.Fire.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	ctx, span := s.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...))
+	ctx, span := r.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...))
 	return traced(ctx, span, &queued{}), span
 }
 

@@ -48,13 +48,13 @@ func runSpanID(run string) (span trace.SpanID) {
 }
 
 // startRunSpan begins the span of the run with this id.
-func (s *Service) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	return s.startSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
+func (r *Runner) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return r.startSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
 }
 
 // startSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.
-func (s *Service) startSpan(ctx context.Context, name string, ids trace.SpanContextConfig, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ctx, span := s.tracer.Start(context.WithValue(ctx, wantedIDs{}, ids), name, options...) //nolint:spancheck // the caller ends it
+func (r *Runner) startSpan(ctx context.Context, name string, ids trace.SpanContextConfig, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, span := r.tracer.Start(context.WithValue(ctx, wantedIDs{}, ids), name, options...) //nolint:spancheck // the caller ends it
 	// Spans below it have ids of their own.
 	return context.WithValue(ctx, wantedIDs{}, trace.SpanContextConfig{}), span //nolint:spancheck // the caller ends it
 }

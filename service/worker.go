@@ -4,12 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
+
+// WorkerConfig is what every worker's configuration has. The zero value is the worker's default schedule, enabled.
+type WorkerConfig struct {
+	// Schedule is a cron expression of five fields, UTC; empty: the worker's default.
+	Schedule string
+	// Disabled keeps the schedule from starting runs; requests still do.
+	Disabled bool
+	// CatchUp says whether one run makes up for fires that were missed; nil: the worker's default.
+	CatchUp *bool
+}
 
 // worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
 // runner.go.
@@ -81,12 +92,12 @@ const leaseMargin = 10 * time.Second
 const renewals = 3
 
 // database chooses where a run works: the one asked for, or the one whose turn it is in this minute.
-func (s *Service) database(w *worker, asked string, minute time.Time) (*repo.Database, error) {
+func (r *Runner) database(w *worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.databases == nil {
 		if asked != "" {
 			return nil, &InvalidArgumentError{"database", fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.name)}
 		}
-		return s.main, nil
+		return r.main, nil
 	}
 	if asked == "" {
 		return w.databases[rotation(minute, len(w.databases))], nil
@@ -97,4 +108,65 @@ func (s *Service) database(w *worker, asked string, minute time.Time) (*repo.Dat
 		}
 	}
 	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, asked, databaseNames(w.databases))
+}
+
+// warnOfShortRuns: a run of less than a second does little more than begin and end.
+func (r *Runner) warnOfShortRuns(w *worker) {
+	if limit, _ := w.maxRuntime(mainDatabase, nil); limit < time.Second {
+		r.logger.Warn("max_runtime is less than a second: runs get next to nothing done, give them some seconds", "worker", w.name, "max_runtime", limit)
+	}
+}
+
+// orNoSchema counts the lack of an application schema as one of what is missing.
+func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		what, err := missing(ctx)
+		if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+			return none.Error(), nil
+		}
+		return what, err
+	}
+}
+
+// validate checks what every worker's configuration has.
+func (w *worker) validate() error {
+	if _, err := ParseSchedule(w.config.Schedule); err != nil {
+		return fmt.Errorf("workers.%s.schedule: %q %w", w.name, w.config.Schedule, err)
+	}
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// readLimits bound the reads of the queue and the catalogue.
+func readLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+// rotation is whose turn it is in a minute, out of n databases.
+func rotation(at time.Time, n int) int {
+	turn := int(at.Unix() / 60 % int64(n))
+	return (turn + n) % n // before 1970 the remainder is negative
+}
+
+// duePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
+const duePatience = 3 * time.Second
+
+func databaseNames(databases []*repo.Database) string {
+	names := make([]string, len(databases))
+	for i, d := range databases {
+		names[i] = d.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// databaseLabel is Run.database: empty for workers that have no turn by database.
+func databaseLabel(w *worker, d *repo.Database) string {
+	if w.databases == nil {
+		return ""
+	}
+	return d.Name
 }

@@ -1,0 +1,73 @@
+package service
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
+const AllWorkers = "*"
+
+// paused is the pause in force for a worker, nil when there is none: that of all workers before its own.
+func (r *Runner) paused(ctx context.Context, w *worker) (*Pause, error) {
+	all, err := r.main.Pauses(ctx)
+	return pauseFor(w.name, all), err
+}
+
+func pauseFor(worker string, all []Pause) *Pause {
+	for _, name := range []string{AllWorkers, worker} {
+		if i := slices.IndexFunc(all, pauseOf(name)); i >= 0 {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func pauseOf(name string) func(Pause) bool {
+	return func(p Pause) bool { return p.Worker == name }
+}
+
+// recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not
+// answer they are those of before, for a few seconds.
+type recentPauses struct {
+	main *repo.Database
+
+	mu sync.Mutex
+	// triedAt is when they were last asked for, readAt when that last succeeded.
+	triedAt, readAt time.Time
+	known           []Pause
+}
+
+// get is what is in force; false: nobody knows.
+func (r *recentPauses) get(ctx context.Context) ([]Pause, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.triedAt) >= pausesAge {
+		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
+		defer cancel()
+		all, err := r.main.Pauses(ctx)
+		r.triedAt = time.Now()
+		if err == nil {
+			r.known, r.readAt = all, r.triedAt
+		}
+	}
+	return r.known, time.Since(r.readAt) < pausesLife
+}
+
+// forget lets a pause that was set or ended here count at once here.
+func (r *recentPauses) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.triedAt = time.Time{}
+}
+
+const (
+	// pausesAge is how old the pauses may be that jobs go by, pausesPatience how long one reading may take.
+	pausesAge, pausesPatience = time.Second, time.Second
+	// pausesLife is how old they may be while readings fail: the kill switch is pulled when main is slow.
+	pausesLife = 5 * time.Second
+)
