@@ -41,23 +41,22 @@ type AdjournedGroupDeletionConfig struct {
 // logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
 // decided, about 100 bytes a due group.
 type adjournedGroups struct {
+	deps
 	config  AdjournedGroupDeletionConfig
-	service *Service
 	schema  schemaWatch
+	removal *projectRemovals
 }
 
-func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
+func newAdjournedGroupDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.AdjournedGroupDeletion
 	setDefault(&config.Schedule, "0 2 * * *")
 	setDefault(&config.BatchSize, 100)
 	setDefault(&config.Interval, 20*time.Second)
 	if config.BatchSize < 1 || config.Interval < 0 {
-		return nil, errors.New("workers.adjourned_group_deletion: batch_size must be at least 1, interval must not be negative")
+		return nil, nil, errors.New("workers.adjourned_group_deletion: batch_size must be at least 1, interval must not be negative")
 	}
-	k := &adjournedGroups{config: config, service: s}
-	s.jobs[repo.DestroyGroup{}.Kind()] = k.destroyGroup
-	s.owners[repo.DestroyGroup{}.Kind()] = ownedBy("adjourned_group_deletion")
-	return &worker{
+	k := &adjournedGroups{deps: d, config: config, removal: &projectRemovals{d}}
+	w := &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,
 		catchUp:    true,
@@ -70,11 +69,12 @@ func (s *Service) adjournedGroupDeletion(c Config) (*worker, error) {
 			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
 			"failed_groups": "failed",
 		},
-	}, nil
+	}
+	return w, []jobKind{{repo.DestroyGroup{}.Kind(), k.destroyGroup, ownedBy(w.name)}}, nil
 }
 
 func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
-	if k.service.queue == nil {
+	if k.queue == nil {
 		return "the queue of jobs is not configured", nil
 	}
 	stores, err := k.stores(ctx)
@@ -83,11 +83,11 @@ func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
 
 // stores looks at what main has, and says once what has changed.
 func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) {
-	found, err := k.service.main.GroupStores(ctx)
+	found, err := k.main.GroupStores(ctx)
 	if err != nil {
 		return found, err
 	}
-	k.schema.saw(ctx, k.service.logger, "groups", found.PassedOver)
+	k.schema.saw(ctx, k.logger, "groups", found.PassedOver)
 	return found, nil
 }
 
@@ -119,7 +119,7 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 
 // period is the setting N. An invalid one is a [*failedError].
 func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
-	days, err := k.service.main.AdjournedPeriod(ctx, stores)
+	days, err := k.main.AdjournedPeriod(ctx, stores)
 	const setting, advice = "deletion_adjourned_period in application_settings is ", ": set it to a number of days, 0 or more"
 	switch {
 	case err != nil:

@@ -116,7 +116,7 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
 	var inserted bool
 	err = r.write(ctx, queuePatience, func(w repo.GroupWrite) (err error) {
-		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.service.queue, job)
+		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.queue, job)
 		return err
 	})
 	if err != nil {

@@ -74,7 +74,7 @@ type groupRemoval struct {
 func (d *groupRemoval) guard() repo.Guard { return d.j.guard().WithLock(d.args.GroupID) }
 
 func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
-	now, err := d.service.main.Now(ctx)
+	now, err := d.main.Now(ctx)
 	if err != nil {
 		return JobResult{}, err
 	}
@@ -85,7 +85,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
-	begun, err := d.service.main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
+	begun, err := d.main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
 	switch {
 	case err != nil:
 		return JobResult{}, err
@@ -118,7 +118,7 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
 
 // remove removes the tree, or as much of it as the attempt has time for.
 func (d *groupRemoval) remove(ctx context.Context) (JobResult, error) {
-	r, err := d.service.newRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
+	r, err := d.removal.newRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
 	if err != nil {
 		return JobResult{}, err
 	}
@@ -143,14 +143,14 @@ func removedAttributes(r repo.Removed) []any {
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
 	defer cancel()
-	return d.service.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
+	return d.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
 }
 
 // removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
 // since.
 func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
-		tree, treeErr := d.service.main.GroupTree(ctx, d.args.GroupID, readLimits())
+		tree, treeErr := d.main.GroupTree(ctx, d.args.GroupID, readLimits())
 		if treeErr != nil {
 			return total, treeErr
 		}
@@ -203,7 +203,7 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (t
 	}
 	removed := r.removed
 	removed.Groups++
-	if total, err = d.service.main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
+	if total, err = d.main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
 		return total, deleted(r.catalog, err)
 	}
 	r.saved()
@@ -218,7 +218,7 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int
 		if err := r.goOn(); err != nil {
 			return err
 		}
-		projects, err := d.service.main.GroupProjects(ctx, group, after, readLimits())
+		projects, err := d.main.GroupProjects(ctx, group, after, readLimits())
 		if err != nil || len(projects) == 0 {
 			return err
 		}
@@ -236,7 +236,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()
 	for {
-		err := d.service.main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, publicText(why), groupLimits())
+		err := d.main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, publicText(why), groupLimits())
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

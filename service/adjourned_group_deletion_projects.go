@@ -20,10 +20,13 @@ type projectRemoval struct {
 	Lock int64
 }
 
+// projectRemovals removes projects for jobs.
+type projectRemovals struct{ deps }
+
 // removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
 // is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
 // attempt is at work under the same lock.
-func (s *Service) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) error {
+func (s *projectRemovals) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) error {
 	r, err := s.newRemover(ctx, j, p.Actor, p.Lock)
 	if err == nil {
 		err = r.removeProject(ctx, p.ID)
@@ -46,7 +49,7 @@ type remover struct {
 	project int64
 }
 
-func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
+func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
 	wanted := forRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, importDetails: {"namespace_id"},
 	})
@@ -64,7 +67,7 @@ func (s *Service) newRemover(ctx context.Context, j *jobExecution, actor *int64,
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: s.sparing(j, guardWriter(func() repo.Guard { return r.guard })),
+		catalog: catalog, sizes: s.sizes, write: s.spare(j, guardWriter(func() repo.Guard { return r.guard })),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

@@ -31,8 +31,9 @@ func deleteUserLimits() repo.Limits {
 // finished, by this job or any other one for the same user; while it cannot be, it fails and is
 // tried again. Done twice, the second time finds everything done.
 type userDeletion struct {
-	service *Service
+	deps
 	schema  *userSchema
+	removal *projectRemovals
 }
 
 func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
@@ -45,8 +46,8 @@ func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, er
 		return JobResult{}, err
 	}
 	for {
-		deletion, err := u.service.main.DeleteUser(ctx, repo.UserDeletionAttempt{
-			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.service.queue,
+		deletion, err := u.main.DeleteUser(ctx, repo.UserDeletionAttempt{
+			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.queue,
 			Limits: deleteUserLimits(),
 		})
 		if err != nil {
@@ -81,7 +82,7 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) error {
 	for _, id := range projects {
 		// Ids of groups are keys of locks too, those of users are not.
-		if err := u.service.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
+		if err := u.removal.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
 			return err
 		}
 	}

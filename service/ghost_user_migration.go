@@ -40,23 +40,23 @@ type GhostUserMigrationConfig struct {
 // A user whose time is used up - half of the run's while others wait - or who has locked rows is deferred by 30 s, one
 // who causes an error by 30 minutes. A lease lost, or a database that does not answer, fails the run and defers nobody.
 type ghostMigration struct {
-	config  GhostUserMigrationConfig
-	service *Service
+	config GhostUserMigrationConfig
+	deps
 }
 
-func (s *Service) ghostUserMigration(c Config) (*worker, error) {
+func newGhostUserMigration(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.GhostUserMigration
 	setDefault(&config.Schedule, "*/2 * * * *")
 	setDefault(&config.Limit, 1000)
 	setDefault(&config.MaxRuntime, 60*time.Second)
 	if config.Limit < 1 || config.MaxRuntime < 0 {
-		return nil, errors.New("workers.ghost_user_migration: limit must be at least 1, max_runtime more than 0")
+		return nil, nil, errors.New("workers.ghost_user_migration: limit must be at least 1, max_runtime more than 0")
 	}
-	g := &ghostMigration{config, s}
+	g := &ghostMigration{config, d}
 	return &worker{
 		name:       "ghost_user_migration",
 		config:     config.WorkerConfig,
-		fences:     s.databases[1:],
+		fences:     d.databases[1:],
 		missing:    g.missing,
 		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		work:       g.work,
@@ -65,11 +65,11 @@ func (s *Service) ghostUserMigration(c Config) (*worker, error) {
 			"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
 			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted",
 		},
-	}, nil
+	}, nil, nil
 }
 
 func (g *ghostMigration) missing(ctx context.Context) (string, error) {
-	c, err := g.service.main.Tables(ctx, repo.GhostTables())
+	c, err := g.main.Tables(ctx, repo.GhostTables())
 	if err != nil {
 		return "", err
 	}

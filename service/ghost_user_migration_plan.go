@@ -53,7 +53,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 		wanted[table] = append(wanted[table], columns...)
 	}
 	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id", "group_id")
-	for _, d := range g.service.databases {
+	for _, d := range g.databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
 			return nil, err

@@ -13,7 +13,7 @@ func (u *ghostUser) hands(c *repo.Catalog) *removal {
 	if u.x.DryRun {
 		r.hand = &rehearsal{seen: u.seenIn(c.Database), goOn: u.goOn, count: u.count}
 	} else {
-		r.hand = &sweeper{catalog: c, sizes: u.service.sizes, write: u.x.guarded, goOn: u.goOn, count: u.count, outside: u.outside}
+		r.hand = &sweeper{catalog: c, sizes: u.sizes, write: u.x.guarded, goOn: u.goOn, count: u.count, outside: u.outside}
 	}
 	return r
 }

@@ -43,26 +43,23 @@ type InactiveTokenDeletionConfig struct {
 // range, and no bot has two jobs. A bot gets its job whatever it was that dawdled: the job looks at the tokens again.
 // A range that takes too long is tried again in smaller parts; any other failure ends the run, and the next goes on.
 type inactiveTokens struct {
-	config  InactiveTokenDeletionConfig
-	service *Service
-	schema  *userSchema
+	deps
+	config InactiveTokenDeletionConfig
+	schema *userSchema
 	// worker is what runs are started of.
 	worker *worker
 }
 
-func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
+func newInactiveTokenDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.InactiveTokenDeletion
 	setDefault(&config.Schedule, "0 0 * * *")
 	setDefault(&config.BatchSize, 1000)
 	setDefault(&config.MaxRuntime, 180*time.Second)
 	setDefault(&config.ContinueAfter, 120*time.Second)
 	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 || config.MaxQueued < 0 {
-		return nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime, continue_after and max_queued must not be negative")
+		return nil, nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime, continue_after and max_queued must not be negative")
 	}
-	k := &inactiveTokens{config: config, service: s, schema: &userSchema{service: s}}
-	s.jobs[repo.ContinueInactiveTokenDeletion{}.Kind()] = k.continuePass
-	s.jobs[repo.DeleteUser{}.Kind()] = (&userDeletion{s, k.schema}).work
-	s.owners[repo.DeleteUser{}.Kind()] = deletionOwner
+	k := &inactiveTokens{deps: d, config: config, schema: &userSchema{main: d.main, logger: d.logger}}
 	k.worker = &worker{
 		name:       "inactive_token_deletion",
 		config:     config.WorkerConfig,
@@ -74,12 +71,15 @@ func (s *Service) inactiveTokenDeletion(c Config) (*worker, error) {
 		backlog:    k.backlog,
 		actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
-	return k.worker, nil
+	return k.worker, []jobKind{
+		{repo.ContinueInactiveTokenDeletion{}.Kind(), k.continuePass, nil},
+		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d}}).work, deletionOwner},
+	}, nil
 }
 
 // missing is what it needs itself, or its jobs need.
 func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
-	if k.service.queue == nil {
+	if k.queue == nil {
 		return "no queue for its jobs", nil
 	}
 	features, err := k.schema.look(ctx)

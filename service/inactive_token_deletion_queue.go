@@ -85,6 +85,6 @@ func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	waiting, err := k.service.main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+	waiting, err := k.main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
 	return waiting > k.config.MaxQueued-max(1, k.config.MaxQueued/roomShare), err
 }

@@ -24,7 +24,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 	if err != nil {
 		return JobResult{}, err
 	}
-	unfinished, err := k.service.main.TokenPassUnfinished(ctx, args.PassID)
+	unfinished, err := k.main.TokenPassUnfinished(ctx, args.PassID)
 	if err != nil {
 		return JobResult{}, err
 	}
@@ -45,7 +45,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 	} else if full {
 		return wait(reasonQueueFull)
 	}
-	run, err := k.service.resume(ctx, k.worker, reasonContinuation)
+	run, err := k.resume(ctx, k.worker, reasonContinuation)
 	if mustWait(err) {
 		reason, _, _ := strings.Cut(skipReason(err), ":")
 		return wait(cmp.Or(reason, errShutdown.reason))
@@ -56,19 +56,19 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 
 // abandoned says whether a run that died has left a pass unfinished.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
-	return k.service.main.TokenPassAbandoned(ctx, k.worker.name)
+	return k.main.TokenPassAbandoned(ctx, k.worker.name)
 }
 
 // resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (s *Service) resume(ctx context.Context, w *worker, reason string) (Run, error) {
-	if err := s.ready(ctx, w); err != nil {
+func (r *Runner) resume(ctx context.Context, w *worker, reason string) (Run, error) {
+	if err := r.ready(ctx, w); err != nil {
 		return Run{}, err
 	}
-	now, err := s.main.Now(ctx)
+	now, err := r.main.Now(ctx)
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := s.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: s.replica}, s.main)
+	x, err := r.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.replica}, r.main)
 	if err != nil {
 		return Run{}, err
 	}

@@ -105,7 +105,7 @@ func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (sch
 		step.Continue = &origin
 	}
 	err = w.x.Write(ctx, w.x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.service.queue, l)
+		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.queue, l)
 		return err
 	})
 	return scheduled, err

@@ -71,6 +71,14 @@ type JobResult struct {
 // jobWork does an attempt of one kind of job. args are decoded by it.
 type jobWork func(ctx context.Context, j *jobExecution) (JobResult, error)
 
+// jobKind is a kind of deferred job, as a value.
+type jobKind struct {
+	name string
+	work jobWork
+	// owner is the worker with whose pause a job waits, by its arguments; nil: only with that of all.
+	owner func(json.RawMessage) string
+}
+
 // jobExecution is an attempt at work.
 type jobExecution struct {
 	JobRequest

@@ -31,7 +31,7 @@ func absentWords(children []string) string {
 
 // acceptedAbsent are the children that were accepted as absent.
 func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (map[string]bool, error) {
-	children, err := k.service.main.AbsentChildren(ctx)
+	children, err := k.main.AbsentChildren(ctx)
 	accepted := make(map[string]bool, len(children))
 	for _, c := range children {
 		accepted[c.Child] = true
@@ -44,7 +44,7 @@ func (k *looseForeignKeys) endAbsence(ctx context.Context, x *execution, found [
 	if len(found) == 0 || x.DryRun {
 		return nil
 	}
-	if err := k.service.main.EndAbsence(ctx, found); err != nil {
+	if err := k.main.EndAbsence(ctx, found); err != nil {
 		return err
 	}
 	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
@@ -80,7 +80,7 @@ func (k *looseForeignKeys) absentRemark(d *repo.Database, accepted map[string]bo
 		absent = k.holders(failing)
 	}
 	absent = slices.DeleteFunc(absent, func(c string) bool { return accepted[c] })
-	if len(absent) == 0 || looked && d != k.service.main {
+	if len(absent) == 0 || looked && d != k.main {
 		return nil
 	}
 	return []string{"records are held, " + absentWords(absent)}

@@ -51,8 +51,8 @@ type LooseForeignKeysCleanupConfig struct {
 // Invariants: a record goes only when no row that was visible then still refers to its key, in any home; a statement
 // never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
 type looseForeignKeys struct {
+	deps
 	config  LooseForeignKeysCleanupConfig
-	service *Service
 	sizes   *statementSizes
 	failing *failing
 
@@ -62,7 +62,7 @@ type looseForeignKeys struct {
 	looked bool
 }
 
-func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
+func newLooseForeignKeysCleanup(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.LooseForeignKeysCleanup
 	setDefault(&config.Schedule, "* * * * *")
 	setDefault(&config.BatchSize, 500)
@@ -70,18 +70,18 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	setDefault(&config.MaxUpdates, 50_000)
 	setDefault(&config.MaxRuntime, 30*time.Second)
 	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < 0 {
-		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
+		return nil, nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
 	}
-	k := &looseForeignKeys{config: config, service: s, sizes: newStatementSizes(), failing: newFailing()}
+	k := &looseForeignKeys{config: config, deps: d, sizes: newStatementSizes(), failing: newFailing()}
 	w := &worker{
 		name:       "loose_foreign_keys_cleanup",
 		config:     config.WorkerConfig,
-		databases:  s.databases,
+		databases:  d.databases,
 		missing:    k.missing,
 		maxRuntime: k.maxRuntime,
 		work:       k.work,
 		backlog:    k.backlog,
-		finished:   s.metrics.addSLI,
+		sli:        true,
 		actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead",
@@ -93,9 +93,9 @@ func (s *Service) looseForeignKeysCleanup(c Config) (*worker, error) {
 	case RotationAll:
 		w.due = k.due
 	default:
-		return nil, fmt.Errorf("workers.loose_foreign_keys_cleanup.rotation: %q is none of %s, %s", config.Rotation, RotationMinute, RotationAll)
+		return nil, nil, fmt.Errorf("workers.loose_foreign_keys_cleanup.rotation: %q is none of %s, %s", config.Rotation, RotationMinute, RotationAll)
 	}
-	return w, nil
+	return w, nil, nil
 }
 
 // turboFlag is the feature flag of a database's turbo mode.

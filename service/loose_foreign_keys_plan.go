@@ -92,7 +92,7 @@ type silentDatabase struct {
 // absence is a fact only if all of them answered.
 func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.LooseForeignKey) (homes [][]*repo.Child, silent []silentDatabase, err error) {
 	var own []*repo.Child
-	for _, d := range k.service.databases {
+	for _, d := range k.databases {
 		children, err := d.Children(ctx, keys)
 		switch {
 		case err == nil && d == x.Database:
@@ -119,10 +119,10 @@ func hidden(err error) bool {
 // warnOfStarvation names the databases that no fire works, in the log and for the worker's status.
 func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	var names []string
-	for _, i := range starvedDatabases(k.config.Schedule, len(k.service.databases)) {
-		name := k.service.databases[i].Name
+	for _, i := range starvedDatabases(k.config.Schedule, len(k.databases)) {
+		name := k.databases[i].Name
 		names = append(names, name)
-		k.service.logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
+		k.logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
 			"choose one that fires every minute, or set rotation to all",
 			"worker", "loose_foreign_keys_cleanup", "database", name, "schedule", k.config.Schedule)
 	}

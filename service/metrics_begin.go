@@ -25,7 +25,7 @@ func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
 		for _, action := range w.actions {
 			m.addRows(ctx, w.name, d.Name, action, 0)
 		}
-		if w.finished != nil {
+		if w.sli {
 			m.beginSLI(ctx, d.Name)
 		}
 	}

@@ -49,7 +49,7 @@ type placeholderUserCleanup struct {
 	schema schemaWatch
 }
 
-func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
+func newPlaceholderUserCleanup(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.PlaceholderUserCleanup
 	setDefault(&config.Schedule, "0 0 * * *")
 	setDefault(&config.MaxAttempts, 15)
@@ -57,16 +57,14 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 	setDefault(&config.Interval, time.Second)
 	setDefault(&config.BatchSize, 1000)
 	if config.MaxAttempts > math.MaxInt32 {
-		return nil, fmt.Errorf("workers.placeholder_user_cleanup.max_attempts: %d is too large: the column that counts attempts is an integer", config.MaxAttempts)
+		return nil, nil, fmt.Errorf("workers.placeholder_user_cleanup.max_attempts: %d is too large: the column that counts attempts is an integer", config.MaxAttempts)
 	}
 	if config.MaxAttempts < 1 || config.BatchSize < 1 || config.RetryPeriod < 0 || config.Interval < 0 {
-		return nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
+		return nil, nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
 	}
-	p := &placeholderUserCleanup{config: config, main: s.main, queue: s.queue, logger: s.logger}
-	job := &placeholderDeletion{databases: s.databases, queue: s.queue}
-	s.jobs[repo.DeletePlaceholderUser{}.Kind()] = job.work
-	s.owners[repo.DeletePlaceholderUser{}.Kind()] = ownedBy("placeholder_user_cleanup")
-	return &worker{
+	p := &placeholderUserCleanup{config: config, main: d.main, queue: d.queue, logger: d.logger}
+	job := &placeholderDeletion{databases: d.databases, queue: d.queue}
+	w := &worker{
 		name:       "placeholder_user_cleanup",
 		config:     config.WorkerConfig,
 		catchUp:    true,
@@ -76,7 +74,8 @@ func (s *Service) placeholderUserCleanup(c Config) (*worker, error) {
 		work:       p.work,
 		backlog:    p.backlog,
 		actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
-	}, nil
+	}
+	return w, []jobKind{{repo.DeletePlaceholderUser{}.Kind(), job.work, ownedBy(w.name)}}, nil
 }
 
 // claimLimits bound each statement of a claim.

@@ -320,8 +320,8 @@ func (r *Runner) report(ctx context.Context, x *execution, run Run, err error) {
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
 	r.metrics.addRun(ctx, run, duration)
-	if x.worker.finished != nil {
-		x.worker.finished(ctx, run)
+	if x.worker.sli {
+		r.metrics.addSLI(ctx, run)
 	}
 }
 

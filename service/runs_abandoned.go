@@ -30,8 +30,8 @@ func (r *Runner) tellAbandoned(ctx context.Context, run Run) {
 	log.Log(ctx, slog.LevelError, runFinished, append(runLine(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
 	r.metrics.addRun(ctx, run, took)
 	// One of a worker that only other versions know has no more to be told.
-	if w, err := r.worker(run.Worker); err == nil && w.finished != nil {
-		w.finished(ctx, run)
+	if w, err := r.worker(run.Worker); err == nil && w.sli {
+		r.metrics.addSLI(ctx, run)
 	}
 }
 

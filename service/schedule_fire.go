@@ -124,8 +124,8 @@ func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, wh
 	}
 	s.metrics.addRun(ctx, run, 0)
 	s.addFire(ctx, x.snapshot(), outcome)
-	if x.worker.finished != nil {
-		x.worker.finished(ctx, run)
+	if x.worker.sli {
+		s.metrics.addSLI(ctx, run)
 	}
 	return run, nil
 }

@@ -123,16 +123,23 @@ func New(c Config) (*Service, error) {
 
 // addWorkers is the list of workers.
 func (s *Service) addWorkers(c Config) error {
-	for _, add := range []func(Config) (*worker, error){
-		s.looseForeignKeysCleanup,
-		s.ghostUserMigration,
-		s.adjournedGroupDeletion,
-		s.placeholderUserCleanup,
-		s.inactiveTokenDeletion,
+	d := deps{
+		main: s.main, databases: s.databases, queue: s.queue, logger: s.logger, sizes: s.sizes,
+		resume: s.resume, spare: s.sparing,
+	}
+	for _, add := range []func(deps, Config) (*worker, []jobKind, error){
+		newLooseForeignKeysCleanup,
+		newGhostUserMigration,
+		newAdjournedGroupDeletion,
+		newPlaceholderUserCleanup,
+		newInactiveTokenDeletion,
 	} {
-		w, err := add(c)
+		w, kinds, err := add(d, c)
 		if err != nil {
 			return err
+		}
+		for _, kind := range kinds {
+			s.jobs[kind.name], s.owners[kind.name] = kind.work, kind.owner
 		}
 		if err := s.add(w); err != nil {
 			return err

@@ -29,14 +29,15 @@ func (w *schemaWatch) saw(ctx context.Context, logger *slog.Logger, of, passedOv
 
 // userSchema knows which tables and columns about users main has.
 type userSchema struct {
-	service *Service
-	watch   schemaWatch
+	main   *repo.Database
+	logger *slog.Logger
+	watch  schemaWatch
 }
 
 func (u *userSchema) look(ctx context.Context) (repo.UserFeatures, error) {
-	found, err := u.service.main.UserFeatures(ctx)
+	found, err := u.main.UserFeatures(ctx)
 	if err == nil {
-		u.watch.saw(ctx, u.service.logger, "users", found.PassedOver)
+		u.watch.saw(ctx, u.logger, "users", found.PassedOver)
 	}
 	return found, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -20,6 +21,22 @@ type WorkerConfig struct {
 	Disabled bool
 	// CatchUp says whether one run makes up for fires that were missed; nil: the worker's default.
 	CatchUp *bool
+}
+
+// deps are what workers and their jobs are made with.
+type deps struct {
+	main *repo.Database
+	// databases in the order of the rotation, main first.
+	databases []*repo.Database
+	// queue takes deferred jobs; nil: there is none.
+	queue  repo.JobQueue
+	logger *slog.Logger
+	// sizes are those of bounded statements, whichever worker they are for.
+	sizes *statementSizes
+	// resume starts a run that goes on with what another one has left, and does not wait for its end.
+	resume func(ctx context.Context, w *worker, reason string) (Run, error)
+	// spare is a writer of a job that ends its slice rather than change a table that is over a limit of its load.
+	spare func(j *jobExecution, write writer) writer
 }
 
 // worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
@@ -52,8 +69,8 @@ type worker struct {
 	abandoned func(ctx context.Context) (bool, error)
 	// actions are the labels of maintenance_rows_total by the keys of counts.
 	actions map[string]string
-	// finished sees the record of every run that ended.
-	finished func(ctx context.Context, run Run)
+	// sli says that its runs are counted as service levels.
+	sli bool
 }
 
 // leaseName is the worker's name, with the database where there is one lease a database (contract.md section 2).
