@@ -7,8 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The ledger of fires: maintenance.schedules says up to when the fires of a worker have their rows. Whoever moves that
-// on writes the rows in the same statement; two who try at once wait for each other, and one finds nothing left to do.
+// The ledger of fires: maintenance.schedules says up to when the fires of a worker have their rows. One statement records
+// fires as missed, one claims a fire; both move the ledger on. Two servers that try at once wait for each other, and one
+// finds that the ledger is not as it has read it, or that the fire is taken.
 
 // Ledger is where the fires of a worker stand.
 type Ledger struct {
@@ -58,22 +59,16 @@ func (d *Database) Ledgers(ctx context.Context, workers []string, patience time.
 	return now, ledgers, err
 }
 
-const openLedgerSQL = `
-INSERT INTO maintenance.schedules (worker, cron, accounted_until, in_use_since, used_at)
-VALUES ($1, $2, $3, $3, $3) ON CONFLICT DO NOTHING`
-
-// OpenLedger begins the ledger of a worker that has none: fires up to since are nobody's.
-func (d *Database) OpenLedger(ctx context.Context, worker, cron string, since time.Time) error {
-	_, err := d.exec(ctx, "begin the ledger of fires", openLedgerSQL, worker, cron, since)
-	return err
-}
-
+// useLedgersSQL: fires before a ledger begins are nobody's.
 const useLedgersSQL = `
-UPDATE maintenance.schedules SET used_at = clock_timestamp() WHERE worker = ANY ($1)`
+INSERT INTO maintenance.schedules (worker, cron, accounted_until, in_use_since, used_at)
+SELECT w.name, w.cron, $3, $3, $3 FROM unnest($1::text[], $2::text[]) AS w (name, cron)
+ON CONFLICT (worker) DO UPDATE SET used_at = clock_timestamp()`
 
-// UseLedgers says that the workers are used, so that nobody closes their ledgers.
-func (d *Database) UseLedgers(ctx context.Context, workers []string) error {
-	_, err := d.exec(ctx, "say that workers are used", useLedgersSQL, workers)
+// UseLedgers says that the workers are used, so that nobody closes their ledgers. It begins the ledgers
+// of those that have none, at this time and with their schedules.
+func (d *Database) UseLedgers(ctx context.Context, workers, crons []string, now time.Time) error {
+	_, err := d.exec(ctx, "say that workers are used", useLedgersSQL, workers, crons, now)
 	return err
 }
 
@@ -92,86 +87,86 @@ func (d *Database) CloseLedger(ctx context.Context, worker string, unused time.D
 	return err
 }
 
-// Accounting moves a ledger on.
-type Accounting struct {
-	// Ledger as it was read: if it has been moved since, nothing happens.
+// LedgerStep moves a ledger on. Nothing happens if another server has moved it since it was read.
+type LedgerStep struct {
+	// Ledger as it was read.
 	Ledger Ledger
 	// Cron is the schedule that now holds, Until up to when its fires are now accounted for.
 	Cron  string
 	Until time.Time
-	// Passed are fires that nobody has run in time.
-	Passed []time.Time
-	// Claim, if it is not zero, is the fire that Replica takes in order to start the run RunID.
-	Claim          time.Time
-	RunID, Replica string
+	// Patience is after how long a claim that has led to no run is abandoned.
+	Patience time.Duration
 }
 
-// accountFiresSQL moves any ledger whose end is a time that cannot be read. It leaves fires alone that have a row: they
-// have run before the clock was set back, or an older version of this program has claimed them. A missed one has no run: it
-// was missed by the wrong clock.
-const accountFiresSQL = `
-WITH moved AS (
+// movedLedgerSQL takes the step: it also locks the ledger. One whose end is a time that cannot be read
+// is moved whoever has read it.
+const movedLedgerSQL = `
+moved AS (
   UPDATE maintenance.schedules SET cron = $4, accounted_until = $5
-  WHERE worker = $1 AND cron = $2 AND (accounted_until = $3 OR accounted_until NOT BETWEEN '0001-01-02' AND '9999-12-30')
+  WHERE worker = $1 AND cron = $3
+    AND (accounted_until = $6 OR accounted_until NOT BETWEEN '0001-01-02' AND '9999-12-30')
   RETURNING worker
-), passed AS (
+)`
+
+func (s LedgerStep) args(more ...any) []any {
+	l := s.Ledger
+	return append([]any{l.Worker, s.Patience, l.Cron, s.Cron, s.Until, l.AccountedUntil}, more...)
+}
+
+// missFiresSQL leaves fires alone that have a row: they have run before the clock was set back, or an
+// older version of this program has claimed them. An abandoned claim has no run, because a run is
+// recorded in the statement that ends its claim.
+const missFiresSQL = `
+WITH ` + movedLedgerSQL + `, passed AS (
   INSERT INTO maintenance.fires (worker, fire_time, outcome, claimed_by, claimed_at)
   SELECT moved.worker, fire.due, 'missed', '', NULL
-  FROM moved CROSS JOIN unnest($6::timestamptz[]) AS fire (due)
+  FROM moved CROSS JOIN unnest($7::timestamptz[]) AS fire (due)
   ON CONFLICT DO NOTHING RETURNING 1
-), claimed AS (
-  INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, claimed_at)
-  SELECT moved.worker, $7::timestamptz, 'claimed', $8::text::uuid, $9, clock_timestamp()
-  FROM moved WHERE $7::timestamptz IS NOT NULL
-  ON CONFLICT (worker, fire_time) DO UPDATE SET outcome = 'claimed', reason = '', run_id = EXCLUDED.run_id,
-    claimed_by = EXCLUDED.claimed_by, claimed_at = EXCLUDED.claimed_at, started_at = NULL
-  WHERE fires.outcome = 'missed' RETURNING 1
+), abandoned AS (
+  UPDATE maintenance.fires c SET outcome = 'missed', reason = $9, run_id = NULL
+  FROM moved
+  WHERE c.worker = moved.worker AND c.fire_time <> $8 AND ` + abandonedClaimSQL + `
+  RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved) = 1, (SELECT count(*) FROM passed), (SELECT count(*) FROM claimed) = 1`
+SELECT (SELECT count(*) FROM moved) = 1, (SELECT count(*) FROM passed), (SELECT count(*) FROM abandoned)`
 
-// Accounted is what an [Accounting] came to.
-type Accounted struct {
-	// Moved: the ledger was as expected. Claimed: the fire is ours.
-	Moved, Claimed bool
-	// Passed is how many fires were recorded as missed.
-	Passed int
+// Missed is what [Database.MissFires] records as missed.
+type Missed struct {
+	// Passed are fires that nobody has claimed in time.
+	Passed []time.Time
+	// Kept is the abandoned fire that stays as it is, to be claimed again; Reason is that of the others.
+	Kept   time.Time
+	Reason string
 }
 
-// AccountFires writes what became of fires, and claims one, on one replica alone.
-func (d *Database) AccountFires(ctx context.Context, a Accounting) (done Accounted, err error) {
-	var runID *string
-	if a.RunID != "" {
-		runID = &a.RunID
-	}
-	err = d.queryRow(ctx, "account for fires", []any{&done.Moved, &done.Passed, &done.Claimed}, accountFiresSQL,
-		a.Ledger.Worker, a.Ledger.Cron, a.Ledger.AccountedUntil, a.Cron, a.Until, a.Passed, orNull(a.Claim), runID, a.Replica)
-	return done, err
+// MissFires records fires as missed: those that have passed, and those that were claimed and abandoned.
+// It says how many there were of each.
+func (d *Database) MissFires(ctx context.Context, s LedgerStep, m Missed) (moved bool, passed, abandoned int, err error) {
+	err = d.queryRow(ctx, "record missed fires", []any{&moved, &passed, &abandoned}, missFiresSQL,
+		s.args(m.Passed, m.Kept, m.Reason)...)
+	return moved, passed, abandoned, err
 }
 
-// takeOverFireSQL locks the ledger, so that none is caught up in the same moment in which the next one is claimed.
-const takeOverFireSQL = `
-WITH ledger AS MATERIALIZED (
-  SELECT worker FROM maintenance.schedules WHERE worker = $1 AND accounted_until = $4 FOR UPDATE
-)
-UPDATE maintenance.fires c
-SET outcome = 'claimed', reason = $5, run_id = $6::text::uuid, claimed_by = $7, claimed_at = clock_timestamp(), started_at = NULL
-FROM ledger
-WHERE c.worker = ledger.worker AND c.fire_time = $3 AND (c.outcome = 'missed' OR ` + abandonedClaimSQL + `)`
+// claimFireSQL: a fire with a row is claimed only if it has no run. It was missed, perhaps by a wrong
+// clock, or it is abandoned.
+const claimFireSQL = `
+WITH ` + movedLedgerSQL + `
+INSERT INTO maintenance.fires AS c (worker, fire_time, outcome, reason, run_id, claimed_by, claimed_at)
+SELECT moved.worker, $7::timestamptz, 'claimed', $8, $9::text::uuid, $10, clock_timestamp() FROM moved
+ON CONFLICT (worker, fire_time) DO UPDATE SET outcome = 'claimed', reason = EXCLUDED.reason,
+  run_id = EXCLUDED.run_id, claimed_by = EXCLUDED.claimed_by, claimed_at = EXCLUDED.claimed_at,
+  started_at = NULL
+WHERE c.outcome = 'missed' OR ` + abandonedClaimSQL
 
-// TakeOverFire claims the newest fire of a ledger, which was missed or abandoned: true for one replica alone, and only if
-// the ledger has not been moved since it was read.
-func (d *Database) TakeOverFire(ctx context.Context, l Ledger, patience time.Duration, reason, runID, replica string) (bool, error) {
-	n, err := d.exec(ctx, "take over the fire", takeOverFireSQL, l.Worker, patience, l.Newest, l.AccountedUntil, reason, runID, replica)
+// FireClaim takes a fire for the run RunID, which Replica is about to start. Reason is empty for a fire
+// that is due.
+type FireClaim struct {
+	Time                   time.Time
+	Reason, RunID, Replica string
+}
+
+// ClaimFire claims a fire: true on one replica alone.
+func (d *Database) ClaimFire(ctx context.Context, s LedgerStep, c FireClaim) (bool, error) {
+	n, err := d.exec(ctx, "claim the fire", claimFireSQL, s.args(c.Time, c.Reason, c.RunID, c.Replica)...)
 	return n == 1, err
-}
-
-// missAbandonedFiresSQL: a claim leads to a run in the statement that ends it, so there is none.
-const missAbandonedFiresSQL = `
-UPDATE maintenance.fires c SET outcome = 'missed', reason = $4, run_id = NULL
-WHERE c.worker = $1 AND c.fire_time <> $3 AND ` + abandonedClaimSQL
-
-// MissAbandonedFires records the abandoned fires of a worker, all but the one at the time kept, as missed.
-func (d *Database) MissAbandonedFires(ctx context.Context, worker string, patience time.Duration, kept time.Time, reason string) (int, error) {
-	n, err := d.exec(ctx, "record abandoned fires", missAbandonedFiresSQL, worker, patience, kept, reason)
-	return int(n), err
 }

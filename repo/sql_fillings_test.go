@@ -11,6 +11,7 @@ var fragments = []string{
 	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
 	// Fires.
 	"abandonedClaimSQL",
+	"movedLedgerSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
 	"protectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",

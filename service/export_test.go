@@ -30,24 +30,21 @@ func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time)
 
 // claimAt claims a fire as if it were due.
 func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id string) (ours bool, err error) {
+	begin := fire.Add(-time.Second)
+	if err := s.main.UseLedgers(ctx, []string{w.name}, []string{w.config.Schedule}, begin); err != nil {
+		return false, err
+	}
 	for {
 		_, ledgers, err := s.main.Ledgers(ctx, []string{w.name}, claimPatience)
 		if err != nil {
 			return false, err
 		}
 		l := ledgers[w.name]
-		if l.AccountedUntil.IsZero() {
-			if err := s.main.OpenLedger(ctx, w.name, w.config.Schedule, fire.Add(-time.Second)); err != nil {
-				return false, err
-			}
-			continue
-		}
-		done, err := s.main.AccountFires(ctx, repo.Accounting{
-			Ledger: l, Cron: w.config.Schedule, Until: later(l.AccountedUntil, fire),
-			Claim: fire, RunID: id, Replica: s.replica,
-		})
-		if err != nil || done.Moved {
-			return done.Claimed, err
+		until := later(l.AccountedUntil, fire)
+		step := repo.LedgerStep{Ledger: l, Cron: w.config.Schedule, Until: until, Patience: claimPatience}
+		ours, err = s.main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.replica})
+		if err != nil || ours || l.Newest.Equal(fire) {
+			return ours, err
 		}
 	}
 }

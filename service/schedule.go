@@ -15,12 +15,12 @@ import (
 //
 //  1. Every replica looks at the ledger every few seconds, with one query for all workers. A full minute that is about
 //     to begin is waited for, so that a fire is late by milliseconds, whatever the phase of the replica's clock.
-//  2. The newest fire that is due is claimed, unless it is older than the grace. Older ones that nobody has claimed are
-//     recorded as missed. One statement does both on one replica alone.
-//  3. If the newest fire of all is a missed one and the worker catches up, it is claimed all the same. So however many
-//     were missed, one run makes up for them, and a fire that is due at that time is the one.
-//  4. A claim carries the id of its run. Run and outcome are written in one statement: a claim that is still one after
-//     claimPatience belongs to a replica that died, and is missed, or taken over like a missed one.
+//  2. One statement records what was missed: fires older than the grace that nobody has claimed, and claims that have
+//     led to no run for claimPatience, because their replica died.
+//  3. One statement claims a fire: the newest that is due, or else the newest of all if it was missed and the worker
+//     catches up, or was abandoned within its grace. So however many were missed, one run makes up for them.
+//  4. Both move the ledger on, or lock it, and change nothing if another replica has moved it since it was read.
+//  5. A claim carries the id of its run. Run and outcome are written in one statement, so a claim has no run.
 //
 // A fire that was skipped was decided about: it is not caught up. A worker that no replica uses has no ledger, and no
 // fires: see schedule_use.go.
@@ -78,7 +78,8 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 	// What has been claimed must not depend on whether the scheduler is stopped in this moment.
 	lasting := context.WithoutCancel(ctx)
 	wait = 2 * lookAhead
-	var used []string
+	watched := s.unused.watched(now)
+	var used, crons []string
 	var errs []error
 	for _, w := range s.workers {
 		schedule, err := ParseSchedule(w.config.Schedule)
@@ -86,7 +87,7 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 			return 0, err
 		}
 		l := &ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.name]}
-		uses, err := l.uses(lasting)
+		uses, err := l.uses(lasting, watched)
 		if err == nil && uses {
 			err = l.settle(lasting)
 		}
@@ -98,14 +99,14 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 			continue
 		}
 		if now.Sub(l.ledger.UsedAt) >= useInterval {
-			used = append(used, w.name)
+			used, crons = append(used, w.name), append(crons, w.config.Schedule)
 		}
 		if next := schedule.Next(now.UTC()); !next.IsZero() {
 			wait = min(wait, next.Sub(now))
 		}
 	}
 	if len(used) > 0 {
-		errs = append(errs, s.main.UseLedgers(lasting, used))
+		errs = append(errs, s.main.UseLedgers(lasting, used, crons, now))
 	}
 	if !s.inBackground(func() { s.prune(lasting) }) {
 		return 0, ErrStopping
@@ -132,100 +133,80 @@ type ledgerLook struct {
 	ledger   repo.Ledger
 }
 
-// settle brings the worker's ledger up to now and starts a run if there is to be one.
+// begun says whether there is a ledger. The first start of all misses nothing.
+func (l *ledgerLook) begun() bool { return !l.ledger.AccountedUntil.IsZero() }
+
+// settle records the fires that were missed up to now, then claims one and starts its run if there is
+// to be one. If another replica has moved the ledger on, all is in that one's hands.
 func (l *ledgerLook) settle(ctx context.Context) error {
-	if l.ledger.AccountedUntil.IsZero() {
-		// The first start of all misses nothing.
-		return l.service.main.OpenLedger(ctx, l.worker.name, l.worker.config.Schedule, l.now)
-	}
 	for range ledgerRounds {
 		d := l.dues()
-		if d.idle() {
-			return l.catchUp(ctx)
+		switch {
+		case d.idle():
+			return nil
+		case !d.misses():
+			return l.claim(ctx, d)
 		}
-		moved, err := l.account(ctx, d)
-		if err != nil || !moved || !d.claim.IsZero() {
+		if moved, err := l.miss(ctx, d); err != nil || !moved {
 			return err
 		}
 	}
 	return nil
 }
 
-// account writes what becomes of fires and starts the run of the one that is claimed. If another replica has moved the
-// ledger, all is in that one's hands: false.
-func (l *ledgerLook) account(ctx context.Context, d dues) (moved bool, err error) {
-	s := l.service
-	a := repo.Accounting{
-		Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: d.until, Passed: d.passed, Claim: d.claim, Replica: s.replica,
+func (l *ledgerLook) step(until time.Time) repo.LedgerStep {
+	return repo.LedgerStep{Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: until, Patience: claimPatience}
+}
+
+// miss records missed fires, counts them, and says what is worth a warning.
+func (l *ledgerLook) miss(ctx context.Context, d dues) (moved bool, err error) {
+	missed := repo.Missed{Passed: d.missed, Reason: reasonAbandoned}
+	if d.reason != "" {
+		missed.Kept = d.claim
 	}
-	if !d.claim.IsZero() {
-		a.RunID = newID(l.now)
-	}
-	done, err := s.main.AccountFires(ctx, a)
-	if err != nil || !done.Moved {
+	moved, passed, abandoned, err := l.service.main.MissFires(ctx, l.step(d.until), missed)
+	if err != nil || !moved {
 		return false, err
 	}
-	l.record(ctx, a, done.Passed)
-	if n := len(d.passed); n > 0 {
-		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.passed[n-1], repo.FireMissed, false
+	log := l.service.logger.With("worker", l.worker.name)
+	if d.until.Before(l.ledger.AccountedUntil) {
+		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
+			"accounted_until", l.ledger.AccountedUntil, "now", l.now)
 	}
-	l.ledger.Cron, l.ledger.AccountedUntil = a.Cron, a.Until
-	if done.Claimed {
-		s.startInBackground(ctx, l.worker, d.claim, a.RunID)
+	if passed > 0 {
+		log.WarnContext(ctx, "fires missed: nobody ran them at their time",
+			"fires", passed, "first", d.missed[0], "last", d.until)
+	}
+	if abandoned > 0 {
+		log.WarnContext(ctx, "fires missed: the replica that had claimed them died", "fires", abandoned)
+	}
+	if n := passed + abandoned; n > 0 {
+		l.service.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
+	}
+	l.ledger.Cron, l.ledger.AccountedUntil, l.ledger.Abandoned = l.worker.config.Schedule, d.until, false
+	if len(d.missed) > 0 {
+		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.until, repo.FireMissed, false
 	}
 	return true, nil
 }
 
-// record counts n fires that were missed, and says what is worth a warning.
-func (l *ledgerLook) record(ctx context.Context, a repo.Accounting, n int) {
-	log := l.service.logger.With("worker", l.worker.name)
-	if a.Until.Before(a.Ledger.AccountedUntil) {
-		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time", "accounted_until", a.Ledger.AccountedUntil, "now", l.now)
+// claim takes a fire and starts its run, on one replica alone.
+func (l *ledgerLook) claim(ctx context.Context, d dues) error {
+	s, until := l.service, d.until
+	if d.reason == "" {
+		until = d.claim
 	}
-	if n == 0 {
-		return
+	c := repo.FireClaim{Time: d.claim, Reason: d.reason, RunID: newID(l.now), Replica: s.replica}
+	ours, err := s.main.ClaimFire(ctx, l.step(until), c)
+	if err != nil || !ours {
+		return err
 	}
-	l.service.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
-	log.WarnContext(ctx, "fires missed: nobody ran them at their time", "fires", n, "first", a.Passed[0], "last", a.Passed[len(a.Passed)-1])
-}
-
-// catchUp takes over the newest fire if it was missed or abandoned and may still run, and records what else is abandoned.
-func (l *ledgerLook) catchUp(ctx context.Context) error {
-	s := l.service
-	late := l.now.Sub(l.ledger.Newest)
-	reason, kept := "", time.Time{}
-	switch {
-	case l.ledger.NewestAbandoned && late < fireGrace:
-		reason = reasonTakenOver
-	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
-		reason = reasonCaughtUp
+	if d.reason != "" {
+		s.logger.InfoContext(ctx, "fire taken over", "worker", l.worker.name, "fire", d.claim,
+			"reason", d.reason, "late_seconds", l.now.Sub(d.claim).Seconds())
 	}
-	if reason != "" {
-		kept = l.ledger.Newest
-		if why, err := s.notUsed(ctx, l.worker); err == nil && why != "" {
-			reason = "" // It is for a replica that uses the worker.
-		}
-	}
-	if reason != "" {
-		id := newID(l.now)
-		ours, err := s.main.TakeOverFire(ctx, l.ledger, claimPatience, reason, id, s.replica)
-		if err != nil {
-			return err
-		}
-		if ours {
-			s.logger.InfoContext(ctx, "fire taken over", "worker", l.worker.name, "fire", kept, "reason", reason, "late_seconds", late.Seconds())
-			s.startInBackground(ctx, l.worker, kept, id)
-		}
-	}
-	if !l.ledger.Abandoned {
-		return nil
-	}
-	n, err := s.main.MissAbandonedFires(ctx, l.worker.name, claimPatience, kept, reasonAbandoned)
-	if err == nil && n > 0 {
-		s.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
-		s.logger.WarnContext(ctx, "fires missed: the replica that had claimed them died", "worker", l.worker.name, "fires", n)
-	}
-	return err
+	s.startInBackground(ctx, l.worker, d.claim, c.RunID)
+	return nil
 }
 
 func (s *Service) workerNames() []string {

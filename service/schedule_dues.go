@@ -1,39 +1,64 @@
 package service
 
-import "time"
+import (
+	"time"
 
-// dues are the fires of a worker that have no row yet, and what is to become of them.
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// dues are what is to become of a worker's fires. All is zero if nothing is to be done.
 type dues struct {
-	// passed get no run; claim does, unless it is zero.
-	passed []time.Time
-	claim  time.Time
-	// until is how far the ledger is then accounted for; zero: nothing is to be done.
+	// missed fires have no row yet, and get no run.
+	missed []time.Time
+	// until is how far the ledger is accounted for with them; moved: that or the schedule changes.
 	until time.Time
+	moved bool
+	// abandoned: claims have led to no run. They are missed, too, but for the one that is claimed again.
+	abandoned bool
+	// claim is the fire that gets a run; reason is why, if it is not simply due.
+	claim  time.Time
+	reason string
 }
+
+func (d dues) misses() bool { return d.moved || d.abandoned }
+
+func (d dues) idle() bool { return !d.misses() && d.claim.IsZero() }
 
 // lookBack is how far back fires are accounted for at least, however short the history is: a night that nobody was at work
 // must not cost a daily worker its day.
 const lookBack = 48 * time.Hour
 
-func (p dues) idle() bool { return p.until.IsZero() }
+// dues are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
+func (l *ledgerLook) dues() (d dues) {
+	if !l.begun() {
+		return d
+	}
+	d.until, d.moved = l.begin()
+	d.abandoned = l.ledger.Abandoned
+	for at := l.schedule.Next(d.until.UTC()); !at.IsZero() && !at.After(l.now) && len(d.missed) < ledgerBatch; at = l.schedule.Next(at) {
+		d.missed = append(d.missed, at)
+	}
+	if n := len(d.missed); n > 0 && l.now.Sub(d.missed[n-1]) < fireGrace {
+		d.missed, d.claim = d.missed[:n-1], d.missed[n-1]
+	}
+	if n := len(d.missed); n > 0 {
+		d.until, d.moved = d.missed[n-1], true
+	} else if d.claim.IsZero() {
+		d.claim, d.reason = l.makesUp()
+	}
+	return d
+}
 
-// dues are the fires from where the ledger ends to now, the first ledgerBatch of them.
-func (l *ledgerLook) dues() dues {
-	from, moved := l.begin()
-	var p dues
-	if moved {
-		p.until = from
+// makesUp is the newest fire of the ledger if it was missed or abandoned and may still run, and why.
+func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
+	newest := l.ledger.Newest
+	switch {
+	case l.ledger.NewestAbandoned && l.now.Sub(newest) < fireGrace:
+		return newest, reasonTakenOver
+	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
+		return newest, reasonCaughtUp
 	}
-	for at := l.schedule.Next(from.UTC()); !at.IsZero() && !at.After(l.now); at = l.schedule.Next(at) {
-		if len(p.passed) == ledgerBatch {
-			return p
-		}
-		p.passed, p.until = append(p.passed, at), at
-	}
-	if n := len(p.passed); n > 0 && l.now.Sub(p.until) < fireGrace {
-		p.passed, p.claim = p.passed[:n-1], p.until
-	}
-	return p
+	return time.Time{}, ""
 }
 
 // begin is from when on fires are expected that have no row, and whether that is not where the ledger ends.

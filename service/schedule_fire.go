@@ -37,7 +37,7 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id str
 		log.WarnContext(ctx, "fire taken over by another replica: its run did not start in time here")
 	default:
 		log.ErrorContext(ctx, "run of the fire did not start, the fire is given back for others to take over", "error", err)
-		s.giveBackLater(ctx, w, fire, id)
+		s.giveBack(ctx, w, fire, id)
 	}
 }
 
@@ -137,16 +137,9 @@ func (s *Service) addFire(ctx context.Context, run Run, outcome string) {
 	}
 }
 
-// giveBack lets another replica have a fire that was claimed while this one began to stop.
+// giveBack lets another replica have a fire whose run does not start here. It tries as long as main does not answer; the
+// last try is made when the process stops. If that fails too, whoever takes the run for dead gives its fire back.
 func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id string) {
-	if err := s.main.GiveBackFire(ctx, w.name, fire, id); err != nil {
-		s.logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.name, "fire", fire, "error", err)
-	}
-}
-
-// giveBackLater tries as long as main does not answer; the last try is made when the process stops. If that fails too,
-// whoever takes the run for dead gives its fire back.
-func (s *Service) giveBackLater(ctx context.Context, w *worker, fire time.Time, id string) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	for {
 		err := s.main.GiveBackFire(ctx, w.name, fire, id)

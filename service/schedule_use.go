@@ -21,20 +21,19 @@ const (
 	unusedPatience = fireGrace - 2*lookAhead
 )
 
-// uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any more. It asks the
-// worker's database only where the answer matters.
-func (l *ledgerLook) uses(ctx context.Context) (bool, error) {
-	begun := !l.ledger.AccountedUntil.IsZero()
-	if begun && !l.worker.config.Disabled && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
+// uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any more: it has looked
+// for long enough. It asks the worker's database only where the answer matters.
+func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, error) {
+	if l.begun() && !l.worker.config.Disabled && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
 		return true, nil
 	}
 	why, err := l.service.notUsed(ctx, l.worker)
 	if err != nil {
 		// A worker whose database does not answer is configured as it was before.
-		return begun, nil //nolint:nilerr // see above
+		return l.begun(), nil //nolint:nilerr // see above
 	}
-	l.service.unused.told(ctx, l.service, l.worker.name, why)
-	if why != "" && begun && l.service.unused.watched(l) >= unusedPatience {
+	l.service.unused.changed(ctx, l.service, l.worker.name, why)
+	if why != "" && l.begun() && watched >= unusedPatience {
 		err = l.service.main.CloseLedger(ctx, l.worker.name, unusedPatience, reasonAbandoned)
 	}
 	return why == "", err
@@ -52,37 +51,27 @@ func notEnabled(worker string) string {
 	return fmt.Sprintf("disabled in the configuration of this server: workers.%s.enabled is false", worker)
 }
 
-// unused are the workers that this replica does not use: the reason, as the log has been told, and how long it has seen
-// nobody use them.
+// unused are the workers that this replica does not use: the reason, as the log has it.
 type unused struct {
-	mu    sync.Mutex
-	why   map[string]string
-	watch map[string]watch
+	mu  sync.Mutex
+	why map[string]string
+	// since is when a row of looks at the ledgers began that were at most useInterval apart, last the last of them.
+	since, last time.Time
 }
 
-// watch is a row of looks at a ledger that all saw the same usedAt and were at most useInterval apart.
-type watch struct {
-	usedAt, first, last time.Time
-}
-
-// watched says for how long this replica has seen that nobody uses a worker.
-func (u *unused) watched(l *ledgerLook) time.Duration {
+// watched notes a look, and says for how long this replica has looked without a gap.
+func (u *unused) watched(now time.Time) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.watch == nil {
-		u.watch = map[string]watch{}
+	if now.Sub(u.last) > useInterval {
+		u.since = now
 	}
-	w := u.watch[l.worker.name]
-	if !w.usedAt.Equal(l.ledger.UsedAt) || l.now.Sub(w.last) > useInterval {
-		w = watch{usedAt: l.ledger.UsedAt, first: l.now}
-	}
-	w.last = l.now
-	u.watch[l.worker.name] = w
-	return l.now.Sub(w.first)
+	u.last = now
+	return now.Sub(u.since)
 }
 
-// told tells the log when a worker is not used, and when it is used after that.
-func (u *unused) told(ctx context.Context, s *Service, worker, why string) {
+// changed logs when a worker is not used, and when it is used after that.
+func (u *unused) changed(ctx context.Context, s *Service, worker, why string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.why == nil {
