@@ -112,7 +112,7 @@ func wantEnds(t *testing.T, ends map[string]jaegerTrace) {
 		}, nil},
 		"job failed": {"maintenance.job", map[string]string{
 			"maintenance.outcome": "failed", "maintenance.user_id": "*", "error.type": "P0001", "db.response.status_code": "P0001", "maintenance.run_id": "*",
-		}, []string{"UPDATE users", "maintenance.job"}},
+		}, []string{"delete user", "maintenance.job"}},
 	} {
 		t.Run("an end: "+name, func(t *testing.T) {
 			span := ends[name].only(t, c.span)

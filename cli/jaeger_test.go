@@ -72,7 +72,7 @@ func TestJaeger(t *testing.T) {
 }
 
 // mostSpans is how many spans a trace has at most that somebody is to read.
-const mostSpans = 100
+const mostSpans = 65
 
 // wantTree fails the test unless the trace is the caller's call, below it one run, below that lease and batches, below
 // them statements; and unless every span has its parent.

@@ -128,6 +128,7 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 			tables, columns = append(tables, table), append(columns, column)
 		}
 	}
+	ctx, o := d.begin(ctx, "read the catalogue")
 	var err error
 	if keys {
 		batch := &pgx.Batch{}
@@ -138,6 +139,7 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 		rows, _ := d.pool.Query(ctx, tablesSQL, tables, columns) // its error is that of the rows
 		err = c.readTables(rows)
 	}
+	o.end(ctx, err)
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
 		return nil, err
 	}

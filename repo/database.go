@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Database is one configured PostgreSQL database. It connects when it is first needed.
@@ -31,6 +33,9 @@ type Database struct {
 	replica *replica
 	// loadLag is that of Load.
 	loadLag lagMeter
+	// spans makes those of operations, all of which have these attributes.
+	spans      trace.Tracer
+	attributes []attribute.KeyValue
 }
 
 // maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a run at work (that of
@@ -70,9 +75,12 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
 	d.sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
 	settle(config.ConnConfig.RuntimeParams)
-	if config.ConnConfig.Tracer, err = newTracer(ctx, name, config.ConnConfig); err != nil {
+	times, err := newStatementTimes(ctx, name)
+	if err != nil {
 		return nil, err
 	}
+	config.ConnConfig.Tracer = &tracer{times}
+	d.spans, d.attributes = newSpans(), traceAttributes(name, config.ConnConfig)
 	config.AfterConnect = d.connected
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
@@ -109,7 +117,9 @@ const statementTimeout = 5 * time.Second
 func (d *Database) queryRow(ctx context.Context, operation string, into []any, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
+	ctx, o := d.begin(ctx, operation)
 	err := again(ctx, func() error { return d.pool.QueryRow(ctx, sql, args...).Scan(into...) })
+	o.end(ctx, err)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, ErrNotFound)
 	}
@@ -120,11 +130,13 @@ func (d *Database) queryRow(ctx context.Context, operation string, into []any, s
 func (d *Database) exec(ctx context.Context, operation, sql string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
+	ctx, o := d.begin(ctx, operation)
 	var tag pgconn.CommandTag
 	err := again(ctx, func() (err error) {
 		tag, err = d.pool.Exec(ctx, sql, args...)
 		return err
 	})
+	o.end(ctx, err)
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
 
@@ -136,6 +148,7 @@ const planAnew = pgx.QueryExecModeExec
 func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
+	ctx, o := d.begin(ctx, operation)
 	err = again(ctx, func() error {
 		rows, err := d.pool.Query(ctx, sql, args...)
 		if err == nil {
@@ -143,5 +156,6 @@ func collect[T any](ctx context.Context, d *Database, operation string, scan pgx
 		}
 		return err
 	})
+	o.end(ctx, err)
 	return out, d.wrap(ctx, operation, err)
 }

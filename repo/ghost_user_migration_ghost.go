@@ -104,7 +104,7 @@ const ghostTries = 3
 // error may be [*UnknownColumnError], or a [*KeptError].
 func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
 	for try := 1; ; try++ {
-		err = d.fencedTx(ctx, "create a ghost user", f, l, func(tx pgx.Tx) (err error) {
+		err = d.fencedTx(ctx, "create a ghost user", f, l, func(ctx context.Context, tx pgx.Tx) (err error) {
 			id, err = createGhost(ctx, tx, q, organization, try > 1)
 			return err
 		})

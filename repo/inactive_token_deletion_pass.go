@@ -94,7 +94,7 @@ func (d *Database) AdvanceTokenPass(ctx context.Context, f Fence, pass string, s
 		}
 		return 0, err
 	}
-	err = d.fencedTx(ctx, operation, f, l, func(tx pgx.Tx) (err error) {
+	err = d.fencedTx(ctx, operation, f, l, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if scheduled, err = queue.InsertJobs(ctx, tx, step.Jobs); err != nil {
 			return err
 		}

@@ -215,7 +215,7 @@ func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record
 	}
 	sql, values := c.sql(purgeAllSQL+ending, first, "{queue}", q.sql)
 	args = append(args, values...)
-	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits, []any{&r.Found, &r.Changed, &r.Removed}, sql, args...)
+	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits, []any{&r.Found, affected{&r.Changed}, affected{&r.Removed}}, sql, args...)
 	return r, err
 }
 
@@ -229,7 +229,7 @@ func (c *Child) PurgeShares(ctx context.Context, p Purge, perKey int64, skipLock
 	sql, values := c.sql(purgeSharesSQL, 7, "{lock}", lock)
 	var keys, counts []int64
 	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
-		[]any{&keys, &counts, &r.Found, &r.Changed, &r.Kept}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
+		[]any{&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
 	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
 		r.Shares[key] = counts[i]

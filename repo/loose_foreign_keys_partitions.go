@@ -40,7 +40,7 @@ func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repai
 	if q.Active == 0 || !q.ActiveMissing() {
 		return false, nil
 	}
-	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(tx pgx.Tx) error {
+	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
 		return execAll(ctx, tx, statement{createLeaf(q, q.Active), nil}, statement{markPartitionSQL, []any{q.Active}})
 	})
 	return err == nil, err
@@ -67,7 +67,7 @@ func (d *Database) RollPartition(ctx context.Context, f Fence, q Queue) (next in
 		return 0, err
 	}
 	next = slices.Max(q.Partitions) + 1
-	err = d.fencedTx(ctx, "roll the queue's partition", f, partitionLimits(), func(tx pgx.Tx) error {
+	err = d.fencedTx(ctx, "roll the queue's partition", f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
@@ -116,7 +116,7 @@ func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (droppe
 	empty, err := collect(ctx, d, "look for empty partitions", pgx.RowToStructByPos[leaf],
 		fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql)
 	for _, l := range empty {
-		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, partitionLimits(), func(tx pgx.Tx) error {
+		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
 			gone, err := dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			if gone {
 				dropped = append(dropped, l.Number)

@@ -53,7 +53,7 @@ func (d *Database) PostponeRecords(ctx context.Context, f Fence, q Queue, record
 }
 
 func (d *Database) changeRecords(ctx context.Context, operation string, f Fence, q Queue, records []Record, l Limits, sql string) (n int64, err error) {
-	err = d.fenced(ctx, operation, f, l, []any{&n}, fill(sql, "{queue}", q.sql), recordArrays(records)...)
+	err = d.fenced(ctx, operation, f, l, []any{affected{&n}}, fill(sql, "{queue}", q.sql), recordArrays(records)...)
 	return n, err
 }
 
@@ -73,7 +73,7 @@ SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_a
 // ChargeRecords counts an attempt for records that a limit left incomplete; the fourth puts the record off by five
 // minutes and starts again at 0 (loose_foreign_keys_cleanup.md 3.6).
 func (d *Database) ChargeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (incremented, rescheduled int64, err error) {
-	err = d.fenced(ctx, "count attempts", f, l, []any{&incremented, &rescheduled},
+	err = d.fenced(ctx, "count attempts", f, l, []any{affected{&incremented}, affected{&rescheduled}},
 		fill(chargeRecordsSQL, "{queue}", q.sql), recordArrays(records)...)
 	return incremented, rescheduled, err
 }
@@ -142,7 +142,7 @@ func (d *Database) FailRecords(ctx context.Context, f Fence, q Queue, failures [
 		partitions, ids, isolated = append(partitions, x.Partition), append(ids, x.ID), append(isolated, x.Isolated)
 		definitions, states, messages = append(definitions, x.Definition), append(states, x.SQLState), append(messages, x.Message)
 	}
-	err = d.fenced(ctx, "note failures", f, l, []any{&rescheduled, &dead}, fill(failRecordsSQL, "{queue}", q.sql),
+	err = d.fenced(ctx, "note failures", f, l, []any{affected{&rescheduled}, affected{&dead}}, fill(failRecordsSQL, "{queue}", q.sql),
 		partitions, ids, isolated, definitions, states, messages, DeadAfter)
 	return rescheduled, dead, err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Spans that are kept beside what they have caused, so that who works on that can link to them. Looking for them makes
@@ -15,7 +13,7 @@ const hasRecordTracesSQL = `SELECT EXISTS (SELECT FROM maintenance.record_traces
 
 // HasRecordTraces says whether any record was noted with its span.
 func (d *Database) HasRecordTraces(ctx context.Context) (has bool, err error) {
-	err = d.queryRow(trace.ContextWithSpan(ctx, noop.Span{}), "look for traces of records", []any{&has}, hasRecordTracesSQL)
+	err = d.queryRow(untraced(ctx), "look for traces of records", []any{&has}, hasRecordTracesSQL)
 	return has, err
 }
 
@@ -27,7 +25,7 @@ LIMIT $3`
 
 // RecordTraces are the spans (W3C) in which the rows of some records were deleted, each once, at most limit.
 func (d *Database) RecordTraces(ctx context.Context, records []Record, limit int, l Limits) ([]string, error) {
-	return boundedRows(trace.ContextWithSpan(ctx, noop.Span{}), d, "read traces of records", l, pgx.RowTo[string],
+	return boundedRows(untraced(ctx), d, "read traces of records", l, pgx.RowTo[string],
 		recordTracesSQL, append(recordArrays(records), limit)...)
 }
 
@@ -46,5 +44,5 @@ SELECT span FROM found ORDER BY id DESC LIMIT 3`
 // DeletionTraces are the spans (W3C) of the last jobs that have sent a user to the ghost migration, as long as the queue
 // remembers them.
 func (d *Database) DeletionTraces(ctx context.Context, user int64, l Limits) ([]string, error) {
-	return boundedRows(trace.ContextWithSpan(ctx, noop.Span{}), d, "read traces of deletions", l, pgx.RowTo[string], deletionTracesSQL, user)
+	return boundedRows(untraced(ctx), d, "read traces of deletions", l, pgx.RowTo[string], deletionTracesSQL, user)
 }

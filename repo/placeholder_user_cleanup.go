@@ -140,7 +140,7 @@ func (p PlaceholderPage) claim(rules PlaceholderRules) (sql string, args []any) 
 func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules PlaceholderRules, page PlaceholderPage,
 	queue JobQueue, origin Job, first int, interval time.Duration, l Limits,
 ) (claim PlaceholderClaim, err error) {
-	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(tx pgx.Tx) error {
+	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(ctx context.Context, tx pgx.Tx) error {
 		claim = PlaceholderClaim{}
 		sql, args := page.claim(rules)
 		rows, err := tx.Query(ctx, sql, args...) //nolint:rowserrcheck // ForEachRow returns it

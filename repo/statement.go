@@ -34,6 +34,7 @@ const netTime = 5 * time.Second
 
 // bounded runs one statement that returns one row under limits.
 func (d *Database) bounded(ctx context.Context, operation string, l Limits, into []any, sql string, args ...any) error {
+	ctx, into = withAffected(ctx, into)
 	return d.underLimits(ctx, operation, l, sql, args, func(results pgx.BatchResults) error {
 		return results.QueryRow().Scan(into...)
 	})
@@ -60,6 +61,7 @@ func (d *Database) underLimits(ctx context.Context, operation string, l Limits, 
 func (d *Database) pipelined(ctx context.Context, operation string, l Limits, statements []statement, read func(pgx.BatchResults) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
 	defer cancel()
+	ctx, o := d.begin(ctx, operation)
 	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
 		conn := pooled.Conn()
 		batch := &pgx.Batch{}
@@ -80,6 +82,7 @@ func (d *Database) pipelined(ctx context.Context, operation string, l Limits, st
 		}
 		return errors.Join(err, forget(ctx, conn, err))
 	})
+	o.end(ctx, err)
 	if l.ReadOnly && !ours(err) {
 		// A write that we forbid ourselves says nothing about the server.
 		return d.translate(ctx, operation, err)

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
 
 // statementTimes measures statements: how long they take, and what errors they end with. The labels are few: database,
-// and the worker or kind of job that the statement is for, "other" for bookkeeping. Plumbing is not measured.
+// and the worker or kind of job that the statement is for, "other" for bookkeeping. Overhead is not measured.
 type statementTimes struct {
 	database string
 	duration metric.Float64Histogram
@@ -73,16 +72,6 @@ func (t *statementTimes) end(ctx context.Context, err error) {
 
 func (t *statementTimes) fail(ctx context.Context, c Class, n int64) {
 	t.errors.Add(ctx, n, metric.WithAttributes(attribute.String("database", t.database), attribute.String("class", c.String())))
-}
-
-// batchIsPlumbing says whether a batch has nothing worth measuring.
-func batchIsPlumbing(b *pgx.Batch) bool {
-	for _, q := range b.QueuedQueries {
-		if !plumbed(q.SQL) {
-			return false
-		}
-	}
-	return true
 }
 
 // String is the class as a label.

@@ -174,7 +174,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	sql := fill(sweepSQL, "{guard}", guard, "{table}", r.from(), "{match}", match, "{filter}", filter, "{behind}", behind,
 		"{limit}", p.add(b.Rows), "{lock}", lock, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	err = r.Database.guarded(ctx, c.Action()+" "+r.String(), b.Guard, b.Limits,
-		[]any{&result.Picked, &result.Last, &result.Changed, &result.Reported}, sql, p)
+		[]any{&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported}, sql, p)
 	return result, r.Database.ruled(ctx, err, r.Table, KeptError{Rows: r.String(), Wanted: c.wanted()})
 }
 

@@ -48,6 +48,7 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 	update, _ := c.sql(r.from(), &change)
 	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", update, "{filter}", filter, "{which}", which)
 	var held bool
+	ctx, _ = withAffected(ctx, []any{affected{&result.Changed}})
 	err = r.Database.pipelined(ctx, c.Action()+" "+r.String(), b.Limits, []statement{{lookSQL, look}, {changeSQL, change}},
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {

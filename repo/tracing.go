@@ -2,12 +2,12 @@ package repo
 
 import (
 	"context"
-	"strings"
-	"sync"
+	"errors"
+	"slices"
 	"time"
 
-	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -17,66 +17,143 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// tracer is otelpgx's, of which it makes spans that say what a statement does to which table: no text of statements, no
-// values, no words of the server's, which may quote rows. A statement that is sent together with its settings is one
-// span. What a statement needs besides - a connection, its preparation, BEGIN, settings, COMMIT - has a span only if it
-// failed, or took slowPlumbing.
-type tracer struct {
-	*otelpgx.Tracer
-	attributes []attribute.KeyValue
-	late       trace.Tracer
-	times      *statementTimes
-	summaries  *summaries
+// What the methods of this package do is traced by the operation: one span for a statement or a
+// transaction with all that it needs (a connection, preparation, BEGIN, settings, COMMIT), called
+// by the name that the method gives. A span has no text of statements, no values, and no words of
+// the server's, which may quote rows. It is made when the operation has ended: [Scope] says of
+// which operations there is one.
+
+// operation is one that has not ended.
+type operation struct {
+	database *Database
+	scope    *Scope
+	name     string
+	started  time.Time
+	// rows that came back or were changed.
+	rows int64
+	// failed are the statements that the server refused; the operation may have succeeded at a
+	// second try.
+	failed int
+	// waited for a connection.
+	waited time.Duration
+	// affected are in place of the rows what the statement itself says that it has changed.
+	affected []*int64
 }
 
-// summaries of statements that were sent before: to read one takes longer than some take to run.
-type summaries struct {
-	mu    sync.Mutex
-	known map[string]string
+type operationKey struct{}
+
+func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
+
+// untraced is a context without spans.
+func untraced(ctx context.Context) context.Context {
+	return trace.ContextWithSpan(ctx, noop.Span{})
 }
 
-func (s *summaries) of(sql string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	summary, known := s.known[sql]
-	if !known {
-		if len(s.known) >= maxPrepared {
-			clear(s.known)
+// begin begins an operation. It is nil, and costs nothing, where nothing is traced.
+func (d *Database) begin(ctx context.Context, name string) (context.Context, *operation) {
+	var o *operation
+	if scope := scopeOf(ctx); scope != nil && recording(ctx) {
+		changed, _ := ctx.Value(affectedKey{}).([]*int64)
+		o = &operation{
+			database: d, scope: scope, name: name, affected: changed,
+			started: time.Now(), //nolint:forbidigo // a span's time is the host's
 		}
-		summary = summarize(sql)
-		s.known[sql] = summary
 	}
-	return summary
+	return context.WithValue(ctx, operationKey{}, o), o
 }
 
-// slowPlumbing is from when on what should take no time is worth a span.
-const slowPlumbing = 100 * time.Millisecond
+func operationOf(ctx context.Context) *operation {
+	o, _ := ctx.Value(operationKey{}).(*operation)
+	return o
+}
 
-func newTracer(ctx context.Context, name string, config *pgx.ConnConfig) (*tracer, error) {
-	times, err := newStatementTimes(ctx, name)
-	if err != nil {
-		return nil, err
+// end counts the operation, and makes its span if there is to be one.
+func (o *operation) end(ctx context.Context, err error) {
+	if o == nil {
+		return
 	}
-	attributes := []attribute.KeyValue{
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	if len(o.affected) > 0 {
+		o.rows = 0
+	}
+	for _, n := range o.affected {
+		o.rows += *n
+	}
+	ended := time.Now() //nolint:forbidigo // a span's time is the host's
+	cutOff := errors.Is(err, context.Canceled)
+	kind, text := describe(err)
+	if !o.scope.showOperation(o.name, ended.Sub(o.started), o.rows, !cutOff && kind != "" || o.failed > 0) {
+		return
+	}
+	_, span := o.database.spans.Start(ctx, o.name, trace.WithTimestamp(o.started),
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.database.attributes...),
+		trace.WithAttributes(semconv.DBQuerySummary(o.name), attribute.Int64("pgx.rows_affected", o.rows)))
+	defer span.End(trace.WithTimestamp(ended))
+	if o.failed > 0 {
+		span.SetAttributes(attribute.Int("maintenance.statements_failed", o.failed))
+	}
+	if o.waited >= longWait {
+		span.SetAttributes(attribute.Float64("maintenance.connection_seconds", o.waited.Seconds()))
+	}
+	switch {
+	case cutOff:
+		// A statement that was cut off because its caller was told to stop has not failed.
+		span.SetAttributes(attribute.String("maintenance.outcome", "interrupted"))
+	case kind != "":
+		span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+		if state := sqlState(err); state != "" {
+			span.SetAttributes(semconv.DBResponseStatusCode(state))
+		}
+		span.AddEvent(semconv.ExceptionEventName,
+			trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))
+		span.SetStatus(codes.Error, text)
+	}
+}
+
+// longWait is from when on the wait for a connection is worth telling.
+const longWait = 100 * time.Millisecond
+
+// affected is, among the variables that a statement's row is read into, the number of rows that
+// the statement has changed: what the server says of one that ends with SELECT is the row itself.
+type affected struct{ rows *int64 }
+
+// withAffected takes them from the variables, for the operation that is begun with the context.
+func withAffected(ctx context.Context, into []any) (context.Context, []any) {
+	var changed []*int64
+	into = slices.Clone(into)
+	for i, v := range into {
+		if a, is := v.(affected); is {
+			into[i] = a.rows
+			changed = append(changed, a.rows)
+		}
+	}
+	return context.WithValue(ctx, affectedKey{}, changed), into
+}
+
+type affectedKey struct{}
+
+// tracer measures statements, for the metrics, and tells the operation that sends them what came
+// of them.
+type tracer struct{ times *statementTimes }
+
+// traceAttributes are those of all operations on a database.
+func traceAttributes(name string, config *pgx.ConnConfig) []attribute.KeyValue {
+	return []attribute.KeyValue{
 		attribute.String("maintenance.database", name), semconv.DBNamespace(config.Database),
 		semconv.ServerAddress(config.Host), semconv.ServerPort(int(config.Port)),
+		semconv.DBSystemNamePostgreSQL,
 	}
-	return &tracer{
-		Tracer: otelpgx.NewTracer(
-			otelpgx.WithDisableSQLStatementInAttributes(), otelpgx.WithDisableConnectionDetailsInAttributes(),
-			otelpgx.WithTracerAttributes(attributes...), otelpgx.WithSpanNameCtxFunc(spanName)),
-		attributes: append(attributes, semconv.DBSystemNamePostgreSQL),
-		late:       otel.Tracer("github.com/caretaker-go/caretaker/repo"),
-		summaries:  &summaries{known: map[string]string{}},
-		times:      times,
-	}, nil
 }
+
+func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caretaker/repo") }
 
 // traceParentKey is the context's key of what WithTraceParent has set.
 type traceParentKey struct{}
 
-// WithTraceParent lets the triggers of tracked tables note a span (W3C) beside the records of rows that statements of this
-// context delete: the setting caretaker.traceparent.
+// WithTraceParent lets the triggers of tracked tables note a span (W3C) beside the records of rows
+// that statements of this context delete: the setting caretaker.traceparent.
 func WithTraceParent(ctx context.Context, parent string) context.Context {
 	return context.WithValue(ctx, traceParentKey{}, parent)
 }
@@ -86,164 +163,88 @@ func traceParentOf(ctx context.Context) string {
 	return parent
 }
 
-// Keys of contexts that go from the start of what is traced to its end.
-type (
-	summaryKey  struct{}
-	plumbingKey struct{}
-	failureKey  struct{}
-)
-
-func spanName(ctx context.Context, _ string) string {
-	summary, _ := ctx.Value(summaryKey{}).(string)
-	return summary
-}
-
-// plumbing is what has no span yet.
-type plumbing struct {
-	caller  context.Context //nolint:containedctx // of the span that it may get
-	name    string
-	started time.Time
-}
-
-func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
-
-// quietly is a context for otelpgx that makes no span.
-func quietly(ctx context.Context, name string) context.Context {
-	if recording(ctx) {
-		ctx = context.WithValue(ctx, plumbingKey{}, &plumbing{ctx, name, time.Now()}) //nolint:forbidigo // a span's time is the host's
-	}
-	return trace.ContextWithSpan(ctx, noop.Span{})
-}
-
-// settle makes the span of plumbing after all, if it is worth one.
-func (t *tracer) settle(ctx context.Context, err error) {
-	p, _ := ctx.Value(plumbingKey{}).(*plumbing)
-	if p == nil || err == nil && time.Since(p.started) < slowPlumbing { //nolint:forbidigo // a span's time is the host's
-		return
-	}
-	_, span := t.late.Start(p.caller, p.name, trace.WithTimestamp(p.started), trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(t.attributes...))
-	defer span.End()
-	if err != nil {
-		failing := failingSpan{span, err}
-		failing.RecordError(err)
-		failing.SetStatus(codes.Error, "")
-	}
-}
-
-// plumbed says whether a statement is plumbing.
-func plumbed(sql string) bool {
+// overhead says whether a statement only prepares or ends what others do: those are not measured.
+func overhead(sql string) bool {
 	switch sql {
-	case "commit", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL, ddlSettingsSQL, readOnlySettingsSQL, constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
+	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL,
+		ddlSettingsSQL, readOnlySettingsSQL, constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
 		return true
 	}
-	return strings.HasPrefix(sql, "begin") || strings.HasPrefix(sql, "rollback")
+	return len(sql) >= 5 && sql[:5] == "begin"
 }
 
-// TraceQueryStart begins the span of a statement.
-func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !plumbed(data.SQL) {
+// note counts what came of a statement.
+func note(ctx context.Context, sql string, tag pgconn.CommandTag, err error) {
+	o := operationOf(ctx)
+	if o == nil || overhead(sql) && err == nil {
+		return
+	}
+	o.rows += tag.RowsAffected()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		o.failed++
+	}
+}
+
+// sqlKey is the context's key of the statement that has been sent.
+type sqlKey struct{}
+
+// TraceQueryStart begins to measure.
+func (t *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if !overhead(data.SQL) {
 		ctx = t.times.begin(ctx)
 	}
-	if !recording(ctx) {
-		return t.Tracer.TraceQueryStart(ctx, conn, data)
-	}
-	summary := t.summaries.of(data.SQL)
-	if plumbed(data.SQL) {
-		return t.Tracer.TraceQueryStart(quietly(ctx, summary), conn, data)
-	}
-	ctx = t.Tracer.TraceQueryStart(context.WithValue(ctx, summaryKey{}, summary), conn, data)
-	trace.SpanFromContext(ctx).SetAttributes(semconv.DBQuerySummary(summary))
-	return ctx
+	return context.WithValue(ctx, sqlKey{}, data.SQL)
 }
 
-// TraceQueryEnd ends it.
-func (t *tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+// TraceQueryEnd measures.
+func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	sql, _ := ctx.Value(sqlKey{}).(string)
+	note(ctx, sql, data.CommandTag, data.Err)
 	t.times.end(ctx, data.Err)
-	t.settle(ctx, data.Err)
-	t.Tracer.TraceQueryEnd(telling(ctx, data.Err), conn, data)
 }
 
-// TraceBatchStart begins the one span of statements that are sent together.
-func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	failure := new(error)
-	if batchIsPlumbing(data.Batch) {
-		name := ""
-		if recording(ctx) && data.Batch.Len() > 0 {
-			name = t.summaries.of(data.Batch.QueuedQueries[0].SQL)
-		}
-		ctx = t.Tracer.TraceBatchStart(quietly(ctx, name), conn, data)
-		return context.WithValue(ctx, failureKey{}, failure)
+// TraceBatchStart begins to measure statements that are sent together.
+func (t *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	measured := func(q *pgx.QueuedQuery) bool { return !overhead(q.SQL) }
+	if slices.ContainsFunc(data.Batch.QueuedQueries, measured) {
+		ctx = t.times.begin(ctx)
 	}
-	ctx = t.times.begin(ctx)
-	if recording(ctx) {
-		summary := ""
-		for _, q := range data.Batch.QueuedQueries {
-			if !plumbed(q.SQL) && len(summary) < 100 {
-				summary += " " + t.summaries.of(q.SQL)
-			}
-		}
-		ctx = t.Tracer.TraceBatchStart(ctx, conn, data)
-		span := trace.SpanFromContext(ctx)
-		span.SetName(summary[min(1, len(summary)):])
-		span.SetAttributes(semconv.DBQuerySummary(summary[min(1, len(summary)):]))
-	} else {
-		ctx = t.Tracer.TraceBatchStart(ctx, conn, data)
-	}
-	return context.WithValue(ctx, failureKey{}, failure)
+	return context.WithValue(ctx, failureKey{}, new(error))
 }
 
-// TraceBatchQuery makes no span, but keeps the failure of one of them.
-func (t *tracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
+// failureKey is the context's key of the first failure of statements that were sent together.
+type failureKey struct{}
+
+// TraceBatchQuery keeps it.
+func (*tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	note(ctx, data.SQL, data.CommandTag, data.Err)
 	if failure, is := ctx.Value(failureKey{}).(*error); is && *failure == nil {
 		*failure = data.Err
 	}
-	t.Tracer.TraceBatchQuery(trace.ContextWithSpan(ctx, noop.Span{}), conn, data)
 }
 
-// TraceBatchEnd ends the span.
-func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
+// TraceBatchEnd measures.
+func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
 	if failure, is := ctx.Value(failureKey{}).(*error); is && data.Err == nil {
 		data.Err = *failure
 	}
 	t.times.end(ctx, data.Err)
-	t.settle(ctx, data.Err)
-	t.Tracer.TraceBatchEnd(telling(ctx, data.Err), conn, data)
 }
 
-// TracePrepareStart is plumbing.
-func (t *tracer) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
-	name := ""
-	if recording(ctx) {
-		name = "PREPARE " + t.summaries.of(data.SQL)
+// acquireKey is the context's key of when a connection was asked for.
+type acquireKey struct{}
+
+// TraceAcquireStart begins to measure the wait for a connection.
+func (*tracer) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	if operationOf(ctx) == nil {
+		return ctx
 	}
-	return t.Tracer.TracePrepareStart(quietly(ctx, name), conn, data)
+	return context.WithValue(ctx, acquireKey{}, time.Now()) //nolint:forbidigo // measures
 }
 
-// TracePrepareEnd is plumbing.
-func (t *tracer) TracePrepareEnd(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareEndData) {
-	t.settle(ctx, data.Err)
-	t.Tracer.TracePrepareEnd(ctx, conn, data)
-}
-
-// TraceConnectStart is plumbing.
-func (t *tracer) TraceConnectStart(ctx context.Context, data pgx.TraceConnectStartData) context.Context {
-	return t.Tracer.TraceConnectStart(quietly(ctx, "connect"), data)
-}
-
-// TraceConnectEnd is plumbing.
-func (t *tracer) TraceConnectEnd(ctx context.Context, data pgx.TraceConnectEndData) {
-	t.settle(ctx, data.Err)
-	t.Tracer.TraceConnectEnd(ctx, data)
-}
-
-// TraceAcquireStart is plumbing.
-func (t *tracer) TraceAcquireStart(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireStartData) context.Context {
-	return t.Tracer.TraceAcquireStart(quietly(ctx, "wait for a connection"), pool, data)
-}
-
-// TraceAcquireEnd is plumbing.
-func (t *tracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
-	t.settle(ctx, data.Err)
-	t.Tracer.TraceAcquireEnd(ctx, pool, data)
+// TraceAcquireEnd counts it.
+func (*tracer) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData) {
+	if asked, is := ctx.Value(acquireKey{}).(time.Time); is {
+		operationOf(ctx).waited += time.Since(asked) //nolint:forbidigo // measures
+	}
 }

@@ -23,6 +23,7 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 	defer otel.SetTracerProvider(before)
 	d := open(t, url)
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
+	ctx, _ = repo.WithScope(ctx)
 	do(ctx, d)
 	if len(spans.Ended()) == 0 {
 		t.Fatal("no spans")

@@ -19,12 +19,12 @@ const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
 
 // fencedTx runs what cannot be one statement, each statement under the limits, in a transaction that begins with the
 // fence. If this process is stopped in the middle, the server ends the transaction after two seconds.
-func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Limits, do func(pgx.Tx) error) error {
+func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Limits, do func(context.Context, pgx.Tx) error) error {
 	return d.limitedTx(ctx, operation, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if err := holdFence(ctx, tx, f); err != nil {
 			return err
 		}
-		return do(tx)
+		return do(ctx, tx)
 	})
 }
 
@@ -39,6 +39,7 @@ func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, pa
 func (d *Database) guardedTx(ctx context.Context, operation string, g Guard, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
+	ctx, o := d.begin(ctx, operation)
 	err := again(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			if err := beginUnder(ctx, tx, l, g); err != nil {
@@ -47,6 +48,7 @@ func (d *Database) guardedTx(ctx context.Context, operation string, g Guard, l L
 			return do(ctx, tx)
 		})
 	})
+	o.end(ctx, err)
 	return d.wrap(ctx, operation, err)
 }
 

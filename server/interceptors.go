@@ -13,6 +13,7 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -23,13 +24,24 @@ import (
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
 		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
-		func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			response, err := handler(ctx, request)
+		func(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			response, err := handler(withSpans(ctx, call.FullMethod), request)
 			return response, answer(ctx, err)
 		},
 		selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(s.config.authenticate), notHealth()),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 	}
+}
+
+// withSpans lets what a call does have spans. A call that only looks has none below its own, which
+// is not sent where it is a root that did not fail.
+func withSpans(ctx context.Context, method string) context.Context {
+	span, _ := trace.SpanFromContext(ctx).(interface{ Parent() trace.SpanContext })
+	root := span == nil || !span.Parent().IsValid()
+	if root && slices.Contains(Polled(), strings.TrimPrefix(method, "/")) {
+		return ctx
+	}
+	return service.WithSpans(ctx)
 }
 
 // stream is unary for streams, which end besides when the server stops.

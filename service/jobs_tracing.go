@@ -61,6 +61,7 @@ func tellJob(ctx context.Context, r JobResult, outcome string, err error) {
 		q.committed(err == nil)
 	}
 	tellQueued(ctx, span)
+	span.SetAttributes(repo.ScopeAttributes(ctx)...)
 	if err != nil && outcome != outcomeLost && outcome != outcomeInterrupted {
 		noteError(span, err)
 	}

@@ -54,10 +54,13 @@ func (x *execution) endLine(run Run, err error) []any {
 	return attrs
 }
 
+// withheldKey is the attribute of a span that is not sent.
+const withheldKey = "maintenance.withheld"
+
 // comeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
 // back: with its id whoever has taken it for dead has sent one in its place.
 func (r *Runner) comeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
-	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool("maintenance.withheld", true))
+	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool(withheldKey, true))
 	return r.tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
 }
 

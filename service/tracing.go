@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// What spans of runs, batches and jobs say (contract.md section 6): what was done, why it stopped, what it queued, so
+// What spans of runs, batches and jobs say: what was done, why it stopped, what it queued, so
 // that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
 
 // startRun begins the span of a run. The run outlives its caller, and keeps the caller's trace.
@@ -33,6 +33,12 @@ func (r *Runner) startRun(ctx context.Context, w *worker, run Run, database *rep
 	return traced(ctx, span, &queued{}), span
 }
 
+// WithSpans lets what is done in a context have spans below its own.
+func WithSpans(ctx context.Context) context.Context {
+	ctx, _ = repo.WithScope(ctx)
+	return ctx
+}
+
 // tellStarted says on its span under which lease a run has started, and how late that was for its fire.
 func (x *execution) tellStarted() {
 	run := x.snapshot()
@@ -45,11 +51,13 @@ func (x *execution) tellStarted() {
 // queuedKey is the context's key of the [queued] of a run or a job.
 type queuedKey struct{}
 
-// traced lets what a run or job does in the databases lead back to its span: deletions that triggers note, jobs.
+// traced lets what a run or job does in the databases have spans, and lead back to its own:
+// deletions that triggers note, jobs.
 func traced(ctx context.Context, span trace.Span, q *queued) context.Context {
 	if !span.IsRecording() {
 		return ctx
 	}
+	ctx = WithSpans(ctx)
 	return context.WithValue(repo.WithTraceParent(ctx, traceParent(ctx)), queuedKey{}, q)
 }
 
@@ -146,6 +154,9 @@ type batchCounts struct {
 	mu     sync.Mutex
 	counts map[string]int64
 	rested time.Duration
+	// failed: the batch has; reason is why, or why it ended otherwise than is usual.
+	failed bool
+	reason string
 }
 
 // rest adds to the time that the batch has rested, and says whether it had not before.
@@ -170,8 +181,11 @@ func (x *execution) Batch(ctx context.Context, do func(context.Context) error, a
 	if !span.IsRecording() {
 		return do(ctx)
 	}
+	ctx, scope := repo.WithBatch(ctx)
+	began := time.Now()
 	counts := &batchCounts{counts: map[string]int64{}}
-	err := do(context.WithValue(ctx, batchKey{}, counts))
+	ctx = context.WithValue(ctx, batchKey{}, counts)
+	err := do(ctx)
 	span.SetAttributes(countAttributes(counts.counts)...)
 	if counts.rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", counts.rested.Seconds()))
@@ -179,9 +193,13 @@ func (x *execution) Batch(ctx context.Context, do func(context.Context) error, a
 	switch reason := stoppedBy(ctx, err); {
 	case err == nil:
 	case reason != "":
-		setTexts(span, "maintenance.outcome", outcomeStopped, "maintenance.reason", reason)
+		tellOutcome(ctx, outcomeStopped, reason)
 	default:
-		tellFailure(trace.ContextWithSpan(ctx, span), err)
+		tellFailure(ctx, err)
+	}
+	span.SetAttributes(scope.Attributes()...)
+	if !scope.EndBatch(time.Since(began), counts.failed, counts.reason) {
+		span.SetAttributes(attribute.Bool(withheldKey, true))
 	}
 	return err
 }
@@ -217,6 +235,7 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
 	tellQueued(ctx, span)
+	span.SetAttributes(repo.ScopeAttributes(ctx)...)
 	if _, rested := x.throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}

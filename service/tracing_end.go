@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -33,6 +34,9 @@ const reasonInterrupted = "INTERRUPTED"
 
 // tellOutcome says on the span of a context how that ended, and why, if that is not as usual.
 func tellOutcome(ctx context.Context, outcome, reason string) {
+	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
+		batch.failed, batch.reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
+	}
 	setTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
 

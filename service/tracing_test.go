@@ -62,7 +62,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
 		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	}
-	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "DELETE c") })
+	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
 	if len(statements) == 0 {
 		t.Fatal("no span of a statement on c")
 	}
@@ -86,7 +86,7 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 		t.Errorf("status %+v, want %s", root.Status(), r.Error)
 	}
 	failed := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
-		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "DELETE c")
+		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "clean ")
 	})
 	if len(failed) == 0 {
 		t.Fatal("no statement failed")

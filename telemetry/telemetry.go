@@ -5,7 +5,7 @@
 //   - Nothing is exported, and no connection tried, unless the standard OTEL variables ask for it. How, where and how
 //     much is up to these variables; the SDK reads them.
 //   - Traces have ids in any case, so that a run can be found in the log by its trace_id.
-//   - A trace stays readable, however much is done in it: see condenser. Without an exporter it costs nothing.
+//   - Spans that say so of themselves are not sent: see filter. Without an exporter tracing costs nothing.
 //   - Prometheus names are those of the contract's section 6: no scope labels, units and _total as Prometheus wants.
 //   - Telemetry never stops the service: what cannot be exported is said in the log and dropped.
 package telemetry
@@ -32,7 +32,6 @@ import (
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	metricsnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/sdk/instrumentation"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -143,7 +142,7 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(spans) {
-			options = append(options, trace.WithSpanProcessor(newCondenser(trace.NewBatchSpanProcessor(spans), config.Quiet)))
+			options = append(options, trace.WithSpanProcessor(filter{trace.NewBatchSpanProcessor(spans), config.Quiet}))
 			exported = true
 		}
 	}
@@ -180,15 +179,13 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 }
 
 // views keep what libraries measure to what is looked at: calls by their status, not by each method and each status, which
-// the log has; and of statements nothing, as those of package repo are told by what they are for.
+// the log has.
 func views() []metric.View {
 	return []metric.View{
 		metric.NewView(metric.Instrument{Name: "rpc.server.*"}, metric.Stream{
 			AttributeFilter: attribute.NewAllowKeysFilter("rpc.response.status_code"),
 			Aggregation:     metric.AggregationExplicitBucketHistogram{Boundaries: []float64{.01, .1, 1, 10}},
 		}),
-		metric.NewView(metric.Instrument{Scope: instrumentation.Scope{Name: "github.com/exaring/otelpgx"}},
-			metric.Stream{Aggregation: metric.AggregationDrop{}}),
 	}
 }
 
