@@ -119,7 +119,7 @@ func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Lim
 
 // WriteTable is Write for the rows of a table of the application.
 func (x *execution) WriteTable(ctx context.Context, d *repo.Database, t repo.Table, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
-	if err := x.spare(ctx, d, t); err != nil {
+	if err := x.waitForLoad(ctx, d, t); err != nil {
 		return err
 	}
 	defer x.reader.Wrote(d)

@@ -40,7 +40,7 @@ func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
 }
 
 func (s *Service) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
-	if e := s.loads.worst(ctx, d, t); e != nil && !e.far.IsZero() {
+	if e := s.loads.overloaded(ctx, d, t); e != nil && !e.far.IsZero() {
 		return &hold{reasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,9 +64,9 @@ const (
 	tooSlow = 3
 )
 
-// loads are what all runs and jobs of this process know of the load: one of them looks every second, a statement for
-// each database, and the others go by what it has seen. A look that fails stops nobody; one that takes too long lets what was seen before count
-// on, and a few of them slow down.
+// loads are what all runs and jobs of this process know of the load. One of them looks every second, with a statement
+// for each database, and the others wait for that and go by what it has seen. A look that fails stops nobody; one that
+// takes too long lets what was seen before count on, and a few of them slow down.
 type loads struct {
 	config LoadConfig
 	logger *slog.Logger
@@ -78,12 +79,11 @@ type loads struct {
 type databaseLoad struct {
 	name string
 
+	// mu is held while somebody looks.
 	mu sync.Mutex
-	// tried is when the newest look began, seen when the newest that succeeded ended.
-	tried, seen time.Time
-	// looking closes when the look ends that is under way; nil: none is.
-	looking chan struct{}
-	rates   rates
+	// looked is when the newest look ended, seen when the newest that succeeded did.
+	looked, seen time.Time
+	rates        rates
 	// slow counts the looks in a row, up to the newest, that the database was too slow for.
 	slow int
 	// excesses of the newest look, with when they began.
@@ -97,65 +97,55 @@ func newLoads(c LoadConfig, logger *slog.Logger) *loads {
 	return &loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
-// worst is the limit that is exceeded most, as far as it concerns a table ("" for none): of the database, or of the table
-// itself. nil: none is.
-func (l *loads) worst(ctx context.Context, d *repo.Database, table repo.Table) (worst *excess) {
-	found, busy := l.exceeded(ctx, d)
-	if busy {
-		// Begun just now: it slows down and ends nothing.
-		worst = &excess{measure: d.Name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()}
-	}
-	for _, e := range found {
-		if (e.table == nil || e.table.Of(table)) && (worst == nil || e.ratio > worst.ratio) {
-			worst = &e
-		}
-	}
+// overloaded is the limit of a database that is exceeded most, as far as it concerns a table ("" for none): of the
+// database, or of the table itself. nil: none is.
+func (l *loads) overloaded(ctx context.Context, d *repo.Database, table repo.Table) *excess {
+	worst, _ := l.worst(ctx, d, func(e *excess) bool { return e.table == nil || e.table.Of(table) })
+	return worst
+}
+
+// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is not.
+func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
+	worst, _ := l.worst(ctx, d, func(e *excess) bool {
+		return strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ")
+	})
 	return worst
 }
 
 // ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because looks at the database fail.
 func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
-	if l.config.off() {
-		return 0, true
-	}
-	worst := l.worst(ctx, d, repo.Table{})
-	b := l.of(d)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	worst, seen := l.worst(ctx, d, func(e *excess) bool { return e.table == nil })
 	if worst != nil {
 		ratio = worst.ratio
 	}
-	return ratio, worst != nil || b.known()
+	return ratio, seen
 }
 
-// known says whether a look counts that has been made. b.mu is held.
-func (b *databaseLoad) known() bool { return b.slow > 0 || time.Since(b.seen) <= lookLife }
-
-// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is not.
-func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
-	found, _ := l.exceeded(ctx, d)
-	for _, e := range found {
-		if strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ") {
-			return &e
-		}
-	}
-	return nil
-}
-
-// exceeded are the limits of a database that are exceeded by the newest look, for the caller to read only, and whether
-// it is too busy for looks.
-func (l *loads) exceeded(ctx context.Context, d *repo.Database) (found []excess, busy bool) {
+// worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not seen: nobody knows.
+func (l *loads) worst(ctx context.Context, d *repo.Database, counts func(*excess) bool) (worst *excess, seen bool) {
 	if l.config.off() {
-		return nil, false
+		return nil, true
 	}
 	b := l.of(d)
-	l.look(ctx, d, b)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.known() {
+	if time.Since(b.looked) >= lookAge {
+		l.look(ctx, d, b)
+	}
+	if b.slow == 0 && time.Since(b.seen) > lookLife {
 		return nil, false
 	}
-	return b.excesses, b.slow >= tooSlow
+	found := slices.Clone(b.excesses)
+	if b.slow >= tooSlow {
+		// Begun just now: it slows down and ends nothing.
+		found = append(found, excess{measure: b.name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()})
+	}
+	for _, e := range found {
+		if counts(&e) && (worst == nil || e.ratio > worst.ratio) {
+			worst = &e
+		}
+	}
+	return worst, true
 }
 
 func (l *loads) of(d *repo.Database) *databaseLoad {
@@ -167,47 +157,18 @@ func (l *loads) of(d *repo.Database) *databaseLoad {
 	return l.databases[d]
 }
 
-// look looks at a database unless that was done a moment ago. While somebody else is at it nobody waits, except for what
-// nothing is known of.
+// look looks at a database. b.mu is held.
 func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
-	b.mu.Lock()
-	due, known, looking := b.looking == nil && time.Since(b.tried) >= lookAge, time.Since(b.seen) <= lookLife, b.looking
-	if due {
-		b.looking, b.tried = make(chan struct{}), time.Now()
-	}
-	b.mu.Unlock()
-	if !due {
-		if looking != nil && !known {
-			select {
-			case <-looking:
-			case <-ctx.Done():
-			}
-		}
-		return
-	}
 	// A span a second would bury what the run's trace is for; what is seen is for others too, and our caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, repo.ErrUnreachable)
 	defer cancel()
-	var load repo.Load
-	err := errNoLook
-	defer func() { l.looked(ctx, b, load, err) }()
-	load, err = d.Load(ctx, l.config.question())
-}
-
-// errNoLook is the error of a look that panicked.
-var errNoLook = errors.New("the look has not ended")
-
-// looked notes what a look has shown.
-func (l *loads) looked(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	close(b.looking)
-	b.looking = nil
+	load, err := d.Load(ctx, l.config.question())
+	now := time.Now()
+	b.looked = now
 	refused, is := errors.AsType[*repo.Error](err)
 	switch {
 	case err == nil:
-		now := time.Now()
 		b.excesses = since(l.config.excesses(b, load, b.rates.observe(load.WAL, now)), b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= lookLife)
 		b.seen, b.slow = now, 0
 	case ctx.Err() != nil, is && refused.Class() == repo.ClassTimeout:

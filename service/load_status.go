@@ -22,7 +22,7 @@ func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) str
 		}
 	}
 	for _, d := range w.homes(s) {
-		if e := s.loads.worst(ctx, d, repo.Table{}); e != nil {
+		if e := s.loads.overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
 		if ended := earlyEnd(st); ended != "" {
@@ -97,7 +97,7 @@ func (r *Runner) spared(ctx context.Context, w *worker) (bool, error) {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return strings.HasPrefix(reason, reasonThrottled+": ") && r.loads.worst(ctx, r.main, repo.Table{}) == nil &&
+	return strings.HasPrefix(reason, reasonThrottled+": ") && r.loads.overloaded(ctx, r.main, repo.Table{}) == nil &&
 		r.loads.lasting(ctx, r.main, reason) == nil, nil
 }
 

@@ -28,17 +28,16 @@ type throttle struct {
 	halted chan struct{}
 
 	mu sync.Mutex
-	// rested is all the time in which the run, or a part of it, has rested, counted up to countedAt; resting is how many
-	// parts do now. released is when a statement was last let go.
-	rested              time.Duration
-	resting             int
-	countedAt, released time.Time
+	// rested is all the time in which the run, or a part of it, rests, up to the time until. released is when a statement
+	// was last let go.
+	rested          time.Duration
+	until, released time.Time
 	// excess is why the run rests, or has rested before its last statement; nil: it does not.
 	excess *excess
 }
 
-// spare rests as the load of a database, and of the table that is to be changed, wants it. Its error is why the run stops.
-func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Table) error {
+// waitForLoad rests as the load of a database, and of the table that is to be changed, wants it. Its error is why the run stops.
+func (x *execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
 	worked, rested := x.throttle.worked(), time.Duration(0)
 	for {
 		if err := x.Stopped(); err != nil {
@@ -47,11 +46,11 @@ func (x *execution) spare(ctx context.Context, d *repo.Database, table repo.Tabl
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e := x.loads.worst(ctx, d, table)
+		e := x.loads.overloaded(ctx, d, table)
 		switch {
 		case e == nil:
 			return x.throttle.release(nil)
-		case x.tired(e):
+		case x.patienceOver(e):
 			return x.stopThrottled(ctx, e)
 		}
 		rest := restStep
@@ -86,8 +85,8 @@ func restOf(worked time.Duration, ratio float64) time.Duration {
 	return min(max(time.Duration(float64(worked)*ratio), minRest), maxRest)
 }
 
-// tired says that an excess lasts too long for this run.
-func (x *execution) tired(e *excess) bool {
+// patienceOver says that an excess lasts too long for this run.
+func (x *execution) patienceOver(e *excess) bool {
 	lasts := func(began time.Time) time.Duration {
 		if began.Before(x.started) {
 			began = x.started
@@ -121,9 +120,9 @@ func (t *throttle) release(e *excess) error {
 func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
-	t.excess = e
-	first = t.rested == 0 && t.resting == 0
-	ofRun = t.count(began, 1)
+	t.excess, first = e, t.rested == 0
+	ofRun = max(0, began.Add(wanted).Sub(later(began, t.until)))
+	t.rested, t.until = t.rested+ofRun, later(began.Add(wanted), t.until)
 	t.mu.Unlock()
 	timer := time.NewTimer(wanted)
 	defer timer.Stop()
@@ -132,20 +131,7 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	case <-t.halted:
 	case <-ctx.Done():
 	}
-	ended := time.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return ended.Sub(began), ofRun + t.count(ended, -1), first
-}
-
-// count adds the time since it was last called in which any part of the run has rested, and returns it; so many parts more
-// rest from now on.
-func (t *throttle) count(now time.Time, more int) (added time.Duration) {
-	if t.resting > 0 {
-		added = max(0, now.Sub(t.countedAt))
-	}
-	t.rested, t.resting, t.countedAt = t.rested+added, t.resting+more, now
-	return added
+	return time.Since(began), ofRun, first
 }
 
 // words say what slows the run down at present, "" if nothing does.
