@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -19,21 +20,22 @@ type caretaker struct {
 
 // newCaretaker opens the worker on a database. Limits that are 0 are out of the way.
 func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64) (*caretaker, error) {
-	config := service.LooseForeignKeysCleanupConfig{
+	keysConfig := service.LooseForeignKeysCleanupConfig{
 		Definitions: &service.Definitions{File: "bench", Keys: keys},
 		MaxDeletes:  maxDeletes, MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
 	}
 	if maxDeletes == 0 {
-		config.MaxDeletes = 1 << 40
+		keysConfig.MaxDeletes = 1 << 40
 	}
 	database, err := repo.Open(ctx, "main", d.url)
 	if err != nil {
 		return nil, err
 	}
-	s, err := service.New(service.Config{ //nolint:contextcheck // counters begin with the service, not with a call
-		Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler),
-		LooseForeignKeysCleanup: config,
-	})
+	all := service.Config{
+		Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler), LooseForeignKeysCleanup: keysConfig,
+	}
+	config.Defaults(&all)
+	s, err := service.New(all) //nolint:contextcheck // counters begin with the service, not with a call
 	if err != nil {
 		database.Close()
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -132,6 +133,7 @@ func openService(ctx context.Context, d *database, c service.Config) (*service.S
 		return nil, err
 	}
 	c.Databases, c.Queue, c.Logger = []*repo.Database{main}, queue, slog.New(slog.DiscardHandler)
+	config.Defaults(&c)
 	s, err := service.New(c) //nolint:contextcheck // counters begin with the service, not with a call
 	if err == nil {
 		d.closers = append(d.closers, func() error { return s.Shutdown(context.WithoutCancel(ctx)) })

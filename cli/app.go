@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // app is what commands share.
@@ -44,8 +45,19 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// config reads the file named by --config, and the environment.
-func (a *app) config() (*config.Config, error) { return config.Load(a.configFile) }
+// settings are the whole configuration: that of the process, and that of the workers.
+type settings struct {
+	*config.Config
+	service service.Config
+}
+
+// settings reads the file named by --config, and the environment, with config.Load or config.LoadPartial.
+func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*settings, error) {
+	s := &settings{}
+	var err error
+	s.Config, err = load(a.configFile, &s.service)
+	return s, err
+}
 
 // usage makes an error one of whoever gave the command.
 func usage(err error) error { return &exitError{exitUsage, err} }

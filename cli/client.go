@@ -26,6 +26,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/server"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // connection is how a client command reaches the server.
@@ -78,7 +79,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev
 		return err
 	}
 	a.client.address = cmp.Or(a.client.address, config.ClientAddress(), defaultAddress)
-	for _, mistake := range config.Mistyped() {
+	for _, mistake := range config.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))

@@ -52,7 +52,7 @@ func (a *app) dev() *cobra.Command {
 }
 
 func (a *app) develop(ctx context.Context, dir, address string) (err error) {
-	c, err := config.LoadPartial(a.configFile)
+	c, err := a.settings(config.LoadPartial)
 	if err != nil {
 		return err
 	}
@@ -65,8 +65,8 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	moveAside(ctx, c)
-	taken, err := listen(ctx, c)
+	moveAside(ctx, c.Config)
+	taken, err := listen(ctx, c.Config)
 	if err != nil {
 		return err
 	}
@@ -139,23 +139,23 @@ func migrateURL(ctx context.Context, name, url string) error {
 }
 
 // configure puts the playground into the configuration.
-func (p *playground) configure(c *config.Config) {
+func (p *playground) configure(c *settings) {
 	c.Databases = nil
 	for _, name := range config.DatabaseNames() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
 	}
-	if c.LooseForeignKeysCleanup.Definitions == "" {
-		c.LooseForeignKeysCleanup.Definitions = p.definitions
+	if c.service.LooseForeignKeysCleanup.DefinitionsFile == "" {
+		c.service.LooseForeignKeysCleanup.DefinitionsFile = p.definitions
 	}
 }
 
 // writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and for env files of other programs.
-func (p *playground) writeEnvironment(c *config.Config) error {
+func (p *playground) writeEnvironment(c *settings) error {
 	var lines strings.Builder
 	for _, d := range c.Databases {
 		fmt.Fprintf(&lines, "CARETAKER_DATABASES_%s_URL=%s\n", strings.ToUpper(d.Name), quoted(d.URL))
 	}
-	fmt.Fprintf(&lines, "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=%s\n", quoted(c.LooseForeignKeysCleanup.Definitions))
+	fmt.Fprintf(&lines, "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=%s\n", quoted(c.service.LooseForeignKeysCleanup.DefinitionsFile))
 	p.environment = filepath.Join(p.cluster.Dir(), "env")
 	temporary := p.environment + ".new"
 	if err := os.WriteFile(temporary, []byte(lines.String()), 0o600); err != nil {

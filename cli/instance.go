@@ -48,7 +48,7 @@ type instance struct {
 
 // newInstance opens everything and listens, unless it is given listeners, so that a mistake shows at once; run serves. A
 // database that cannot be reached is no mistake: it may come later.
-func (a *app) newInstance(ctx context.Context, c *config.Config, given *listeners) (*instance, error) {
+func (a *app) newInstance(ctx context.Context, c *settings, given *listeners) (*instance, error) {
 	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat), listening: given, failed: make(chan error, 3)}
 	// What libraries say to the standard logger is JSON, too.
 	slog.SetDefault(i.logger) //nolint:forbidigo // for libraries
@@ -62,10 +62,7 @@ func (a *app) newInstance(ctx context.Context, c *config.Config, given *listener
 	return i, nil
 }
 
-func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err error) {
-	if err := checkSchedules(c); err != nil {
-		return err
-	}
+func (a *app) open(ctx context.Context, c *settings, i *instance) (err error) {
 	o := c.OpenTelemetry
 	if len(o.Mistakes) > 0 {
 		return errors.New(strings.Join(o.Mistakes, "\n"))
@@ -83,11 +80,11 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 	}
 	i.closers = append(i.closers, func() { i.flush(ctx) })
 	var closeDatabases func()
-	if i.databases, closeDatabases, err = databases(ctx, c); err != nil {
+	if i.databases, closeDatabases, err = databases(ctx, c.Config); err != nil {
 		return err
 	}
 	i.closers = append(i.closers, closeDatabases)
-	i.useReplicas(ctx, c)
+	i.useReplicas(ctx, c.Config)
 	if err := i.checkDatabases(ctx); err != nil {
 		return err
 	}
@@ -95,7 +92,7 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 		return err
 	}
 	if i.listening == nil {
-		if i.listening, err = listen(ctx, c); err != nil {
+		if i.listening, err = listen(ctx, c.Config); err != nil {
 			return err
 		}
 		i.closers = append(i.closers, i.listening.close)
@@ -105,18 +102,15 @@ func (a *app) open(ctx context.Context, c *config.Config, i *instance) (err erro
 }
 
 // wire makes the parts that do not need the network.
-func (i *instance) wire(c *config.Config) (err error) {
+func (i *instance) wire(c *settings) (err error) {
 	i.working = c.JobsEnabled
 	if i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger}); err != nil {
 		return err
 	}
-	workers, err := workers(c)
-	if err != nil {
-		return err
-	}
-	workers.Databases, workers.Queue, workers.SchedulerOff, workers.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
-	workers.HistoryKeep, workers.Replica = c.HistoryKeep, i.replica
-	if i.service, err = service.New(workers); err != nil {
+	work := c.service
+	work.Databases, work.Queue, work.SchedulerOff, work.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
+	work.Replica = i.replica
+	if i.service, err = service.New(work); err != nil {
 		return err
 	}
 	if c.SchedulerEnabled {

@@ -40,15 +40,15 @@ func (a *app) lfkCommand() *cobra.Command {
 func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForeignKeys) error) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
-	configuration, err := l.config()
+	configuration, err := l.settings(config.Load)
 	if err != nil {
 		return err
 	}
-	keys, err := l.settings(configuration)
+	keys, err := l.keys(configuration.service.LooseForeignKeysCleanup)
 	if err != nil {
 		return err
 	}
-	databases, closeAll, err := databases(ctx, configuration)
+	databases, closeAll, err := databases(ctx, configuration.Config)
 	if err != nil {
 		return err
 	}
@@ -63,16 +63,15 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 	return err
 }
 
-// settings are those that concern loose foreign keys.
-func (l *lfk) settings(c *config.Config) (keys service.LooseForeignKeys, err error) {
-	worker := c.LooseForeignKeysCleanup
+// keys are what the worker's configuration says of loose foreign keys.
+func (l *lfk) keys(worker service.LooseForeignKeysCleanupConfig) (keys service.LooseForeignKeys, err error) {
 	keys.Only = l.only
 	// A fire that works all databases passes none over.
-	if worker.Enabled && worker.Rotation != service.RotationAll {
+	if *worker.Enabled && worker.Rotation != service.RotationAll {
 		keys.Schedule = worker.Schedule
 	}
-	if worker.Definitions != "" {
-		keys.Definitions, err = service.LoadDefinitions(worker.Definitions)
+	if worker.DefinitionsFile != "" {
+		keys.Definitions, err = service.LoadDefinitions(worker.DefinitionsFile)
 	}
 	return keys, err
 }

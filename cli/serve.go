@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
@@ -18,14 +19,14 @@ func (a *app) serve() *cobra.Command {
 		Short:   "Serve the API and run the workers by their schedules",
 		GroupID: groupServe,
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(c.Context())
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(command.Context())
 			defer stop()
-			config, err := a.config()
+			c, err := a.settings(config.Load)
 			if err != nil {
 				return err
 			}
-			i, err := a.newInstance(ctx, config, nil)
+			i, err := a.newInstance(ctx, c, nil)
 			if err != nil {
 				return err
 			}
@@ -41,14 +42,14 @@ func (a *app) migrate() *cobra.Command {
 		Short:   "Make or update the schema maintenance in every configured database",
 		GroupID: groupServe,
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(c.Context())
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(command.Context())
 			defer stop()
-			config, err := a.config()
+			c, err := a.settings(config.Load)
 			if err != nil {
 				return err
 			}
-			databases, closeAll, err := databases(ctx, config)
+			databases, closeAll, err := databases(ctx, c.Config)
 			if err != nil {
 				return err
 			}

@@ -77,7 +77,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	t.Run("a schedule", func(t *testing.T) {
 		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
 		t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
-		want(t, 1, "serve", "workers.loose_foreign_keys_cleanup.schedule (CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE)", "five fields")
+		want(t, 1, "serve", `CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE: "every minute" is no cron`, "five fields")
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 
+	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -65,6 +66,7 @@ func drain(b *testing.B) {
 	}
 	config := service.Config{Databases: []*repo.Database{main}, Logger: slog.New(slog.DiscardHandler)}
 	config.LooseForeignKeysCleanup.Definitions = definitions
+	settings.Defaults(&config)
 	s, err := service.New(config)
 	if err != nil {
 		b.Fatal(err)

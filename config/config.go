@@ -7,140 +7,107 @@
 //   - The file is not needed: every key has an environment variable, and main's URL is the only one without a default.
 //   - No message repeats a URL or a token.
 //
-// keys.go has the list of all keys. Contract section 4 fixes their names and defaults.
+// The keys are the tags of struct fields: those of [Config], and of the structs that the caller hands to [Load].
+//
+//	// BatchSize is how many records are worked at a time.
+//	BatchSize int `key:"batch_size" default:"500" max:"10000"`
+//
+// The tags are
+//
+//   - key: the key's name; for a struct, that of its section. An embedded struct's keys are those of the outer one, and
+//     the tag of the embedding may give them other defaults: `schedule:"0 2 * * *"`;
+//   - default: as it would be written in the file;
+//   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1, or more than 0;
+//   - off: zero, or an empty text, is a value, too: it switches something off;
+//   - of: the words that a text may be;
+//   - unit:"bytes": the number is a size such as 64MB.
+//
+// What tags cannot say is said by a method Check(key, text string) error of the struct.
+// The comment of a field is its documentation in docs/configuration.md.
 package config
 
 import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 )
 
-// Config is the whole configuration. Zero limits and empty schedules stand for the worker's defaults.
+// Config is what concerns the process. The structs of the workers and of what else there is are handed to [Load].
 type Config struct {
-	// Listen is the gRPC address, MetricsListen the one of Prometheus; empty: no metrics are served.
-	Listen, MetricsListen string
-	// WebListen is the address of the status page; empty: there is none. WebTraceURL is where a trace is shown, with
-	// {trace_id} in it; empty: nowhere.
-	WebListen, WebTraceURL string
-	// Insecure allows Listen to be reachable from other hosts with neither TLS nor Auth.
-	Insecure bool
-	TLS      TLS
-	Auth     Auth
-	// LogLevel is debug, info, warn or error.
-	LogLevel string
-	// LogFormat is json or text; empty: text on a terminal, else json.
-	LogFormat string
+	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
+	Listen string `key:"listen" default:"127.0.0.1:50051"`
+	// MetricsListen is the address of the Prometheus metrics.
+	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
+	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for listen.
+	WebListen string `key:"web_listen" off:""`
+	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
+	WebTraceURL string `key:"web.trace_url"`
+	// Insecure allows addresses that other hosts can reach with neither tls nor auth.
+	Insecure bool `key:"insecure" default:"false"`
+	TLS      TLS  `key:"tls"`
+	Auth     Auth `key:"auth"`
+	// LogLevel is the least that is logged.
+	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
+	// LogFormat is json, one object a line, or text, for people; if it is not set: text on a terminal, else json.
+	LogFormat string `key:"log.format" of:"json text"`
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec.
-	Databases        []Database
-	SchedulerEnabled bool
-	// JobsEnabled lets deferred jobs be worked here; they are queued in any case.
-	JobsEnabled             bool
-	Load                    LoadLimits
-	LooseForeignKeysCleanup LooseForeignKeysCleanup
-	GhostUserMigration      GhostUserMigration
-	AdjournedGroupDeletion  AdjournedGroupDeletion
-	PlaceholderUserCleanup  PlaceholderUserCleanup
-	InactiveTokenDeletion   InactiveTokenDeletion
-	// HistoryKeep is how long runs and the ledger of fires are kept.
-	HistoryKeep time.Duration
+	Databases []Database
+	// SchedulerEnabled lets this server start runs by their schedules.
+	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
+	// JobsEnabled lets this server work deferred jobs; they are queued in any case.
+	JobsEnabled bool `key:"jobs.enabled" default:"true"`
 	// OpenTelemetry is what the standard variables ask for.
 	OpenTelemetry OpenTelemetry
-	// places are where the values of the file stand, by key: those that stand for something.
-	places map[string]string
 }
 
 // TLS names PEM files.
 type TLS struct {
-	CertFile, KeyFile string
-	// ClientCAFile, if set, demands client certificates signed by one of its authorities.
-	ClientCAFile string
+	// CertFile is the PEM file of the server's certificate; it needs key_file.
+	CertFile string `key:"cert_file"`
+	// KeyFile is the PEM file of its key.
+	KeyFile string `key:"key_file"`
+	// ClientCAFile is the PEM file of authorities; clients then need a certificate signed by one of them.
+	ClientCAFile string `key:"client_ca_file"`
 }
 
 // Auth is the bearer token that every call has to carry; at most one of the two is set.
-type Auth struct{ Token, TokenFile string }
+type Auth struct {
+	// Token is the bearer token that every call has to carry.
+	Token string `key:"token"`
+	// TokenFile is the file that has the token, instead of it.
+	TokenFile string `key:"token_file"`
+}
 
 // Database is where a configured database is.
-type Database struct{ Name, URL, ReplicaURL string }
-
-// LoadLimits say from where on a database counts as loaded; 0 is off.
-type LoadLimits struct {
-	MaxReplicaLag   time.Duration
-	IgnoredReplicas []string
-	// MaxWALRate is in bytes a second, MaxWALArchiveBacklog in bytes.
-	MaxWALRate, MaxWALArchiveBacklog     int64
-	MaxLockWait, MaxAutovacuum, Patience time.Duration
-}
-
-// Worker is what every worker has.
-type Worker struct {
-	Schedule string
-	Enabled  bool
-	// CatchUp makes up for missed fires; nil: by the worker's default.
-	CatchUp *bool
-}
-
-// LooseForeignKeysCleanup configures the worker loose_foreign_keys_cleanup.
-type LooseForeignKeysCleanup struct {
-	Worker
-	// Definitions is the path of the definitions file; empty: the worker is not configured.
-	Definitions string
-	// Rotation is minute or all: which databases a fire works; empty: minute.
-	Rotation               string
-	BatchSize              int
-	MaxDeletes, MaxUpdates int64
-	MaxRuntime             time.Duration
-}
-
-// GhostUserMigration configures the worker ghost_user_migration.
-type GhostUserMigration struct {
-	Worker
-	Limit      int
-	MaxRuntime time.Duration
-}
-
-// AdjournedGroupDeletion configures the worker adjourned_group_deletion.
-type AdjournedGroupDeletion struct {
-	Worker
-	BatchSize int
-	Interval  time.Duration
-}
-
-// PlaceholderUserCleanup configures the worker placeholder_user_cleanup.
-type PlaceholderUserCleanup struct {
-	Worker
-	MaxAttempts, BatchSize int
-	RetryPeriod, Interval  time.Duration
-}
-
-// InactiveTokenDeletion configures the worker inactive_token_deletion.
-type InactiveTokenDeletion struct {
-	Worker
-	BatchSize                 int
-	MaxRuntime, ContinueAfter time.Duration
-	// MaxQueued is how many users may wait for their deletion; 0: no limit.
-	MaxQueued int
+type Database struct {
+	Name string
+	// URL is that of the primary: postgres://…
+	URL string `key:"url"`
+	// ReplicaURL is that of a read replica for what only reads.
+	ReplicaURL string `key:"replica_url"`
 }
 
 // DatabaseNames are the databases there can be, in the order of the rotation.
 func DatabaseNames() []string { return []string{"main", "ci", "sec"} }
 
-// Load reads the file, which may be "" for none, and the environment. Its error lists every mistake, one a line.
-func Load(file string) (*Config, error) {
-	return load(file, os.Environ())
+// Load reads the file, which may be "" for none, and the environment, into a Config and the structs that into points to.
+// Its error lists every mistake, one a line.
+func Load(file string, into ...any) (*Config, error) {
+	return load(file, os.Environ(), into...)
 }
 
 // LoadPartial is Load for commands that bring their own databases: main's URL may be missing.
-func LoadPartial(file string) (*Config, error) {
-	return read(file, os.Environ())
+func LoadPartial(file string, into ...any) (*Config, error) {
+	return read(file, os.Environ(), into...)
 }
 
-func load(file string, environ []string) (*Config, error) {
-	c, err := read(file, environ)
+func load(file string, environ []string, into ...any) (*Config, error) {
+	c, err := read(file, environ, into...)
 	if err != nil {
 		return nil, err
 	}
@@ -152,33 +119,31 @@ func load(file string, environ []string) (*Config, error) {
 }
 
 // read is load without the check that a database is there.
-func read(file string, environ []string) (*Config, error) {
-	c := &Config{places: map[string]string{}}
-	keys := c.keys()
-	values, mistakes := fileValues(file, keys)
-	fromEnvironment, more := environmentValues(environ, keys)
+func read(file string, environ []string, into ...any) (*Config, error) {
+	c := &Config{}
+	keys := c.keys(into)
+	inFile, mistakes := fileValues(file, keys)
+	inEnvironment, more := environmentValues(environ, keys)
 	mistakes = append(mistakes, more...)
 	for _, k := range keys {
-		v, set := fromEnvironment[k.path]
-		if set && v.text == "" && k.set("") != nil {
-			// As compose files make of a variable that nobody has set.
-			set = false
+		v, given := inEnvironment[k.Path]
+		if given && v.text == "" && k.set("") != nil {
+			given = false // As compose files make of a variable that nobody has set.
 		}
-		if !set {
-			if v, set = values[k.path]; set {
-				c.places[k.path] = v.where
-			}
+		if !given {
+			v, given = inFile[k.Path]
 		}
-		if !set {
-			v = value{text: k.byDefault}
+		if !given {
+			v = value{text: k.Default}
 		}
-		if !set && k.byDefault == "" {
+		if !given && k.Default == "" {
 			continue
 		}
 		if err := k.set(v.text); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("%s: %w", v.where, err))
 		}
 	}
+	fill(keys)
 	c.OpenTelemetry = openTelemetry(environ)
 	c.Databases = slices.DeleteFunc(c.Databases, func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
 	mistakes = append(mistakes, c.contradictions()...)
@@ -188,12 +153,47 @@ func read(file string, environ []string) (*Config, error) {
 	return c, nil
 }
 
-// Where names a key in a message: with its place if its value comes from the file, else with its variable.
-func (c *Config) Where(path string) string {
-	if place, is := c.places[path]; is {
-		return place
+// keys are those of c, with its databases, and of the other structs.
+func (c *Config) keys(into []any) []Key {
+	keys := Keys(c)
+	c.Databases = nil
+	for _, name := range DatabaseNames() {
+		c.Databases = append(c.Databases, Database{Name: name})
 	}
-	return path + " (" + Variable(path) + ")"
+	for i := range c.Databases {
+		keys = append(keys, keysOf("databases."+c.Databases[i].Name+".", &c.Databases[i])...)
+	}
+	return append(keys, Keys(into...)...)
+}
+
+// Check says what is wrong with addresses.
+func (c *Config) Check(key, text string) error {
+	examples := map[string]string{
+		"listen": "127.0.0.1:50051", "metrics_listen": "127.0.0.1:9464", "web_listen": "127.0.0.1:8080",
+	}
+	if example, is := examples[key]; is {
+		return CheckAddress(text, example)
+	}
+	if key != "web.trace_url" || text == "" {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(text, "{trace_id}") {
+		return fmt.Errorf("%q is not an address such as https://jaeger.example/trace/{trace_id}", text)
+	}
+	return nil
+}
+
+// CheckAddress says what is wrong with an address to listen on, and gives an example of one.
+func CheckAddress(s, example string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not an address such as %s", s, example)
+	}
+	return nil
 }
 
 // Validate reports what does not fit together, after a command has changed keys.

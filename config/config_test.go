@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,66 @@ import (
 )
 
 const mainURL = "CARETAKER_DATABASES_MAIN_URL=postgres://u:secret@db/main"
+
+// work is what a caller of Load hands over.
+type work struct {
+	Keep  time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
+	Load  limits        `key:"load"`
+	Sweep sweep         `key:"workers.sweep"`
+	// Other has no key.
+	Other string
+}
+
+type limits struct {
+	Lag     time.Duration `key:"lag" default:"30s" max:"24h" off:"0"`
+	Ignored []string      `key:"ignored"`
+	Rate    int64         `key:"rate" default:"4GB" max:"1024TB" off:"0" unit:"bytes"`
+}
+
+// Worker is what is embedded.
+type Worker struct {
+	Schedule string `key:"schedule"`
+	Enabled  *bool  `key:"enabled" default:"true"`
+	CatchUp  *bool  `key:"catch_up" default:"false"`
+}
+
+// Check refuses one schedule.
+func (Worker) Check(key, text string) error {
+	if key == "schedule" && strings.Contains(text, "never") {
+		return errors.New("never fires")
+	}
+	return nil
+}
+
+type sweep struct {
+	Worker     `schedule:"* * * * *" catch_up:"true"`
+	Rotation   string        `key:"rotation" default:"minute" of:"minute all"`
+	BatchSize  int           `key:"batch_size" default:"500" max:"10000"`
+	MaxDeletes int64         `key:"max_deletes" default:"1000" max:"100000000"`
+	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
+	MaxQueued  int           `key:"max_queued" default:"100000" max:"10000000" off:"0"`
+}
+
+func defaults() work {
+	return work{
+		Keep: 720 * time.Hour, Load: limits{Lag: 30 * time.Second, Rate: 4 << 30},
+		Sweep: sweep{
+			Worker: Worker{Schedule: "* * * * *", Enabled: new(true), CatchUp: new(true)}, Rotation: "minute",
+			BatchSize: 500, MaxDeletes: 1000, MaxRuntime: 30 * time.Second, MaxQueued: 100_000,
+		},
+	}
+}
+
+// both is what is read.
+type both struct {
+	*Config
+	work
+}
+
+func loadWork(file string, environ []string) (b both, err error) {
+	b.Config, err = load(file, environ, &b.work)
+	return b, err
+}
 
 // write makes a file c.yml in a folder of its own.
 func write(t *testing.T, content string) string {
@@ -22,26 +83,16 @@ func write(t *testing.T, content string) string {
 }
 
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
-	got, err := load("", []string{"PATH=/bin", mainURL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &Config{
+	got, err := loadWork("", []string{"PATH=/bin", mainURL})
+	want := both{&Config{
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
-		HistoryKeep:             720 * time.Hour,
-		Databases:               []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
-		Load:                    LoadLimits{MaxReplicaLag: 30 * time.Second, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
-		LooseForeignKeysCleanup: LooseForeignKeysCleanup{Worker: Worker{Enabled: true}, Rotation: "minute"},
-		GhostUserMigration:      GhostUserMigration{Worker: Worker{Enabled: true}},
-		AdjournedGroupDeletion:  AdjournedGroupDeletion{Worker: Worker{Enabled: true}},
-		PlaceholderUserCleanup:  PlaceholderUserCleanup{Worker: Worker{Enabled: true}},
-		InactiveTokenDeletion:   InactiveTokenDeletion{Worker: Worker{Enabled: true}, MaxQueued: 100_000},
-	}
-	same(t, got, want, nil)
+		Databases: []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
+	}, defaults()}
+	same(t, got, want, err)
 }
 
 func TestLoad_ReadsEveryKeyFromTheFile(t *testing.T) {
-	got, err := load(write(t, `
+	got, err := loadWork(write(t, `
 listen: 0.0.0.0:50051
 metrics_listen: ""
 insecure: true
@@ -59,155 +110,122 @@ databases:
   sec: {url: "postgres://sec"}
   main: {url: "postgres://main", replica_url: "postgres://replica"}
   ci:
-load: {max_replica_lag: 1m}
+load: {lag: 0s, ignored: "delayed, far away,", rate: 64MB}
 workers:
-  loose_foreign_keys_cleanup:
+  sweep:
     schedule: "*/5 * * * *"
     enabled: false
-    catch_up: true
-    definitions: d.yml
-    rotation: all
+    catch_up: false
+    rotation: ALL
     batch_size: 1
     max_deletes: 2
-    max_updates: 3
     max_runtime: 1m30s
-  ghost_user_migration:
-    schedule: "*/3 * * * *"
-    limit: 14
-    max_runtime: 15s
-  adjourned_group_deletion:
-    schedule: "0 3 * * *"
-    enabled: false
-    catch_up: false
-    batch_size: 4
-    interval: 5s
-  placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
-  inactive_token_deletion:
-    schedule: "0 1 * * *"
-    batch_size: 10
-    max_runtime: 11s
-    continue_after: 12s
-    max_queued: 16
+    max_queued: 0
 `), nil)
-	same(t, got, everyKey(), err)
-}
-
-// everyKey is what the file of that test says.
-func everyKey() *Config {
-	return &Config{
+	want := both{&Config{
 		Listen: "0.0.0.0:50051", Insecure: true, LogLevel: "debug", LogFormat: "text",
-		WebListen: "0.0.0.0:8080", WebTraceURL: "https://jaeger/trace/{trace_id}", HistoryKeep: 48 * time.Hour,
+		WebListen: "0.0.0.0:8080", WebTraceURL: "https://jaeger/trace/{trace_id}",
 		TLS: TLS{CertFile: "c.pem", KeyFile: "k.pem", ClientCAFile: "ca.pem"}, Auth: Auth{TokenFile: "t"},
 		Databases: []Database{
 			{Name: "main", URL: "postgres://main", ReplicaURL: "postgres://replica"}, {Name: "sec", URL: "postgres://sec"},
 		},
-		Load: LoadLimits{MaxReplicaLag: time.Minute, MaxWALArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second},
-		LooseForeignKeysCleanup: LooseForeignKeysCleanup{
-			Worker: Worker{Schedule: "*/5 * * * *", CatchUp: new(true)}, Definitions: "d.yml",
-			Rotation: "all", BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3, MaxRuntime: 90 * time.Second,
+	}, work{
+		Keep: 48 * time.Hour, Load: limits{Ignored: []string{"delayed", "far away"}, Rate: 64 << 20},
+		Sweep: sweep{
+			Worker: Worker{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(false)}, Rotation: "all",
+			BatchSize: 1, MaxDeletes: 2, MaxRuntime: 90 * time.Second,
 		},
-		GhostUserMigration: GhostUserMigration{
-			Worker: Worker{Schedule: "*/3 * * * *", Enabled: true}, Limit: 14, MaxRuntime: 15 * time.Second,
-		},
-		AdjournedGroupDeletion: AdjournedGroupDeletion{Worker: Worker{Schedule: "0 3 * * *", CatchUp: new(false)}, BatchSize: 4, Interval: 5 * time.Second},
-		PlaceholderUserCleanup: PlaceholderUserCleanup{
-			Worker: Worker{Enabled: true}, MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
-		},
-		InactiveTokenDeletion: InactiveTokenDeletion{
-			Worker: Worker{Schedule: "0 1 * * *", Enabled: true}, BatchSize: 10, MaxRuntime: 11 * time.Second, ContinueAfter: 12 * time.Second,
-			MaxQueued: 16,
-		},
+	}}
+	same(t, got, want, err)
+}
+
+func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
+	var got work
+	got.Sweep.BatchSize = 7
+	Defaults(&got)
+	want := defaults()
+	want.Sweep.BatchSize, want.Sweep.MaxQueued, want.Load = 7, 0, limits{}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
-func same(t *testing.T, got, want *Config, err error) {
+func same(t *testing.T, got, want both, err error) {
 	t.Helper()
-	for _, c := range []*Config{got, want} {
-		if c != nil {
-			c.places = nil // They say where, not what.
-		}
-	}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
+		t.Errorf("got %+v %+v, %v, want %+v %+v", got.Config, got.work, err, want.Config, want.work)
 	}
 }
 
 func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
-	got, err := load(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {loose_foreign_keys_cleanup: {batch_size: 7}}"), []string{
-		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_BATCH_SIZE=8",
+	got, err := loadWork(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {sweep: {batch_size: 7}}"), []string{
+		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_SWEEP_BATCH_SIZE=8",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.MetricsListen != "" || got.LooseForeignKeysCleanup.BatchSize != 8 {
-		t.Errorf("got metrics_listen %q, batch_size %d", got.MetricsListen, got.LooseForeignKeysCleanup.BatchSize)
+	if got.MetricsListen != "" || got.Sweep.BatchSize != 8 {
+		t.Errorf("got metrics_listen %q, batch_size %d", got.MetricsListen, got.Sweep.BatchSize)
 	}
 }
 
 func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 	for content, want := range map[string]string{
-		"workers:\n  loose_foreign_keys_cleanup:\n    batchsize: 1": `c.yml:3: workers.loose_foreign_keys_cleanup.batchsize: unknown key, did you mean workers.loose_foreign_keys_cleanup.batch_size?`,
-		"worker:\n  x: 1":               `c.yml:1: worker: unknown key, did you mean workers?`,
-		"databases:\n  other: {url: x}": `c.yml:2: databases.other: unknown key`,
-		"jobs: {enabled: 1}":            `jobs.enabled: "1" is not true or false`,
-		"job: {enabled: true}":          `c.yml:1: job: unknown key`,
-		"listen: 8080":                  `c.yml:1: listen: must be text: put it in quotes`,
-		"listen: nowhere":               `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
-		"listen: h:99999":               `"h:99999" is not an address`,
-		"web_listen: '8099'":            `"8099" is not an address such as 127.0.0.1:8080`,
-		"history: {keep: 59m}":          `history.keep: 59m is too short: at least 1h`,
-		"scheduler: {enabled: 1}":       `scheduler.enabled: "1" is not true or false`,
-		"scheduler: on":                 `c.yml:1: scheduler: must be a mapping`,
-		"- a":                           `c.yml:1: the configuration: must be a mapping`,
-		"listen:":                       `c.yml:1: listen: has no value`,
-		"listen: {a: b}":                `c.yml:1: listen: must be text`,
-		"log: {level: loud}":            `log.level: "loud" is none of debug, info, warn, error`,
-		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":                                   `c.yml:2: listen: given twice`,
-		"a: b\n---\nc: d":                                                            `c.yml: more than one YAML document`,
-		"load: {max_wal_rate: fast}":                                                 `load.max_wal_rate: "fast" is not a size such as 64MB or 4GB`,
-		"load: {max_wal_rate: -1}":                                                   `load.max_wal_rate: -1 is negative: 0 is off`,
-		"load: {max_wal_rate: 9000000TB}":                                            `load.max_wal_rate: 9000000TB is too large: at most 1024TB`,
-		"load: {max_wal_rate: 99999999999999999999}":                                 `load.max_wal_rate: 99999999999999999999 is too large: at most 1024TB`,
-		"load: {max_autovacuum: 721h}":                                               `load.max_autovacuum: 721h is too long: at most 720h`,
-		"history: {keep: 87601h}":                                                    `history.keep: 87601h is too long: at most 87600h`,
-		"history: {keep: 100000000000h}":                                             `history.keep: 100000000000h is too long: at most 87600h`,
-		"workers: {ghost_user_migration: {limit: 100001}}":                           `limit: 100001 is too large: at most 100000`,
-		"workers: {ghost_user_migration: {max_runtime: 100000h}}":                    `max_runtime: 100000h is too long: at most 24h`,
-		"workers: {adjourned_group_deletion: {interval: 25h}}":                       `interval: 25h is too long: at most 24h`,
-		"workers: {loose_foreign_keys_cleanup: {batch_size: 99999999999999}}":        `batch_size: 99999999999999 is too large: at most 10000`,
-		"workers: {loose_foreign_keys_cleanup: {batch_size: 99999999999999999999}}":  `batch_size: 99999999999999999999 is too large: at most 10000`,
-		"workers: {loose_foreign_keys_cleanup: {max_deletes: 100000001}}":            `max_deletes: 100000001 is too large: at most 100000000`,
-		"workers: {placeholder_user_cleanup: {max_attempts: 1001}}":                  `max_attempts: 1001 is too large: at most 1000`,
-		"workers: {placeholder_user_cleanup: {retry_period: 8761h}}":                 `retry_period: 8761h is too long: at most 8760h`,
-		"workers: {inactive_token_deletion: {max_queued: 10000001}}":                 `max_queued: 10000001 is too large: at most 10000000`,
-		"workers: {inactive_token_deletion: {continue_after: 24h1s}}":                `continue_after: 24h1s is too long: at most 24h`,
-		"load: {max_lock_wait: -1s}":                                                 `load.max_lock_wait: -1s is negative: 0 is off`,
-		"load: {patience: 0s}":                                                       `load.patience: 0s is too short`,
-		"workers: {inactive_token_deletion: {max_queued: -1}}":                       `max_queued: -1 is too small`,
-		"log: {format: xml}":                                                         `log.format: "xml" is none of json, text`,
-		"web: {trace_url: jaeger}":                                                   `web.trace_url: "jaeger" is not an address such as https://jaeger.example/trace/{trace_id}`,
-		"web_listen: 0.0.0.0:1":                                                      `web_listen: "0.0.0.0:1" can be reached from other hosts`,
-		"workers: {loose_foreign_keys_cleanup: {max_deletes: 0}}":                    `max_deletes: 0 is too small: at least 1`,
-		"workers: {loose_foreign_keys_cleanup: {max_deletes: 99999999999999999999}}": `max_deletes: 99999999999999999999 is too large: at most 100000000`,
-		"workers: {loose_foreign_keys_cleanup: {max_updates: 1.5}}":                  `max_updates: "1.5" is not a whole number`,
-		"workers: {loose_foreign_keys_cleanup: {max_runtime: 30}}":                   `max_runtime: "30" is not a duration such as 30s or 2m`,
-		"workers: {loose_foreign_keys_cleanup: {max_runtime: -3s}}":                  `max_runtime: -3s is too short: more than 0`,
-		"workers:\n  loose_foreign_keys_cleanup:\n    schedule: * * * * *":           `(a schedule that begins with * has to be quoted: schedule: "* * * * *")`,
-		"listen: 0.0.0.0:1":                                                          `listen: "0.0.0.0:1" can be reached from other hosts`,
-		"listen: :1":                                                                 `can be reached from other hosts`,
-		"tls: {cert_file: c}":                                                        `tls.cert_file and tls.key_file belong together`,
-		"tls: {client_ca_file: c}":                                                   `tls.client_ca_file needs tls.cert_file`,
-		"auth: {token: a, token_file: b}":                                            `auth.token and auth.token_file: set one of them`,
-		"databases: {ci: {replica_url: postgres:}}":                                  `databases.ci.replica_url is set without databases.ci.url`,
+		"workers:\n  sweep:\n    batchsize: 1":           `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
+		"worker:\n  x: 1":                                `c.yml:1: worker: unknown key, did you mean workers?`,
+		"databases:\n  other: {url: x}":                  `c.yml:2: databases.other: unknown key`,
+		"jobs: {enabled: 1}":                             `jobs.enabled: "1" is not true or false`,
+		"job: {enabled: true}":                           `c.yml:1: job: unknown key`,
+		"listen: 8080":                                   `c.yml:1: listen: must be text: put it in quotes`,
+		"listen: nowhere":                                `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
+		"listen: h:99999":                                `"h:99999" is not an address`,
+		"web_listen: '8099'":                             `"8099" is not an address such as 127.0.0.1:8080`,
+		"history: {keep: 59m}":                           `history.keep: 59m is too short: at least 1h`,
+		"scheduler: {enabled: 1}":                        `scheduler.enabled: "1" is not true or false`,
+		"scheduler: on":                                  `c.yml:1: scheduler: must be a mapping`,
+		"- a":                                            `c.yml:1: the configuration: must be a mapping`,
+		"listen:":                                        `c.yml:1: listen: has no value`,
+		"listen: {a: b}":                                 `c.yml:1: listen: must be text`,
+		"log: {level: loud}":                             `log.level: "loud" is none of debug, info, warn, error`,
+		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":       `c.yml:2: listen: given twice`,
+		"a: b\n---\nc: d":                                `c.yml: more than one YAML document`,
+		"load: {rate: fast}":                             `load.rate: "fast" is not a size such as 64MB or 4GB`,
+		"load: {rate: -1}":                               `load.rate: -1 is negative: 0 is off`,
+		"load: {rate: 9000000TB}":                        `load.rate: 9000000TB is too large: at most 1024TB`,
+		"load: {rate: 99999999999999999999}":             `load.rate: 99999999999999999999 is too large: at most 1024TB`,
+		"history: {keep: 87601h}":                        `history.keep: 87601h is too long: at most 87600h`,
+		"history: {keep: 100000000000h}":                 `history.keep: 100000000000h is too long: at most 87600h`,
+		"workers: {sweep: {schedule: never}}":            `c.yml:1: workers.sweep.schedule: never fires`,
+		"workers: {sweep: {batch_size: 99999999999999}}": `batch_size: 99999999999999 is too large: at most 10000`,
+		"workers: {sweep: {batch_size: 99999999999999999999}}": `batch_size: 99999999999999999999 is too large: at most 10000`,
+		"workers: {sweep: {max_deletes: 100000001}}":           `max_deletes: 100000001 is too large: at most 100000000`,
+		"workers: {sweep: {max_queued: 10000001}}":             `max_queued: 10000001 is too large: at most 10000000`,
+		"load: {lag: -1s}":                                      `load.lag: -1s is negative: 0 is off`,
+		"workers: {sweep: {max_queued: -1}}":                    `max_queued: -1 is too small`,
+		"log: {format: xml}":                                    `log.format: "xml" is none of json, text`,
+		"web: {trace_url: jaeger}":                              `web.trace_url: "jaeger" is not an address such as https://jaeger.example/trace/{trace_id}`,
+		"web_listen: 0.0.0.0:1":                                 `web_listen: "0.0.0.0:1" can be reached from other hosts`,
+		"workers: {sweep: {max_deletes: 0}}":                    `max_deletes: 0 is too small: at least 1`,
+		"workers: {sweep: {max_deletes: 99999999999999999999}}": `max_deletes: 99999999999999999999 is too large: at most 100000000`,
+		"workers: {sweep: {max_deletes: 1.5}}":                  `max_deletes: "1.5" is not a whole number`,
+		"workers: {sweep: {max_runtime: 30}}":                   `max_runtime: "30" is not a duration such as 30s or 2m`,
+		"workers: {sweep: {max_runtime: -3s}}":                  `max_runtime: -3s is too short: more than 0`,
+		"workers:\n  sweep:\n    schedule: * * * * *":           `(a schedule that begins with * has to be quoted: schedule: "* * * * *")`,
+		"listen: 0.0.0.0:1":                                     `listen: "0.0.0.0:1" can be reached from other hosts`,
+		"listen: :1":                                            `can be reached from other hosts`,
+		"tls: {cert_file: c}":                                   `tls.cert_file and tls.key_file belong together`,
+		"tls: {client_ca_file: c}":                              `tls.client_ca_file needs tls.cert_file`,
+		"auth: {token: a, token_file: b}":                       `auth.token and auth.token_file: set one of them`,
+		"databases: {ci: {replica_url: postgres:}}":             `databases.ci.replica_url is set without databases.ci.url`,
 	} {
-		if _, err := load(write(t, content), []string{mainURL}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := loadWork(write(t, content), []string{mainURL}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want it to contain %q", content, err, want)
 		}
 	}
 }
 
 func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
-	_, err := load(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
+	_, err := loadWork(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
 	if err == nil || strings.Count(err.Error(), "\n") != 3 {
 		t.Errorf("got %v, want four lines", err)
 	}
@@ -215,12 +233,12 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 
 func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
 	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t"} {
-		if _, err := load("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
+		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
 			t.Errorf("%s: %v", entry, err)
 		}
 	}
 	for _, address := range []string{"localhost:1", "[::1]:1", "127.8.8.8:1"} {
-		if _, err := load("", []string{mainURL, "CARETAKER_LISTEN=" + address}); err != nil {
+		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=" + address}); err != nil {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
@@ -236,7 +254,7 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 		"CARETAKER_ADDDRESS=x":            "did you mean CARETAKER_ADDRESS?",
 		"CARETAKER_SCHEDULER_ENABLED=no":  `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
 	} {
-		if _, err := load("", []string{mainURL, entry}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := loadWork("", []string{mainURL, entry}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to contain %q", entry, err, want)
 		}
 	}
@@ -257,23 +275,23 @@ func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
 		"CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1", "CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2", "CARETAKER_IMAGE=x", "CARETAKER=x",
 		AddressVariable + "=127.0.0.1:1",
 	}
-	if _, err := load("", environ); err != nil {
+	if _, err := loadWork("", environ); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestLoad_NeedsMain(t *testing.T) {
-	_, err := load("", []string{"CARETAKER_DATABASES_CI_URL=x"})
+	_, err := loadWork("", []string{"CARETAKER_DATABASES_CI_URL=x"})
 	if err == nil || !strings.Contains(err.Error(), "CARETAKER_DATABASES_MAIN_URL") {
 		t.Errorf("got %v, want it to name the variable of databases.main.url", err)
 	}
-	if _, err := load("no-such-file.yml", []string{mainURL}); err == nil || !strings.Contains(err.Error(), "no-such-file.yml") {
+	if _, err := loadWork("no-such-file.yml", []string{mainURL}); err == nil || !strings.Contains(err.Error(), "no-such-file.yml") {
 		t.Errorf("got %v, want it to name the file", err)
 	}
 }
 
 func TestLoad_NeverRepeatsASecret(t *testing.T) {
-	_, err := load(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
+	_, err := loadWork(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
 	if err == nil || strings.Contains(err.Error(), "123456") || strings.Contains(err.Error(), "secret@") {
 		t.Errorf("got %v", err)
 	}
@@ -339,15 +357,15 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 }
 
 func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
-	want, err := load(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
+	want, err := loadWork(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := load(write(t, "log: {level: WARN}"), []string{
+	got, err := loadWork(write(t, "log: {level: WARN}"), []string{
 		mainURL, "CARETAKER_LOG_LEVEL=", "CARETAKER_LOG_FORMAT=", "CARETAKER_METRICS_LISTEN=", "CARETAKER_LISTEN=", "CARETAKER_INSECURE=",
-		"CARETAKER_SCHEDULER_ENABLED=", "CARETAKER_HISTORY_KEEP=", "CARETAKER_LOAD_MAX_REPLICA_LAG=", "CARETAKER_LOAD_MAX_WAL_ARCHIVE_BACKLOG=",
-		"CARETAKER_WORKERS_GHOST_USER_MIGRATION_LIMIT=", "CARETAKER_WORKERS_GHOST_USER_MIGRATION_SCHEDULE=",
-		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_MAX_QUEUED=", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_CATCH_UP=",
+		"CARETAKER_SCHEDULER_ENABLED=", "CARETAKER_HISTORY_KEEP=", "CARETAKER_LOAD_LAG=", "CARETAKER_LOAD_RATE=",
+		"CARETAKER_WORKERS_SWEEP_BATCH_SIZE=", "CARETAKER_WORKERS_SWEEP_SCHEDULE=",
+		"CARETAKER_WORKERS_SWEEP_MAX_QUEUED=", "CARETAKER_WORKERS_SWEEP_CATCH_UP=",
 	})
 	same(t, got, want, err)
 }

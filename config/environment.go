@@ -15,8 +15,8 @@ func ClientAddress() string { return os.Getenv(AddressVariable) }
 
 // Mistyped are the variables that serve would refuse because they are nearly, or begin like, one that there is: whoever
 // sets one for a command that does not read the configuration would never hear of it.
-func Mistyped() []error {
-	_, mistakes := environmentValues(os.Environ(), new(Config).keys())
+func Mistyped(into ...any) []error {
+	_, mistakes := environmentValues(os.Environ(), new(Config).keys(into))
 	return mistakes
 }
 
@@ -28,14 +28,14 @@ const kubernetes = `^CARETAKER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d
 
 // environmentValues reads the variables that set keys. A variable that looks like one of them and is none is a mistake:
 // it begins like a section of the configuration, or is a slip of the pen away from a key. Others are somebody else's.
-func environmentValues(environ []string, keys []key) (map[string]value, []error) {
+func environmentValues(environ []string, keys []Key) (map[string]value, []error) {
 	values := map[string]value{}
 	var mistakes []error
 	byVariable := map[string]string{}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
-		byVariable[Variable(k.path)] = k.path
-		names = append(names, Variable(k.path))
+		byVariable[Variable(k.Path)] = k.Path
+		names = append(names, Variable(k.Path))
 	}
 	foreign := regexp.MustCompile(kubernetes)
 	for _, entry := range environ {
@@ -62,9 +62,9 @@ func environmentValues(environ []string, keys []key) (map[string]value, []error)
 }
 
 // inSection says whether the variable's name begins like those of a section with several keys.
-func inSection(name string, keys []key) bool {
+func inSection(name string, keys []Key) bool {
 	for _, k := range keys {
-		section, _, nested := strings.Cut(k.path, ".")
+		section, _, nested := strings.Cut(k.Path, ".")
 		if nested && strings.HasPrefix(name, Variable(section)+"_") {
 			return true
 		}
@@ -80,9 +80,9 @@ func sectionOf(name string) string {
 
 // withoutName is what the keys are like that a variable would be if it named a worker or a database, "" if there are none:
 // CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
-func withoutName(name string, keys []key) string {
+func withoutName(name string, keys []Key) string {
 	for _, k := range keys {
-		parts := strings.SplitN(k.path, ".", 3)
+		parts := strings.SplitN(k.Path, ".", 3)
 		if len(parts) == 3 && name == Variable(parts[0]+"."+parts[2]) {
 			return Variable(parts[0]) + "_<NAME>_" + strings.TrimPrefix(Variable(parts[2]), prefix)
 		}

@@ -18,13 +18,13 @@ type value struct{ text, where string }
 // reader collects the values of a file.
 type reader struct {
 	file     string
-	keys     []key
+	keys     []Key
 	values   map[string]value
 	mistakes []error
 }
 
 // fileValues reads the YAML file: a mapping of mappings, as the dots of the keys say.
-func fileValues(file string, keys []key) (map[string]value, []error) {
+func fileValues(file string, keys []Key) (map[string]value, []error) {
 	r := reader{file: file, keys: keys, values: map[string]value{}}
 	if file == "" {
 		return nil, nil
@@ -85,11 +85,11 @@ func (r *reader) mapping(prefix string, node *yaml.Node) {
 func (r *reader) entry(path string, name, child *yaml.Node) {
 	section := false
 	for _, k := range r.keys {
-		if k.path == path {
+		if k.Path == path {
 			r.scalar(k, child)
 			return
 		}
-		section = section || strings.HasPrefix(k.path, path+".")
+		section = section || strings.HasPrefix(k.Path, path+".")
 	}
 	if !section {
 		r.mistake(name, path, errors.New("unknown key"+r.nearest(path)))
@@ -100,7 +100,7 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 
 // scalar takes a value whose YAML type is the key's. Durations are text, so that 30 is not taken for seconds or for
 // nanoseconds; 0 is 0. Sizes may be numbers of bytes.
-func (r *reader) scalar(k key, node *yaml.Node) {
+func (r *reader) scalar(k Key, node *yaml.Node) {
 	node = resolved(node)
 	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str", size: "!!str"}
 	tag := node.Tag
@@ -110,15 +110,15 @@ func (r *reader) scalar(k key, node *yaml.Node) {
 	number := tag == "!!int" && (k.kind == size || k.kind == duration && node.Value == "0")
 	switch {
 	case node.Kind != yaml.ScalarNode:
-		r.mistake(node, k.path, fmt.Errorf("must be %s", k.kind))
+		r.mistake(node, k.Path, fmt.Errorf("must be %s", k.kind))
 	case node.Tag == "!!null":
-		r.mistake(node, k.path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
+		r.mistake(node, k.Path, fmt.Errorf("has no value: give %s, or leave the key out", k.kind))
 	case tag != tags[k.kind] && k.kind == text:
-		r.mistake(node, k.path, errors.New("must be text: put it in quotes"))
+		r.mistake(node, k.Path, errors.New("must be text: put it in quotes"))
 	case tag != tags[k.kind] && !number:
-		r.mistake(node, k.path, wrong(node.Value, k.kind))
+		r.mistake(node, k.Path, wrong(node.Value, k.kind))
 	default:
-		r.values[k.path] = value{node.Value, r.where(node, k.path)}
+		r.values[k.Path] = value{node.Value, r.where(node, k.Path)}
 	}
 }
 
@@ -142,8 +142,8 @@ func (r *reader) nearest(path string) string {
 	candidates := make([]string, 0, len(r.keys))
 	depth := strings.Count(path, ".") + 1
 	for _, k := range r.keys {
-		parts := strings.Split(k.path, ".")
-		candidates = append(candidates, k.path, strings.Join(parts[:min(depth, len(parts))], "."))
+		parts := strings.Split(k.Path, ".")
+		candidates = append(candidates, k.Path, strings.Join(parts[:min(depth, len(parts))], "."))
 	}
 	if near := nearest(path, candidates); near != "" {
 		return ", did you mean " + near + "?"

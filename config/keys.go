@@ -1,12 +1,15 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
-	"net"
-	"net/url"
+	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // kind is the type of a value, as an error message calls it.
@@ -20,14 +23,26 @@ const (
 	size     kind = "a size such as 64MB or 4GB"
 )
 
-// key is one configuration key.
-type key struct {
-	// path is the key's name: its path in the file, joined by dots.
-	path string
+// Key is one configuration key: a field with tags.
+type Key struct {
+	// Path is the key's name: its path in the file, joined by dots.
+	Path string
+	// Default is the default as it would be written; empty: none.
+	Default string
+	// Owner is the struct that has the field.
+	Owner reflect.Type
+	Field reflect.StructField
+
 	kind kind
-	// byDefault is the default as it would be written; empty: none, or the worker's own.
-	byDefault string
-	set       func(string) error
+	// off says that zero is a value.
+	off   bool
+	to    reflect.Value
+	check func(key, text string) error
+}
+
+// checker is a struct that checks values by itself. It is asked with the key as in the field's tag.
+type checker interface {
+	Check(key, text string) error
 }
 
 // Variable is the environment variable of a key.
@@ -35,168 +50,186 @@ func Variable(path string) string {
 	return "CARETAKER_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// keys lists every key, each with where its value goes. A new worker adds one line.
-func (c *Config) keys() []key {
-	c.Databases = nil
-	for _, name := range DatabaseNames() {
-		c.Databases = append(c.Databases, Database{Name: name})
-	}
-	keys := []key{
-		{"listen", text, "127.0.0.1:50051", address(&c.Listen, "127.0.0.1:50051")},
-		{"metrics_listen", text, "127.0.0.1:9464", optionalAddress(&c.MetricsListen, "127.0.0.1:9464")},
-		{"web_listen", text, "", optionalAddress(&c.WebListen, "127.0.0.1:8080")},
-		{"web.trace_url", text, "", traceURL(&c.WebTraceURL)},
-		{"insecure", boolean, "false", truth(&c.Insecure)},
-		{"tls.cert_file", text, "", verbatim(&c.TLS.CertFile)},
-		{"tls.key_file", text, "", verbatim(&c.TLS.KeyFile)},
-		{"tls.client_ca_file", text, "", verbatim(&c.TLS.ClientCAFile)},
-		{"auth.token", text, "", verbatim(&c.Auth.Token)},
-		{"auth.token_file", text, "", verbatim(&c.Auth.TokenFile)},
-		{"log.level", text, "info", oneOf(&c.LogLevel, "debug", "info", "warn", "error")},
-		{"log.format", text, "", oneOf(&c.LogFormat, "json", "text")},
-		{"scheduler.enabled", boolean, "true", truth(&c.SchedulerEnabled)},
-		{"jobs.enabled", boolean, "true", truth(&c.JobsEnabled)},
-		{"history.keep", duration, "720h", durationIn(&c.HistoryKeep, minHistory, 10*year)},
-	}
-	for i := range c.Databases {
-		d := &c.Databases[i]
-		keys = append(keys,
-			key{"databases." + d.Name + ".url", text, "", verbatim(&d.URL)},
-			key{"databases." + d.Name + ".replica_url", text, "", verbatim(&d.ReplicaURL)})
-	}
-	keys = append(keys, c.Load.keys("load.")...)
-	keys = append(keys, c.LooseForeignKeysCleanup.keys("workers.loose_foreign_keys_cleanup.")...)
-	keys = append(keys, c.GhostUserMigration.keys("workers.ghost_user_migration.")...)
-	keys = append(keys, c.AdjournedGroupDeletion.keys("workers.adjourned_group_deletion.")...)
-	keys = append(keys, c.PlaceholderUserCleanup.keys("workers.placeholder_user_cleanup.")...)
-	return append(keys, c.InactiveTokenDeletion.keys("workers.inactive_token_deletion.")...)
-}
+// Defaults gives the fields that are zero their defaults, unless zero is a value. [Load] does so, too.
+func Defaults(into ...any) { fill(Keys(into...)) }
 
-func (w *Worker) keys(prefix string) []key {
-	return []key{
-		{prefix + "schedule", text, "", verbatim(&w.Schedule)},
-		{prefix + "enabled", boolean, "true", truth(&w.Enabled)},
-		{prefix + "catch_up", boolean, "", optionalTruth(&w.CatchUp)},
-	}
-}
-
-func (w *LooseForeignKeysCleanup) keys(prefix string) []key {
-	return append(w.Worker.keys(prefix),
-		key{prefix + "definitions", text, "", verbatim(&w.Definitions)},
-		key{prefix + "rotation", text, "minute", oneOf(&w.Rotation, "minute", "all")},
-		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
-		key{prefix + "max_deletes", integer, "", numberTo(&w.MaxDeletes, mostRows)},
-		key{prefix + "max_updates", integer, "", numberTo(&w.MaxUpdates, mostRows)},
-		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)})
-}
-
-func (w *GhostUserMigration) keys(prefix string) []key {
-	return append(w.Worker.keys(prefix),
-		key{prefix + "limit", integer, "", numberTo(&w.Limit, mostUsers)},
-		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)})
-}
-
-func (w *PlaceholderUserCleanup) keys(prefix string) []key {
-	return append(w.Worker.keys(prefix),
-		key{prefix + "max_attempts", integer, "", numberTo(&w.MaxAttempts, mostAttempts)},
-		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
-		key{prefix + "retry_period", duration, "", durationTo(&w.RetryPeriod, year)},
-		key{prefix + "interval", duration, "", durationTo(&w.Interval, day)})
-}
-
-func (w *AdjournedGroupDeletion) keys(prefix string) []key {
-	return append(w.Worker.keys(prefix),
-		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
-		key{prefix + "interval", duration, "", durationTo(&w.Interval, day)})
-}
-
-func (w *InactiveTokenDeletion) keys(prefix string) []key {
-	return append(w.Worker.keys(prefix),
-		key{prefix + "batch_size", integer, "", numberTo(&w.BatchSize, mostInBatch)},
-		key{prefix + "max_runtime", duration, "", durationTo(&w.MaxRuntime, day)},
-		key{prefix + "continue_after", duration, "", durationTo(&w.ContinueAfter, day)},
-		key{prefix + "max_queued", integer, "100000", orOff(&w.MaxQueued, "0", numberTo(&w.MaxQueued, mostQueued))})
-}
-
-func verbatim(to *string) func(string) error {
-	return func(s string) error { *to = s; return nil }
-}
-
-// oneOf takes one of the words, in capitals, too.
-func oneOf(to *string, allowed ...string) func(string) error {
-	return func(s string) error {
-		if !slices.Contains(allowed, strings.ToLower(s)) {
-			return fmt.Errorf("%q is none of %s", s, strings.Join(allowed, ", "))
+func fill(keys []Key) {
+	for _, k := range keys {
+		if k.Default != "" && !k.off && k.to.IsZero() {
+			_ = k.set(k.Default) // A default is right: see the tests.
 		}
-		*to = strings.ToLower(s)
+	}
+}
+
+// Keys are those of the structs that into points to, in the order of their fields.
+func Keys(into ...any) (keys []Key) {
+	for _, s := range into {
+		keys = append(keys, keysOf("", s)...)
+	}
+	return keys
+}
+
+func keysOf(prefix string, into any) []Key {
+	return fieldsOf(prefix, reflect.ValueOf(into).Elem(), "")
+}
+
+// fieldsOf goes through a struct. embedding is the tag of the field that embeds it, with defaults.
+func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys []Key) {
+	for i := range s.NumField() {
+		f, to := s.Type().Field(i), s.Field(i)
+		name := f.Tag.Get("key")
+		switch {
+		case f.Anonymous && f.Type.Kind() == reflect.Struct:
+			keys = append(keys, fieldsOf(prefix, to, f.Tag)...)
+		case name == "":
+		case f.Type.Kind() == reflect.Struct:
+			keys = append(keys, fieldsOf(prefix+name+".", to, "")...)
+		default:
+			k := Key{Path: prefix + name, Owner: s.Type(), Field: f, kind: kindOf(f), to: to}
+			k.Default = cmp.Or(embedding.Get(name), f.Tag.Get("default"))
+			_, k.off = f.Tag.Lookup("off")
+			k.off = k.off || to.Kind() == reflect.Bool
+			if c, is := s.Addr().Interface().(checker); is {
+				k.check = c.Check
+			}
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func kindOf(f reflect.StructField) kind {
+	switch kind := f.Type.Kind(); {
+	case f.Tag.Get("unit") == "bytes":
+		return size
+	case f.Type == reflect.TypeFor[time.Duration]():
+		return duration
+	case kind == reflect.Int || kind == reflect.Int64:
+		return integer
+	case kind == reflect.Bool || kind == reflect.Pointer:
+		return boolean
+	}
+	return text
+}
+
+// set parses a value into the field.
+func (k Key) set(s string) error {
+	if k.kind == text && k.off && s == "" {
+		k.to.SetZero()
 		return nil
 	}
-}
-
-func truth(to *bool) func(string) error {
-	return func(s string) error {
-		*to = strings.EqualFold(s, "true")
-		if !*to && !strings.EqualFold(s, "false") {
+	if k.check != nil {
+		if err := k.check(k.Field.Tag.Get("key"), s); err != nil {
+			return err
+		}
+	}
+	switch k.kind {
+	case text:
+		return k.setText(s)
+	case boolean:
+		is := strings.EqualFold(s, "true")
+		if !is && !strings.EqualFold(s, "false") {
 			return wrong(s, boolean)
 		}
+		if k.to.Kind() == reflect.Pointer {
+			k.to.Set(reflect.ValueOf(&is))
+		} else {
+			k.to.SetBool(is)
+		}
 		return nil
-	}
-}
-
-func optionalTruth(to **bool) func(string) error {
-	return func(s string) error {
-		var set bool
-		err := truth(&set)(s)
+	default:
+		n, err := k.number(s)
 		if err == nil {
-			*to = &set
+			k.to.SetInt(n)
 		}
 		return err
 	}
 }
 
-// CheckAddress says what is wrong with an address to listen on, and gives an example of one.
-func CheckAddress(s, example string) error {
-	_, port, err := net.SplitHostPort(s)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
+// setText takes one of the words, in capitals, too; names with commas between them; or any text.
+func (k Key) setText(s string) error {
+	if words := strings.Fields(k.Field.Tag.Get("of")); len(words) > 0 {
+		if !slices.Contains(words, strings.ToLower(s)) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		}
+		s = strings.ToLower(s)
 	}
-	if err != nil {
-		return fmt.Errorf("%q is not an address such as %s", s, example)
+	if k.to.Kind() == reflect.String {
+		k.to.SetString(s)
+		return nil
 	}
+	names := strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i])
+	}
+	k.to.Set(reflect.ValueOf(slices.DeleteFunc(names, func(name string) bool { return name == "" })))
 	return nil
 }
 
-func address(to *string, example string) func(string) error {
-	return func(s string) error {
-		if err := CheckAddress(s, example); err != nil {
-			return err
-		}
-		*to = s
-		return nil
+// number takes what is within the bounds. What is beyond them is a slip of the pen: no run is helped by it, and some
+// would take all memory or hold a lease for years.
+func (k Key) number(s string) (int64, error) {
+	n, err := k.kind.parse(s)
+	if err != nil {
+		return 0, wrong(s, k.kind)
 	}
+	high, low, atLeast, least := "large", "small", "at least 1", int64(1)
+	if k.kind == duration {
+		high, low, atLeast = "long", "short", "more than 0"
+	}
+	if bound := k.Field.Tag.Get("min"); bound != "" {
+		atLeast = "at least " + bound
+		least, _ = k.kind.parse(bound)
+	}
+	bound := k.Field.Tag.Get("max")
+	switch most, _ := k.kind.parse(bound); {
+	case n > most:
+		return 0, fmt.Errorf("%s is too %s: at most %s", s, high, bound)
+	case k.off && n == 0:
+	case k.off && n < 0 && k.kind != integer:
+		return 0, fmt.Errorf("%s is negative: 0 is off", s)
+	case n < least:
+		return 0, fmt.Errorf("%s is too %s: %s", s, low, atLeast)
+	}
+	return n, nil
 }
 
-func optionalAddress(to *string, example string) func(string) error {
-	required := address(to, example)
-	return func(s string) error {
-		if s == "" {
-			*to = ""
-			return nil
+// parse makes a number of a text. What is beyond 64 bits is the largest or smallest that there is.
+func (k kind) parse(s string) (int64, error) {
+	if k == duration {
+		d, err := time.ParseDuration(s)
+		if unit := strings.TrimLeft(s, "0123456789"); err != nil && unit != s {
+			if _, err := time.ParseDuration("1" + unit); err == nil {
+				return math.MaxInt64, nil
+			}
 		}
-		return required(s)
+		return int64(d), err
 	}
+	factor := int64(1)
+	if k == size {
+		s, factor = withoutUnit(s)
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange):
+		return 0, err
+	case n < 0:
+		return n, nil
+	case n > math.MaxInt64/factor:
+		return math.MaxInt64, nil
+	}
+	return n * factor, nil
 }
 
-// traceURL takes the address of a trace, with a place for its id.
-func traceURL(to *string) func(string) error {
-	return func(s string) error {
-		u, err := url.Parse(s)
-		if s != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(s, "{trace_id}")) {
-			return fmt.Errorf("%q is not an address such as https://jaeger.example/trace/{trace_id}", s)
+// withoutUnit splits a size into its number and its unit: as PostgreSQL counts, 1 kB is 1024 B.
+func withoutUnit(s string) (number string, factor int64) {
+	upper := strings.ToUpper(strings.TrimSpace(s))
+	for i, unit := range []string{"TB", "GB", "MB", "KB", "B"} {
+		if number, has := strings.CutSuffix(upper, unit); has {
+			return strings.TrimSpace(number), 1 << (10 * (4 - i))
 		}
-		*to = s
-		return nil
 	}
+	return upper, 1
 }
 
 func wrong(s string, want kind) error { return fmt.Errorf("%q is not %s", s, want) }

@@ -19,6 +19,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -125,12 +126,14 @@ func newAged(t *testing.T) *aged {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Service, err = service.New(service.Config{
+	c := service.Config{
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
 		HistoryKeep:             365 * 24 * time.Hour,
 		Load:                    service.LoadConfig{MaxLockWait: time.Hour},
 		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions},
-	})
+	}
+	config.Defaults(&c)
+	a.Service, err = service.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -151,7 +152,9 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	}
 	_ = process.Wait()
 
-	s, err := service.New(service.Config{Databases: []*repo.Database{l.main}, Queue: l.Queue, Logger: slog.New(slog.DiscardHandler)})
+	c := service.Config{Databases: []*repo.Database{l.main}, Queue: l.Queue, Logger: slog.New(slog.DiscardHandler)}
+	config.Defaults(&c)
+	s, err := service.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jonboulle/clockwork"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -76,13 +77,14 @@ func newReplica(url, name, definitions string) (*service.Service, *repo.Database
 	}
 	c := service.Config{Databases: []*repo.Database{main}, Replica: name, Queue: queue, Logger: slog.New(slog.DiscardHandler)}
 	c.LooseForeignKeysCleanup.Definitions = loaded
-	for worker, config := range map[string]*service.WorkerConfig{
+	for worker, w := range map[string]*service.WorkerConfig{
 		"loose_foreign_keys_cleanup": &c.LooseForeignKeysCleanup.WorkerConfig, "ghost_user_migration": &c.GhostUserMigration.WorkerConfig,
 		"inactive_token_deletion": &c.InactiveTokenDeletion.WorkerConfig, "placeholder_user_cleanup": &c.PlaceholderUserCleanup.WorkerConfig,
 		"adjourned_group_deletion": &c.AdjournedGroupDeletion.WorkerConfig,
 	} {
-		config.Schedule = hourSchedules()[worker]
+		w.Schedule = hourSchedules()[worker]
 	}
+	config.Defaults(&c)
 	s, err := service.New(c)
 	return s, main, err
 }

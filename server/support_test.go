@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
@@ -121,6 +122,7 @@ func (f *fixture) newService(definitions string) {
 			f.t.Fatal(err)
 		}
 	}
+	settings.Defaults(&config)
 	made, err := service.New(config)
 	if err != nil {
 		f.t.Fatal(err)

@@ -10,13 +10,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// AdjournedGroupDeletionConfig configures the worker; zero values are the defaults of contract.md section 4.
+// AdjournedGroupDeletionConfig configures the worker.
 type AdjournedGroupDeletionConfig struct {
-	WorkerConfig
-	// BatchSize is how many groups are decided about at a time; 0: 100.
-	BatchSize int
-	// Interval is how far apart the removals of a run start; 0: 20 s.
-	Interval time.Duration
+	WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
+	// BatchSize is how many groups are decided about at a time.
+	BatchSize int `key:"batch_size" default:"100" max:"10000"`
+	// Interval lies between two places in the list of the groups that are due: 4320 fill a day.
+	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
 // adjournedGroups is the worker adjourned_group_deletion (design document 51, adjourned_group_deletion.md): it queues
@@ -49,17 +49,10 @@ type adjournedGroups struct {
 
 func newAdjournedGroupDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.AdjournedGroupDeletion
-	setDefault(&config.Schedule, "0 2 * * *")
-	setDefault(&config.BatchSize, 100)
-	setDefault(&config.Interval, 20*time.Second)
-	if config.BatchSize < 1 || config.Interval < 0 {
-		return nil, nil, errors.New("workers.adjourned_group_deletion: batch_size must be at least 1, interval must not be negative")
-	}
 	k := &adjournedGroups{deps: d, config: config, removal: &projectRemovals{d}}
 	w := &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,
-		catchUp:    true,
 		missing:    k.missing,
 		maxRuntime: untimed,
 		untimed:    true,

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -33,7 +32,7 @@ type RunnerConfig struct {
 	Databases []*repo.Database
 	// Replica names this process in leases and runs; empty: a [ReplicaName].
 	Replica string
-	// HistoryKeep is how long runs and fires are kept; 0: 30 days.
+	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration
 	// Load says when runs and jobs spare the databases.
 	Load LoadConfig
@@ -69,9 +68,6 @@ type Runner struct {
 
 // newRunner does not connect; an error names the configuration key that is wrong.
 func newRunner(c RunnerConfig) (*Runner, error) {
-	if err := c.Load.validate(); err != nil {
-		return nil, err
-	}
 	metrics, err := newMetrics()
 	if err != nil {
 		return nil, err
@@ -80,7 +76,7 @@ func newRunner(c RunnerConfig) (*Runner, error) {
 		main: c.Databases[0], databases: c.Databases, replica: c.Replica, logger: c.Logger, metrics: metrics,
 		tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		pauses: &recentPauses{main: c.Databases[0]}, backlogs: newBacklogs(),
-		historyKeep: cmp.Or(c.HistoryKeep, historyKeep),
+		historyKeep: c.HistoryKeep,
 		active:      map[*execution]struct{}{}, stopping: make(chan struct{}),
 	}
 	r.idle = sync.NewCond(&r.mu)

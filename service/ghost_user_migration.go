@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,13 +9,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// GhostUserMigrationConfig configures the worker; zero values are the defaults of contract.md section 4.
+// GhostUserMigrationConfig configures the worker.
 type GhostUserMigrationConfig struct {
-	WorkerConfig
-	// Limit is how many users a run takes; 0: 1000.
-	Limit int
-	// MaxRuntime is how long a run may take; 0: 60 s.
-	MaxRuntime time.Duration
+	WorkerConfig `schedule:"*/2 * * * *"`
+	// Limit is how many rows of the queue a run takes.
+	Limit int `key:"limit" default:"1000" max:"100000"`
+	// MaxRuntime is how long a run may take; under a second the log warns at the start.
+	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
 // ghostMigration is the worker ghost_user_migration (design document 46, ghost_user_migration.md): for each user of the
@@ -46,12 +45,6 @@ type ghostMigration struct {
 
 func newGhostUserMigration(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.GhostUserMigration
-	setDefault(&config.Schedule, "*/2 * * * *")
-	setDefault(&config.Limit, 1000)
-	setDefault(&config.MaxRuntime, 60*time.Second)
-	if config.Limit < 1 || config.MaxRuntime < 0 {
-		return nil, nil, errors.New("workers.ghost_user_migration: limit must be at least 1, max_runtime more than 0")
-	}
 	g := &ghostMigration{config, d}
 	return &worker{
 		name:       "ghost_user_migration",

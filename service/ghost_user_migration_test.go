@@ -217,19 +217,6 @@ func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing
 	g.wantGone(10)
 }
 
-func TestGhostUserMigration_WrongConfigurationIsNamed(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "", "main")
-	for _, c := range []service.GhostUserMigrationConfig{
-		{Limit: -1}, {MaxRuntime: -time.Second}, {WorkerConfig: service.WorkerConfig{Schedule: "*/2 * * *"}},
-	} {
-		_, err := service.New(service.Config{Databases: e.open, GhostUserMigration: c})
-		if err == nil || !strings.Contains(err.Error(), "workers.ghost_user_migration") {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-}
-
 func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T) {
 	t.Parallel()
 	g := newGhosts(t)

@@ -6,8 +6,6 @@ import (
 )
 
 const (
-	// historyKeep is how long runs and fires are kept unless history.keep says otherwise.
-	historyKeep = 30 * 24 * time.Hour
 	// pruneInterval is how often a process looks for older ones, pruneRounds how many statements it then sends at most.
 	pruneInterval = time.Hour
 	pruneRounds   = 20

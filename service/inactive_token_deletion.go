@@ -3,23 +3,23 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// InactiveTokenDeletionConfig configures the worker; zero values are the defaults of contract.md section 4.
+// InactiveTokenDeletionConfig configures the worker.
 type InactiveTokenDeletionConfig struct {
-	WorkerConfig
-	// BatchSize is how many bots are judged at a time; 0: 1000.
-	BatchSize int
-	// MaxRuntime is how long a run goes on; 0: 180 s.
-	MaxRuntime time.Duration
-	// ContinueAfter is when a run that took longer is gone on with; 0: 120 s.
-	ContinueAfter time.Duration
-	// MaxQueued is how many users may wait for their deletion, whoever has queued them; 0: no limit.
-	MaxQueued int
+	WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	// BatchSize is how many bots are judged at a time, in one transaction.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
+	// MaxRuntime is how long a run goes on; its lease holds 10 s longer. Under a second the log warns at the start.
+	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
+	// ContinueAfter is how long after its end a run that took longer is gone on with.
+	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
+	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a run ends early with
+	// QUEUE_FULL.
+	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
 // inactiveTokens is the worker inactive_token_deletion (design document 33, inactive_token_deletion.md): it finds the
@@ -52,18 +52,10 @@ type inactiveTokens struct {
 
 func newInactiveTokenDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.InactiveTokenDeletion
-	setDefault(&config.Schedule, "0 0 * * *")
-	setDefault(&config.BatchSize, 1000)
-	setDefault(&config.MaxRuntime, 180*time.Second)
-	setDefault(&config.ContinueAfter, 120*time.Second)
-	if config.BatchSize < 1 || config.MaxRuntime < 0 || config.ContinueAfter < 0 || config.MaxQueued < 0 {
-		return nil, nil, errors.New("workers.inactive_token_deletion: batch_size must be at least 1, max_runtime, continue_after and max_queued must not be negative")
-	}
 	k := &inactiveTokens{deps: d, config: config, schema: &userSchema{main: d.main, logger: d.logger}}
 	k.worker = &worker{
 		name:       "inactive_token_deletion",
 		config:     config.WorkerConfig,
-		catchUp:    true,
 		missing:    k.missing,
 		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		work:       k.work,

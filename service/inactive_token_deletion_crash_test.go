@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -100,7 +101,12 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	e.bots(1, 2, 3)
 	e.gateJobs("1")
 	e.shut("main", caretakerApp)
-	stopped, err := service.New(service.Config{Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler), InactiveTokenDeletion: service.InactiveTokenDeletionConfig{BatchSize: 2}})
+	c := service.Config{
+		Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler),
+		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{BatchSize: 2},
+	}
+	config.Defaults(&c)
+	stopped, err := service.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +185,7 @@ func TestInactiveTokenDeletion_SwitchedOffHereNothingIsGoneOnWith(t *testing.T) 
 	e.bots(1, 2)
 	runTokens(t, e.service("", e.withQueue, oneBotARun))
 	e.exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	resumeRuns(t, e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.Disabled = true }))
+	resumeRuns(t, e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.Enabled = new(false) }))
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 }
 

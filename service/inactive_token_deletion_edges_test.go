@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -130,19 +129,6 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	wantCounts(t, r, "examined_users=5 scheduled_jobs=4")
 	e.want("main", passes, "5/5/4 finished")
 	e.want("main", queuedUsers, "1 2 3 4 5")
-}
-
-func TestInactiveTokenDeletion_WrongConfigurationIsNamed(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "", "main")
-	for _, c := range []service.InactiveTokenDeletionConfig{
-		{BatchSize: -1}, {MaxRuntime: -time.Second}, {ContinueAfter: -1}, {WorkerConfig: service.WorkerConfig{Schedule: "0 0 * *"}},
-	} {
-		_, err := service.New(service.Config{Databases: e.open, InactiveTokenDeletion: c})
-		if err == nil || !strings.Contains(err.Error(), "workers.inactive_token_deletion") {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
 }
 
 func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {

@@ -184,7 +184,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *t
 	e := tokenEstate(t)
 	e.bots(1, 2)
 	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	off := e.service("", e.withQueue, oneBotARun, func(c *service.Config) { c.InactiveTokenDeletion.Disabled = true })
+	off := e.service("", e.withQueue, oneBotARun, func(c *service.Config) { c.InactiveTokenDeletion.Enabled = new(false) })
 	e.work(off, "continue_inactive_token_deletion")
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")

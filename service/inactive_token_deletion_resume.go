@@ -36,7 +36,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 	wait := func(reason string) (JobResult, error) {
 		return JobResult{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
 	}
-	if k.config.Disabled {
+	if k.config.disabled() {
 		// Nothing starts by itself here; another process, or this one switched on again, goes on.
 		return wait(reasonDisabled)
 	}
@@ -88,7 +88,7 @@ func (s *Service) ResumeRuns(ctx context.Context) error {
 	// What died before it worked is then for RunDue to take over.
 	errs := []error{s.main.GiveBackDeadFires(ctx, s.workerNames()), s.closeAbandoned(ctx)}
 	for _, w := range s.workers {
-		if w.config.Disabled {
+		if w.config.disabled() {
 			continue
 		}
 		reason, err := s.unfinished(ctx, w)

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -17,29 +16,25 @@ import (
 
 // LoadConfig says from where on a database counts as loaded. A limit of 0 is off; the zero value never looks.
 type LoadConfig struct {
-	// MaxReplicaLag is how late a standby may be; IgnoredReplicas are the application_names of those that may be as late as
-	// they like.
-	MaxReplicaLag   time.Duration
-	IgnoredReplicas []string
-	// MaxWALRate is in bytes a second, over some seconds; MaxArchiveBacklog in bytes that wait to be archived.
-	MaxWALRate, MaxArchiveBacklog int64
-	// MaxLockWait is how long somebody may wait for a lock on the table at hand, MaxAutovacuum how long an autovacuum of it
-	// may last.
-	MaxLockWait, MaxAutovacuum time.Duration
-	// Patience is how long a run goes on, slowed down, while a limit is exceeded; 0: 20 s.
-	Patience time.Duration
-}
-
-func (c LoadConfig) validate() error {
-	for key, negative := range map[string]bool{
-		"max_replica_lag": c.MaxReplicaLag < 0, "max_wal_rate": c.MaxWALRate < 0, "max_wal_archive_backlog": c.MaxArchiveBacklog < 0,
-		"max_lock_wait": c.MaxLockWait < 0, "max_autovacuum": c.MaxAutovacuum < 0, "patience": c.Patience < 0,
-	} {
-		if negative {
-			return fmt.Errorf("load.%s: must not be negative; 0 is off", key)
-		}
-	}
-	return nil
+	// MaxReplicaLag is how far a standby that streams may be behind, as the primary sees it. Those being made or catching
+	// up, and subscribers of logical replication, do not count.
+	MaxReplicaLag time.Duration `key:"max_replica_lag" default:"30s" max:"24h" off:"0"`
+	// IgnoredReplicas are the application_names, with commas between them, of standbys that may be as late as they like: set
+	// it for one with recovery_min_apply_delay.
+	IgnoredReplicas []string `key:"ignored_replicas"`
+	// MaxWALRate is how much the write-ahead log may grow in a second, whoever writes it, over the last 2 to 10 seconds.
+	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
+	// MaxArchiveBacklog is how much of the write-ahead log, in whole segments, may wait to be archived; nothing does where
+	// archive_mode is off.
+	MaxArchiveBacklog int64 `key:"max_wal_archive_backlog" default:"4GB" max:"1024TB" off:"0" unit:"bytes"`
+	// MaxLockWait is how long somebody may wait for a lock on the table at hand, or its partition: a migration, say, behind
+	// which everybody else queues.
+	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
+	// MaxAutovacuum is how long an autovacuum of the table at hand may last. Off, as on large tables that is ordinary; set it
+	// where vacuums cannot keep up.
+	MaxAutovacuum time.Duration `key:"max_autovacuum" default:"0" max:"720h" off:"0"`
+	// Patience is for how long a run goes on, slowed down, while a limit is exceeded.
+	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
 func (c LoadConfig) question() repo.LoadQuestion {
@@ -93,7 +88,6 @@ type databaseLoad struct {
 }
 
 func newLoads(c LoadConfig, logger *slog.Logger) *loads {
-	setDefault(&c.Patience, 20*time.Second)
 	return &loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 

@@ -84,7 +84,7 @@ const soon = 5 * time.Minute
 
 // goesOn says whether ResumeRuns goes on with what the load has ended.
 func (r *Runner) goesOn(w *worker) bool {
-	return !w.config.Disabled && w.databases == nil && !r.loads.config.off() && time.Until(w.next(time.Now())) >= soon
+	return !w.config.disabled() && w.databases == nil && !r.loads.config.off() && time.Until(w.next(time.Now())) >= soon
 }
 
 // spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.

@@ -281,19 +281,6 @@ func TestLoad_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	t.Log(looks, "looks of", e.value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
-func TestLoad_NegativeLimitsAreRefused(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "", "main")
-	for key, c := range map[string]service.LoadConfig{
-		"load.max_replica_lag": {MaxReplicaLag: -1}, "load.max_wal_rate": {MaxWALRate: -1}, "load.max_wal_archive_backlog": {MaxArchiveBacklog: -1},
-		"load.max_lock_wait": {MaxLockWait: -1}, "load.max_autovacuum": {MaxAutovacuum: -1}, "load.patience": {Patience: -1},
-	} {
-		if _, err := service.New(service.Config{Databases: e.open, Load: c}); err == nil || !strings.Contains(err.Error(), key) {
-			t.Errorf("%s: %v", key, err)
-		}
-	}
-}
-
 func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
 	t.Parallel()
 	e := placeholderEstate(t)

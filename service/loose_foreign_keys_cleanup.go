@@ -12,20 +12,24 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// LooseForeignKeysCleanupConfig configures the worker; zero values are the defaults of contract.md section 4.
+// LooseForeignKeysCleanupConfig configures the worker.
 type LooseForeignKeysCleanupConfig struct {
-	WorkerConfig
-	// Definitions say what becomes of the children of deleted parents; nil: the worker is not configured.
+	WorkerConfig `schedule:"* * * * *"`
+	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
+	DefinitionsFile string `key:"definitions"`
+	// Definitions say what becomes of the children of deleted parents; nil: what the file says.
 	Definitions *Definitions
-	// Rotation is [RotationMinute] or [RotationAll]; empty: by the minute.
-	Rotation string
-	// BatchSize is how many records are worked at a time; 0: 500.
-	BatchSize int
-	// MaxDeletes and MaxUpdates are the rows that a run may change; 0: 100,000 and 50,000. Turbo mode: 200,000 and
-	// 150,000, or these if they are higher.
-	MaxDeletes, MaxUpdates int64
-	// MaxRuntime is how long a run may take; 0: 30 s. Turbo mode: 45 s, or this if it is longer.
-	MaxRuntime time.Duration
+	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has records due.
+	Rotation string `key:"rotation" default:"minute" of:"minute all"`
+	// BatchSize is how many records are worked at a time.
+	BatchSize int `key:"batch_size" default:"500" max:"10000"`
+	// MaxDeletes is how many rows a run may delete. Turbo mode: 200000, or this if it is higher.
+	MaxDeletes int64 `key:"max_deletes" default:"100000" max:"100000000"`
+	// MaxUpdates is how many rows a run may nullify or mark. Turbo mode: 150000, or this if it is higher.
+	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
+	// MaxRuntime is how long a run may take; under a second the log warns at the start. Turbo mode: 45s, or this if it is
+	// longer.
+	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
 // looseForeignKeys is the worker loose_foreign_keys_cleanup (design document 25, loose_foreign_keys_cleanup.md): it
@@ -64,13 +68,11 @@ type looseForeignKeys struct {
 
 func newLooseForeignKeysCleanup(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.LooseForeignKeysCleanup
-	setDefault(&config.Schedule, "* * * * *")
-	setDefault(&config.BatchSize, 500)
-	setDefault(&config.MaxDeletes, 100_000)
-	setDefault(&config.MaxUpdates, 50_000)
-	setDefault(&config.MaxRuntime, 30*time.Second)
-	if config.BatchSize < 1 || config.MaxDeletes < 1 || config.MaxUpdates < 1 || config.MaxRuntime < 0 {
-		return nil, nil, fmt.Errorf("workers.loose_foreign_keys_cleanup: batch_size, max_deletes and max_updates must be at least 1, max_runtime more than 0")
+	if config.Definitions == nil && config.DefinitionsFile != "" {
+		var err error
+		if config.Definitions, err = LoadDefinitions(config.DefinitionsFile); err != nil {
+			return nil, nil, err
+		}
 	}
 	k := &looseForeignKeys{config: config, deps: d, sizes: newStatementSizes(), failing: newFailing()}
 	w := &worker{
@@ -87,13 +89,10 @@ func newLooseForeignKeysCleanup(d deps, c Config) (*worker, []jobKind, error) {
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead",
 		},
 	}
-	switch config.Rotation {
-	case "", RotationMinute:
-		w.starved = k.warnOfStarvation()
-	case RotationAll:
+	if config.Rotation == RotationAll {
 		w.due = k.due
-	default:
-		return nil, nil, fmt.Errorf("workers.loose_foreign_keys_cleanup.rotation: %q is none of %s, %s", config.Rotation, RotationMinute, RotationAll)
+	} else {
+		w.starved = k.warnOfStarvation()
 	}
 	return w, nil, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,17 +11,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// PlaceholderUserCleanupConfig configures the worker; zero values are the defaults of contract.md section 4.
+// PlaceholderUserCleanupConfig configures the worker.
 type PlaceholderUserCleanupConfig struct {
-	WorkerConfig
-	// MaxAttempts is how often a deletion is attempted; 0: 15.
-	MaxAttempts int
-	// RetryPeriod is how long to wait after an attempt; 0: 48 h.
-	RetryPeriod time.Duration
-	// Interval lies between the starts of two jobs of a run; 0: 1 s.
-	Interval time.Duration
-	// BatchSize is how many rows are claimed in one transaction; 0: 1000.
-	BatchSize int
+	WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	// MaxAttempts is how often a deletion is attempted.
+	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
+	// RetryPeriod is how long to wait after an attempt.
+	RetryPeriod time.Duration `key:"retry_period" default:"48h" max:"8760h"`
+	// Interval lies between the starts of two jobs of a run.
+	Interval time.Duration `key:"interval" default:"1s" max:"24h"`
+	// BatchSize is how many rows are claimed in one transaction.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 }
 
 // placeholderUserCleanup is the worker placeholder_user_cleanup (design document 70, placeholder_user_cleanup.md): it
@@ -51,23 +50,11 @@ type placeholderUserCleanup struct {
 
 func newPlaceholderUserCleanup(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.PlaceholderUserCleanup
-	setDefault(&config.Schedule, "0 0 * * *")
-	setDefault(&config.MaxAttempts, 15)
-	setDefault(&config.RetryPeriod, 48*time.Hour)
-	setDefault(&config.Interval, time.Second)
-	setDefault(&config.BatchSize, 1000)
-	if config.MaxAttempts > math.MaxInt32 {
-		return nil, nil, fmt.Errorf("workers.placeholder_user_cleanup.max_attempts: %d is too large: the column that counts attempts is an integer", config.MaxAttempts)
-	}
-	if config.MaxAttempts < 1 || config.BatchSize < 1 || config.RetryPeriod < 0 || config.Interval < 0 {
-		return nil, nil, fmt.Errorf("workers.placeholder_user_cleanup: max_attempts and batch_size must be at least 1, retry_period and interval positive")
-	}
 	p := &placeholderUserCleanup{config: config, main: d.main, queue: d.queue, logger: d.logger}
 	job := &placeholderDeletion{databases: d.databases, queue: d.queue}
 	w := &worker{
 		name:       "placeholder_user_cleanup",
 		config:     config.WorkerConfig,
-		catchUp:    true,
 		missing:    p.missing,
 		maxRuntime: untimed,
 		untimed:    true,

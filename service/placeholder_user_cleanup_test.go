@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -321,14 +320,5 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 		if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, named) {
 			t.Errorf("condition %v %q, error %v", st[0].Condition, st[0].ConditionDetail, err)
 		}
-	}
-}
-
-func TestNew_RefusesMoreAttemptsThanTheColumnHolds(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "main", "main")
-	_, err := service.New(service.Config{Databases: e.open, PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{MaxAttempts: math.MaxInt32 + 1}})
-	if err == nil || !strings.Contains(err.Error(), "workers.placeholder_user_cleanup.max_attempts") {
-		t.Errorf("got %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -98,6 +99,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		return service.Run{}, err
 	}
 	config.Queue = queue
+	settings.Defaults(&config)
 	s, err := service.New(config) //nolint:contextcheck // it needs none
 	if err != nil {
 		return service.Run{}, err

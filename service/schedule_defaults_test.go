@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -13,7 +14,9 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	s, err := New(Config{Databases: []*repo.Database{d}})
+	c := Config{Databases: []*repo.Database{d}}
+	config.Defaults(&c)
+	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

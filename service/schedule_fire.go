@@ -158,10 +158,5 @@ func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id st
 	}
 }
 
-// catchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up, or by its nature.
-func (w *worker) catchesUp() bool {
-	if w.config.CatchUp != nil {
-		return *w.config.CatchUp
-	}
-	return w.catchUp
-}
+// catchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up.
+func (w *worker) catchesUp() bool { return w.config.CatchUp != nil && *w.config.CatchUp }

@@ -160,12 +160,3 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 }
 
 const queueLength = `SELECT count(*) FROM loose_foreign_keys_deleted_records`
-
-func TestNew_RefusesARotationThatIsNone(t *testing.T) {
-	t.Parallel()
-	e := newOneChild(t)
-	_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Rotation: "hour"}})
-	if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.rotation") {
-		t.Errorf("got %v", err)
-	}
-}

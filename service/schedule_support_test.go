@@ -90,7 +90,7 @@ func catchUp(on bool) func(*service.WorkerConfig) {
 	return func(w *service.WorkerConfig) { w.CatchUp = &on }
 }
 
-func disabled(w *service.WorkerConfig) { w.Disabled = true }
+func disabled(w *service.WorkerConfig) { w.Enabled = new(false) }
 
 // due lets a replica look at what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {

@@ -194,34 +194,6 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	wantState(t, r, repo.RunSkipped)
 }
 
-func TestNew_RefusesWhatIsNoExpressionOfFiveFields(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "main", "main")
-	for _, cron := range []string{"* * * *", "* * * * * *", "@hourly", "@every 1s", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "CRON_TZ=Europe/Berlin * * * * *"} {
-		_, err := service.New(service.Config{Databases: e.open, LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
-			WorkerConfig: service.WorkerConfig{Schedule: cron},
-		}})
-		if err == nil || !strings.Contains(err.Error(), "workers.loose_foreign_keys_cleanup.schedule") {
-			t.Errorf("%q: error %v", cron, err)
-		}
-	}
-}
-
-func TestNew_SaysThatAScheduleNeverFires(t *testing.T) {
-	t.Parallel()
-	e := newEstate(t, "main", "main")
-	for cron, never := range map[string]bool{"0 0 31 2 *": true, "0 0 31 4,6,9,11 *": true, "0 0 29 2 *": false, "0 0 31 * *": false} {
-		_, err := service.New(service.Config{
-			Databases: e.open, Logger: slog.New(slog.DiscardHandler),
-			GhostUserMigration: service.GhostUserMigrationConfig{WorkerConfig: service.WorkerConfig{Schedule: cron}},
-		})
-		want := `workers.ghost_user_migration.schedule: "` + cron + `" never fires`
-		if said := err != nil && strings.Contains(err.Error(), want); said != never {
-			t.Errorf("%s: error %v", cron, err)
-		}
-	}
-}
-
 func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main")

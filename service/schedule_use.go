@@ -24,7 +24,7 @@ const (
 // uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any more: it has looked
 // for long enough. It asks the worker's database only where the answer matters.
 func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, error) {
-	if l.begun() && !l.worker.config.Disabled && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
+	if l.begun() && !l.worker.config.disabled() && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
 		return true, nil
 	}
 	why, err := l.service.notUsed(ctx, l.worker)
@@ -41,7 +41,7 @@ func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, err
 
 // notUsed is why this replica does not use a worker, "" if it does.
 func (s *Service) notUsed(ctx context.Context, w *worker) (why string, err error) {
-	if w.config.Disabled {
+	if w.config.disabled() {
 		return notEnabled(w.name), nil
 	}
 	return w.missing(ctx)

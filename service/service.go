@@ -11,7 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Config is what a Service needs. Databases is required, with main first; everything else has a working zero value.
+// Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
+// they are read from the configuration, or get their defaults there.
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec.
 	Databases []*repo.Database
@@ -21,22 +22,18 @@ type Config struct {
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
 	Queue repo.JobQueue
-	// HistoryKeep is how long runs and fires are kept; 0: 30 days.
-	HistoryKeep time.Duration
+	// HistoryKeep is how long runs and the ledger of fires are kept.
+	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Load says when runs and jobs spare the databases.
-	Load LoadConfig
+	Load LoadConfig `key:"load"`
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
-	// LooseForeignKeysCleanup configures that worker.
-	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig
-	// GhostUserMigration configures that worker.
-	GhostUserMigration GhostUserMigrationConfig
-	// PlaceholderUserCleanup configures that worker.
-	PlaceholderUserCleanup PlaceholderUserCleanupConfig
-	// InactiveTokenDeletion configures that worker.
-	InactiveTokenDeletion InactiveTokenDeletionConfig
-	// AdjournedGroupDeletion configures that worker.
-	AdjournedGroupDeletion AdjournedGroupDeletionConfig
+
+	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig `key:"workers.loose_foreign_keys_cleanup"`
+	InactiveTokenDeletion   InactiveTokenDeletionConfig   `key:"workers.inactive_token_deletion"`
+	GhostUserMigration      GhostUserMigrationConfig      `key:"workers.ghost_user_migration"`
+	AdjournedGroupDeletion  AdjournedGroupDeletionConfig  `key:"workers.adjourned_group_deletion"`
+	PlaceholderUserCleanup  PlaceholderUserCleanupConfig  `key:"workers.placeholder_user_cleanup"`
 }
 
 // Condition is why a worker is, or is not, running now (contract.md section 2).

@@ -81,7 +81,7 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	remarks = append(remarks, st.add(places)...)
 	found.add(s.queueTrouble(ctx, w))
-	if !s.schedulerOff && !w.config.Disabled {
+	if !s.schedulerOff && !w.config.disabled() {
 		found.add(s.pulse.trouble())
 	}
 	for _, run := range failures {
@@ -97,7 +97,7 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
-	if !s.schedulerOff && !w.config.Disabled && missing == "" {
+	if !s.schedulerOff && !w.config.disabled() && missing == "" {
 		st.NextRunAt = w.next(fires.Now)
 		remarks = append(remarks, w.starved)
 	}
@@ -141,7 +141,7 @@ func notConfigured(st *WorkerStatus, missing string) (remark string) {
 
 // disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
 func (w *worker) disabled(fires repo.FireHealth) string {
-	if w.config.Disabled && fires.Cron == "" {
+	if w.config.disabled() && fires.Cron == "" {
 		return notEnabled(w.name)
 	}
 	return ""
@@ -247,7 +247,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 		return ConditionThrottled, throttled
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
-	case w.config.Disabled:
+	case w.config.disabled():
 		return ConditionSchedulerOff, notEnabled(w.name) + "; here only requests start runs"
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)

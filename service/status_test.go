@@ -113,7 +113,7 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 
 func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Disabled = true })
+	s := newEstate(t, "main", "main").service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Enabled = new(false) })
 	st := wantCondition(t, s, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	if !st.NextRunAt.IsZero() {

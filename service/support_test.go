@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -151,6 +152,7 @@ func (e *estate) service(definitions string, change ...func(*service.Config)) *s
 	for _, c := range change {
 		c(&config)
 	}
+	settings.Defaults(&config)
 	s, err := service.New(config)
 	if err != nil {
 		e.t.Fatal(err)

@@ -13,15 +13,28 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// WorkerConfig is what every worker's configuration has. The zero value is the worker's default schedule, enabled.
+// WorkerConfig is what every worker's configuration has. The tag of the embedding has the worker's defaults.
 type WorkerConfig struct {
-	// Schedule is a cron expression of five fields, UTC; empty: the worker's default.
-	Schedule string
-	// Disabled keeps the schedule from starting runs; requests still do.
-	Disabled bool
-	// CatchUp says whether one run makes up for fires that were missed; nil: the worker's default.
-	CatchUp *bool
+	// Schedule is a cron expression of five fields, in UTC.
+	Schedule string `key:"schedule"`
+	// Enabled lets the schedule start runs; requests do in any case.
+	Enabled *bool `key:"enabled" default:"true"`
+	// CatchUp makes up by one run for fires that were missed.
+	CatchUp *bool `key:"catch_up" default:"false"`
 }
+
+// Check refuses a schedule that is none. An empty one stands for the default.
+func (WorkerConfig) Check(key, text string) error {
+	if key != "schedule" || text == "" {
+		return nil
+	}
+	if _, err := ParseSchedule(text); err != nil {
+		return fmt.Errorf("%q %w", text, err)
+	}
+	return nil
+}
+
+func (c WorkerConfig) disabled() bool { return c.Enabled != nil && !*c.Enabled }
 
 // deps are what workers and their jobs are made with.
 type deps struct {
@@ -51,8 +64,6 @@ type worker struct {
 	due func(ctx context.Context, database *repo.Database) bool
 	// starved says which databases no fire works, and what to do; "": none.
 	starved string
-	// catchUp says that one run makes up for fires that were missed, unless the configuration says otherwise.
-	catchUp bool
 	// fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
 	fences []*repo.Database
 	// missing says what keeps it from running; "" when nothing does.
@@ -151,13 +162,6 @@ func (w *worker) validate() error {
 		return fmt.Errorf("workers.%s.schedule: %q %w", w.name, w.config.Schedule, err)
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // readLimits bound the reads of the queue and the catalogue.

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.uber.org/goleak"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -82,10 +83,12 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.service, err = service.New(service.Config{
+	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
 		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions(t)},
-	})
+	}
+	config.Defaults(&c)
+	f.service, err = service.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,26 @@
+package config
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "0MB": 0, "1000": 1000, "1000B": 1000, "8 kB": 8 << 10, "8KB": 8 << 10, "64MB": 64 << 20, "4gb": 4 << 30, "1TB": 1 << 40,
+	} {
+		got, err := loadWork("", []string{mainURL, "CARETAKER_LOAD_RATE=" + text})
+		if err != nil || got.Load.Rate != want {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+}
+
+func TestLoad_WhatCanBeSwitchedOffIsZero(t *testing.T) {
+	got, err := loadWork("", []string{
+		mainURL, "CARETAKER_LOAD_LAG=0", "CARETAKER_LOAD_RATE=0", "CARETAKER_WORKERS_SWEEP_MAX_QUEUED=0",
+	})
+	if err != nil || !reflect.DeepEqual(got.Load, limits{}) || got.Sweep.MaxQueued != 0 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,214 @@
+package service_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// configured reads a configuration file.
+func configured(t *testing.T, content string) (c service.Config, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "c.yml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = config.LoadPartial(file, &c)
+	return c, err
+}
+
+func common(schedule string, catchUp bool) service.WorkerConfig {
+	return service.WorkerConfig{Schedule: schedule, Enabled: new(true), CatchUp: &catchUp}
+}
+
+func TestSettings_Defaults(t *testing.T) {
+	t.Parallel()
+	got, err := configured(t, "workers: {ghost_user_migration: {schedule: ''}}")
+	want := service.Config{
+		HistoryKeep: 720 * time.Hour,
+		Load: service.LoadConfig{
+			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
+		},
+		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
+			WorkerConfig: common("* * * * *", false), Rotation: service.RotationMinute, BatchSize: 500,
+			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
+		},
+		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{
+			WorkerConfig: common("0 0 * * *", true), BatchSize: 1000, MaxRuntime: 3 * time.Minute,
+			ContinueAfter: 2 * time.Minute, MaxQueued: 100_000,
+		},
+		GhostUserMigration: service.GhostUserMigrationConfig{
+			WorkerConfig: common("*/2 * * * *", false), Limit: 1000, MaxRuntime: time.Minute,
+		},
+		AdjournedGroupDeletion: service.AdjournedGroupDeletionConfig{
+			WorkerConfig: common("0 2 * * *", true), BatchSize: 100, Interval: 20 * time.Second,
+		},
+		PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{
+			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 15, RetryPeriod: 48 * time.Hour,
+			Interval: time.Second, BatchSize: 1000,
+		},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestSettings_EveryKeyIsRead(t *testing.T) {
+	t.Parallel()
+	got, err := configured(t, `
+history: {keep: 48h}
+load:
+  max_replica_lag: 1m
+  ignored_replicas: "delayed, far away,"
+  max_wal_rate: 64MB
+  max_wal_archive_backlog: 0
+  max_lock_wait: 0s
+  max_autovacuum: 2h
+  patience: 17s
+workers:
+  loose_foreign_keys_cleanup:
+    schedule: "*/5 * * * *"
+    enabled: false
+    catch_up: true
+    definitions: d.yml
+    rotation: all
+    batch_size: 1
+    max_deletes: 2
+    max_updates: 3
+    max_runtime: 1m30s
+  ghost_user_migration:
+    schedule: "*/3 * * * *"
+    limit: 14
+    max_runtime: 15s
+  adjourned_group_deletion:
+    schedule: "0 3 * * *"
+    enabled: false
+    catch_up: false
+    batch_size: 4
+    interval: 5s
+  placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
+  inactive_token_deletion:
+    schedule: "0 1 * * *"
+    batch_size: 10
+    max_runtime: 11s
+    continue_after: 12s
+    max_queued: 16
+`)
+	want := service.Config{
+		HistoryKeep: 48 * time.Hour,
+		Load: service.LoadConfig{
+			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
+			MaxAutovacuum: 2 * time.Hour, Patience: 17 * time.Second,
+		},
+		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
+			WorkerConfig:    service.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
+			DefinitionsFile: "d.yml", Rotation: service.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
+			MaxRuntime: 90 * time.Second,
+		},
+		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{
+			WorkerConfig: common("0 1 * * *", true), BatchSize: 10, MaxRuntime: 11 * time.Second,
+			ContinueAfter: 12 * time.Second, MaxQueued: 16,
+		},
+		GhostUserMigration: service.GhostUserMigrationConfig{
+			WorkerConfig: common("*/3 * * * *", false), Limit: 14, MaxRuntime: 15 * time.Second,
+		},
+		AdjournedGroupDeletion: service.AdjournedGroupDeletionConfig{
+			WorkerConfig: service.WorkerConfig{Schedule: "0 3 * * *", Enabled: new(false), CatchUp: new(false)},
+			BatchSize:    4, Interval: 5 * time.Second,
+		},
+		PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{
+			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
+		},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// TestSettings_DefaultsAreWithinTheirBounds: what is set where nothing is given is what may be given.
+func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
+	t.Parallel()
+	for _, k := range config.Keys(&service.Config{}) {
+		if k.Default == "" {
+			continue
+		}
+		content := k.Default
+		if strings.Contains(content, "*") {
+			content = "'" + content + "'"
+		}
+		path := strings.Split(k.Path, ".")
+		for _, name := range slices.Backward(path) {
+			content = "{" + name + ": " + content + "}"
+		}
+		if _, err := configured(t, content); err != nil {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
+
+func TestSettings_WrongValuesAreNamed(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: 0 is off`,
+		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 is off`,
+		"load: {max_wal_archive_backlog: -1}":                      `load.max_wal_archive_backlog: -1 is negative: 0 is off`,
+		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 is off`,
+		"load: {max_autovacuum: -1s}":                              `load.max_autovacuum: -1s is negative: 0 is off`,
+		"load: {max_autovacuum: 721h}":                             `load.max_autovacuum: 721h is too long: at most 720h`,
+		"load: {patience: -1s}":                                    `load.patience: -1s is too short: more than 0`,
+		"load: {patience: 0s}":                                     `load.patience: 0s is too short`,
+		"history: {keep: 59m}":                                     `history.keep: 59m is too short: at least 1h`,
+		"history: {keep: 87601h}":                                  `history.keep: 87601h is too long: at most 87600h`,
+		"ghost_user_migration: {limit: -1}":                        `limit: -1 is too small: at least 1`,
+		"ghost_user_migration: {limit: 100001}":                    `limit: 100001 is too large: at most 100000`,
+		"ghost_user_migration: {max_runtime: -1s}":                 `max_runtime: -1s is too short: more than 0`,
+		"ghost_user_migration: {max_runtime: 25h}":                 `max_runtime: 25h is too long: at most 24h`,
+		"ghost_user_migration: {schedule: 0 0 * *}":                `schedule: "0 0 * *" is no cron expression of five fields`,
+		"adjourned_group_deletion: {interval: 25h}":                `interval: 25h is too long: at most 24h`,
+		"adjourned_group_deletion: {batch_size: 0}":                `batch_size: 0 is too small: at least 1`,
+		"inactive_token_deletion: {batch_size: -1}":                `batch_size: -1 is too small: at least 1`,
+		"inactive_token_deletion: {max_runtime: -1s}":              `max_runtime: -1s is too short: more than 0`,
+		"inactive_token_deletion: {continue_after: -1ns}":          `continue_after: -1ns is too short: more than 0`,
+		"inactive_token_deletion: {continue_after: 24h1s}":         `continue_after: 24h1s is too long: at most 24h`,
+		"inactive_token_deletion: {max_queued: -1}":                `max_queued: -1 is too small`,
+		"inactive_token_deletion: {max_queued: 10000001}":          `max_queued: 10000001 is too large: at most 10000000`,
+		"inactive_token_deletion: {schedule: 0 0 * *}":             `schedule: "0 0 * *" is no cron expression of five fields`,
+		"loose_foreign_keys_cleanup: {rotation: hour}":             `rotation: "hour" is none of minute, all`,
+		"loose_foreign_keys_cleanup: {batch_size: 99999999999999}": `batch_size: 99999999999999 is too large: at most 10000`,
+		"loose_foreign_keys_cleanup: {max_deletes: 100000001}":     `max_deletes: 100000001 is too large: at most 100000000`,
+		"loose_foreign_keys_cleanup: {max_updates: 1.5}":           `max_updates: "1.5" is not a whole number`,
+		"placeholder_user_cleanup: {max_attempts: 1001}":           `max_attempts: 1001 is too large: at most 1000`,
+		"placeholder_user_cleanup: {max_attempts: 2147483648}":     `max_attempts: 2147483648 is too large: at most 1000`,
+		"placeholder_user_cleanup: {retry_period: 8761h}":          `retry_period: 8761h is too long: at most 8760h`,
+	} {
+		name, _, _ := strings.Cut(content, ": ")
+		if name != "load" && name != "history" {
+			content, want = "workers: {"+content+"}", "workers."+name+"."+want
+		}
+		if _, err := configured(t, content); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", content, err, want)
+		}
+	}
+}
+
+func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
+	t.Parallel()
+	for cron, want := range map[string]string{
+		"* * * *": "is no cron", "* * * * * *": "is no cron", "@hourly": "is no cron", "@every 1s": "is no cron", "61 * * * *": "is no cron",
+		"CRON_TZ=Europe/Berlin * * * * *": "is no cron",
+		"0 0 31 2 *":                      "never fires", "0 0 30 2 *": "never fires", "0 0 31 4,6,9,11 *": "never fires", "0 0 29 2 *": "", "0 0 31 * *": "",
+	} {
+		_, err := configured(t, "workers: {ghost_user_migration: {schedule: '"+cron+"'}}")
+		want = `workers.ghost_user_migration.schedule: "` + cron + `" ` + want
+		if refused := err != nil; refused == strings.HasSuffix(want, " ") || refused && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", cron, err)
+		}
+	}
+}
