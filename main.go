@@ -1,6 +1,8 @@
 // Caretaker is a maintenance service for a GitLab-shaped PostgreSQL estate.
 package main
 
+//go:generate go run ./tools/configdoc docs/configuration.md
+
 import (
 	"os"
 

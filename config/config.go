@@ -86,9 +86,9 @@ type Auth struct {
 // Database is where a configured database is.
 type Database struct {
 	Name string
-	// URL is that of the primary: postgres://…
+	// URL is where the primary is: postgres://…
 	URL string `key:"url"`
-	// ReplicaURL is that of a read replica for what only reads.
+	// ReplicaURL is where a read replica is, for what only reads.
 	ReplicaURL string `key:"replica_url"`
 }
 
@@ -121,7 +121,7 @@ func load(file string, environ []string, into ...any) (*Config, error) {
 // read is load without the check that a database is there.
 func read(file string, environ []string, into ...any) (*Config, error) {
 	c := &Config{}
-	keys := c.keys(into)
+	keys := c.Keys(into...)
 	inFile, mistakes := fileValues(file, keys)
 	inEnvironment, more := environmentValues(environ, keys)
 	mistakes = append(mistakes, more...)
@@ -153,8 +153,8 @@ func read(file string, environ []string, into ...any) (*Config, error) {
 	return c, nil
 }
 
-// keys are those of c, with its databases, and of the other structs.
-func (c *Config) keys(into []any) []Key {
+// Keys are those of c, with its databases, and of the other structs.
+func (c *Config) Keys(into ...any) []Key {
 	keys := Keys(c)
 	c.Databases = nil
 	for _, name := range DatabaseNames() {

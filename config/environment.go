@@ -16,7 +16,7 @@ func ClientAddress() string { return os.Getenv(AddressVariable) }
 // Mistyped are the variables that serve would refuse because they are nearly, or begin like, one that there is: whoever
 // sets one for a command that does not read the configuration would never hear of it.
 func Mistyped(into ...any) []error {
-	_, mistakes := environmentValues(os.Environ(), new(Config).keys(into))
+	_, mistakes := environmentValues(os.Environ(), new(Config).Keys(into...))
 	return mistakes
 }
 

@@ -1,0 +1,135 @@
+// Command configdoc writes docs/configuration.md: every key, from the tags and comments of the structs that have them.
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+const head = `# Configuration
+
+<!-- Written by go generate from the tags and comments of the structs that have the keys. Do not edit. -->
+
+A YAML file, given with ` + "`--config`" + `, and over it environment variables: ` + "`CARETAKER_`" + ` and the key in capitals,
+with ` + "`_`" + ` for its dots, so ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `. That one is required; all others have
+defaults or may be left out. ` + "`caretaker serve`" + ` refuses what it does not know, and reports all mistakes at once.
+
+Durations are such as ` + "`30s`, `2m`, `48h`" + `; sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
+`
+
+func main() {
+	if err := write(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "configdoc:", err)
+		os.Exit(1)
+	}
+}
+
+func write(file string) error {
+	comments := map[string]string{}
+	for _, folder := range []string{"config", "service"} {
+		if err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			return collect(comments, path)
+		}); err != nil {
+			return err
+		}
+	}
+	var out strings.Builder
+	out.WriteString(head)
+	last := ""
+	for _, k := range new(config.Config).Keys(&service.Config{}) {
+		title, name := "The server", k.Path
+		if worker := strings.SplitN(k.Path, ".", 3); worker[0] == "workers" {
+			title, name = worker[1], worker[2]
+		}
+		if title != last {
+			fmt.Fprintf(&out, "\n## %s\n\n", title)
+			if title != "The server" {
+				fmt.Fprintf(&out, "Keys of `workers.%s`; what it does is in [its page](workers/%s.md).\n\n", title, title)
+			}
+			out.WriteString("| key | default | allowed | |\n|---|---|---|---|\n")
+			last = title
+		}
+		text := comments[k.Owner.String()+"."+k.Field.Name]
+		if text == "" {
+			return fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
+		}
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, code(k.Default), allowed(k), text)
+	}
+	return os.WriteFile(file, []byte(out.String()), 0o600)
+}
+
+// collect notes the comments of the fields in a file, by package, type and field.
+func collect(comments map[string]string, path string) error {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		return err
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, is := n.(*ast.TypeSpec)
+		if !is {
+			return true
+		}
+		if s, is := spec.Type.(*ast.StructType); is {
+			for _, f := range s.Fields.List {
+				for _, name := range f.Names {
+					comments[file.Name.Name+"."+spec.Name.Name+"."+name.Name] = sentence(f.Doc.Text(), name.Name)
+				}
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// sentence is a comment without the name that it begins with.
+func sentence(comment, name string) string {
+	text := strings.TrimPrefix(strings.Join(strings.Fields(comment), " "), name+" ")
+	for _, verb := range []string{"is ", "are "} {
+		text = strings.TrimPrefix(text, verb)
+	}
+	return strings.TrimSuffix(strings.ReplaceAll(text, "|", `\|`), ".")
+}
+
+// allowed says what a value may be.
+func allowed(k config.Key) string {
+	tag := k.Field.Tag
+	var parts []string
+	if words := tag.Get("of"); words != "" {
+		parts = append(parts, strings.Join(strings.Fields(words), ", "))
+	}
+	switch least, most := tag.Get("min"), tag.Get("max"); {
+	case least != "":
+		parts = append(parts, least+" to "+most)
+	case most != "" && k.Field.Type != reflect.TypeFor[time.Duration]() && tag.Get("unit") == "":
+		parts = append(parts, "1 to "+most)
+	case most != "":
+		parts = append(parts, "at most "+most)
+	}
+	if off, is := tag.Lookup("off"); is && off == "" {
+		parts = append(parts, "empty: off")
+	} else if is {
+		parts = append(parts, off+": off")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func code(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return "`" + s + "`"
+}
