@@ -57,6 +57,12 @@ func TestJaeger(t *testing.T) {
 	})
 	t.Run("the ghost migration is linked to the jobs before it", func(t *testing.T) { wantGhosts(t, ghosts, ghostTrace, jobs) })
 	t.Run("a huge drain is a readable trace", func(t *testing.T) { wantDrain(t, cleanup, cleanupTrace, application, ghostTrace) })
+	t.Run("runs that failed are found", func(t *testing.T) {
+		failed := e.search("maintenance.run", map[string]string{"maintenance.outcome": "failed"})
+		if !slices.ContainsFunc(failed, func(tr jaegerTrace) bool { return tr.TraceID == cleanupTrace.TraceID }) {
+			t.Errorf("%d traces, without that of the cleanup", len(failed))
+		}
+	})
 	t.Run("a tick is a root", func(t *testing.T) { wantTick(t, tick) })
 	t.Run("nothing else is a root, and nothing is said that should not be", func(t *testing.T) { wantNothingElse(t, e.search("", nil)) })
 	// What docs/tracing.md shows: make test-jaeger with JAEGER_TREES=FILE.

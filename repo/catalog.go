@@ -128,7 +128,7 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 			tables, columns = append(tables, table), append(columns, column)
 		}
 	}
-	ctx, o := d.begin(ctx, "read the catalogue")
+	ctx, o := d.beginRoutine(ctx, "read the catalogue")
 	var err error
 	if keys {
 		batch := &pgx.Batch{}

@@ -103,9 +103,15 @@ func (d *Database) Ping(ctx context.Context) error {
 
 // Now is the clock of the database.
 func (d *Database) Now(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	ctx, o := d.beginRoutine(ctx, "read the clock")
 	var now time.Time
-	err := d.queryRow(ctx, "read the clock", []any{&now}, `SELECT clock_timestamp()`)
-	return now, err
+	err := again(ctx, func() error {
+		return d.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
+	})
+	o.end(ctx, err)
+	return now, d.wrap(ctx, "read the clock", err)
 }
 
 // The helpers below are how every method of this package talks to the server.

@@ -11,6 +11,12 @@ func OnPool(name string, pool *pgxpool.Pool) *Database {
 	return &Database{Name: name, pool: pool, prepares: true}
 }
 
+// Look sends a statement that changes nothing.
+func (d *Database) Look(ctx context.Context) error {
+	_, err := d.exec(ctx, "look", `SELECT 1`)
+	return err
+}
+
 // Fail sends a statement that the server refuses.
 func (d *Database) Fail(ctx context.Context) error {
 	_, err := d.exec(ctx, "fail", `SELECT 1/0`)

@@ -36,6 +36,8 @@ type operation struct {
 	failed int
 	// waited for a connection.
 	waited time.Duration
+	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was slow.
+	routine bool
 	// affected are in place of the rows what the statement itself says that it has changed.
 	affected []*int64
 }
@@ -62,6 +64,15 @@ func (d *Database) begin(ctx context.Context, name string) (context.Context, *op
 	return context.WithValue(ctx, operationKey{}, o), o
 }
 
+// beginRoutine is begin for a look at the clock or the catalogue.
+func (d *Database) beginRoutine(ctx context.Context, name string) (context.Context, *operation) {
+	ctx, o := d.begin(ctx, name)
+	if o != nil {
+		o.routine = true
+	}
+	return ctx, o
+}
+
 func operationOf(ctx context.Context) *operation {
 	o, _ := ctx.Value(operationKey{}).(*operation)
 	return o
@@ -84,7 +95,9 @@ func (o *operation) end(ctx context.Context, err error) {
 	ended := time.Now() //nolint:forbidigo // a span's time is the host's
 	cutOff := errors.Is(err, context.Canceled)
 	kind, text := describe(err)
-	if !o.scope.showOperation(o.name, ended.Sub(o.started), o.rows, !cutOff && kind != "" || o.failed > 0) {
+	took := ended.Sub(o.started)
+	worth := !cutOff && kind != "" || o.failed > 0 || took >= slowOperation
+	if !o.scope.count(o, took, worth) {
 		return
 	}
 	_, span := o.database.spans.Start(ctx, o.name, trace.WithTimestamp(o.started),

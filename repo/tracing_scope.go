@@ -90,20 +90,21 @@ func WithBatch(ctx context.Context) (context.Context, *Scope) {
 	return context.WithValue(ctx, scopeKey{}, s), s
 }
 
-// showOperation counts an operation that has ended, and says whether it is a span.
-func (s *Scope) showOperation(name string, took time.Duration, rows int64, failed bool) bool {
+// count counts an operation that has ended, and says whether it is a span. worth: it failed or was
+// slow.
+func (s *Scope) count(o *operation, took time.Duration, worth bool) bool {
 	s.root.mu.Lock()
 	defer s.root.mu.Unlock()
 	for _, in := range s.all() {
-		f := in.operations[name]
+		f := in.operations[o.name]
 		if f == nil {
 			f = &figures{}
-			in.operations[name] = f
+			in.operations[o.name] = f
 		}
-		f.calls, f.rows, f.took = f.calls+1, f.rows+rows, f.took+took
+		f.calls, f.rows, f.took = f.calls+1, f.rows+o.rows, f.took+took
 		in.number, in.took = in.number+1, in.took+took
 	}
-	if s.show(failed || took >= slowOperation) {
+	if (worth || !o.routine) && s.show(worth) {
 		return true
 	}
 	for _, in := range s.all() {

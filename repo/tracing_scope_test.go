@@ -41,7 +41,7 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 	var counted []attribute.KeyValue
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		for range 50 {
-			if _, err := d.Now(ctx); err != nil {
+			if err := d.Look(ctx); err != nil {
 				t.Error(err)
 			}
 		}
@@ -62,7 +62,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for i := range 100 {
 			took, reason := time.Millisecond, ""
 			do := func(ctx context.Context) {
-				if _, err := d.Now(ctx); err != nil {
+				if err := d.Look(ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -75,9 +75,6 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 				reason = "failed"
 			case 40:
 				do = func(ctx context.Context) {
-					if _, err := d.RecordTraces(ctx, nil, 1, repo.Limits{Statement: time.Second, Lock: time.Second}); err != nil {
-						t.Error(err)
-					}
 					if err := d.Fail(ctx); err == nil {
 						t.Error("no error")
 					}
@@ -132,14 +129,30 @@ func TestTrace_AnOperationWithoutAScopeHasNoSpan(t *testing.T) {
 	url := databases.Clone(t, migrated("ci"))
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		bare := trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))
-		if _, err := d.Now(bare); err != nil { //nolint:contextcheck // one without a scope
+		if err := d.Look(bare); err != nil { //nolint:contextcheck // one without a scope
 			t.Error(err)
 		}
-		if _, err := d.Now(ctx); err != nil {
+		if err := d.Look(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	if len(spans) != 1 || spans[0].Name() != "read the clock" {
+	if len(spans) != 1 || spans[0].Name() != "look" {
+		t.Errorf("got %v", spans)
+	}
+}
+
+func TestTrace_TheClockIsCountedAndHasNoSpan(t *testing.T) {
+	url := databases.Clone(t, migrated("ci"))
+	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+		if _, err := d.Now(ctx); err != nil {
+			t.Error(err)
+		}
+		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
+			t.Errorf("%s statements", got)
+		}
+		_ = d.Fail(ctx)
+	})
+	if len(spans) != 1 || spans[0].Name() != "fail" {
 		t.Errorf("got %v", spans)
 	}
 }
@@ -149,7 +162,7 @@ func TestTrace_ACancelledOperationHasNotFailed(t *testing.T) {
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := d.Now(ended); !errors.Is(err, context.Canceled) {
+		if err := d.Look(ended); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

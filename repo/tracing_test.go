@@ -46,23 +46,6 @@ func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
 	}
 }
 
-func TestTrace_OneStatementIsNoBatch(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
-	for _, s := range traced(t, url, func(ctx context.Context, d *repo.Database) {
-		if _, err := d.Tables(ctx, map[string][]string{"p_ci_builds": {"id"}}); err != nil {
-			t.Error(err)
-		}
-		if _, err := d.HasRecordTraces(ctx); err != nil {
-			t.Error(err)
-		}
-	}) {
-		all := attribute.NewSet(s.Attributes()...)
-		if size, is := all.Value("db.operation.batch.size"); is && size.AsInt64() == 1 {
-			t.Errorf("%s is a batch of one", s.Name())
-		}
-	}
-}
-
 func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
 	t.Parallel()
 	b := installed(t)

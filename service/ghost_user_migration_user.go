@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -33,6 +34,8 @@ type ghostUser struct {
 	tables map[string]map[string]int64
 	// table and column of the step at work, "" where it is none of the lists.
 	table, column string
+	// sentBy is the span (W3C) of the job that has queued the user, "" if that is not known.
+	sentBy string
 }
 
 // one works a row of the queue, and says in the queue and the counts what became of it. Its error ends the run.
@@ -65,7 +68,24 @@ func (u *ghostUser) linkDeletion(ctx context.Context) {
 	}
 	if parents, err := u.x.Database.DeletionTraces(ctx, u.UserID, readLimits()); err == nil {
 		u.x.link(ctx, "the job delete_user", parents)
+		if len(parents) > 0 {
+			u.sentBy = parents[0]
+		}
 	}
+}
+
+// tellDeleted says below the job that has queued the user that the user is gone: from there nothing
+// else leads on to here.
+func (u *ghostUser) tellDeleted(ctx context.Context) {
+	job := spanOf(ctx, u.sentBy)
+	if !job.IsValid() || u.x.DryRun {
+		return
+	}
+	ctx = trace.ContextWithRemoteSpanContext(ctx, job)
+	_, span := u.x.tracer.Start(ctx, "maintenance.deleted", trace.WithLinks(trace.Link{SpanContext: u.x.span.SpanContext()}),
+		trace.WithAttributes(attribute.Int64("maintenance.user_id", u.UserID), attribute.String("maintenance.worker", u.x.worker.name),
+			attribute.String("maintenance.run_id", u.x.snapshot().ID)))
+	span.End()
 }
 
 // ending is what ends the run after an error, nil if that is the user's. Of a run that is to stop, nobody is put off.
@@ -108,6 +128,7 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	}
 	u.migrated++
 	u.x.Count(ctx, "migrated_users", 1)
+	u.tellDeleted(ctx)
 	u.x.logDone(ctx, "user migrated", "user would be migrated", "user_id", u.UserID, "tables", u.tables)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -239,16 +240,23 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 	return c.charge(ctx, overrun)
 }
 
+// maxFailedKeys is how many keys of records that failed the span of a batch names.
+const maxFailedKeys = 10
+
 // tell says on the span of a batch that some of its records failed, or else that some were put off.
 func (b *batch) tell(ctx context.Context, putOff map[string]int) {
 	failures := failures{records: map[string]int{}}
+	var keys []int64
 	for _, k := range b.keys {
 		if k.failure != nil {
 			failures.count(k.failure, len(k.records))
+			keys = append(keys, k.key)
 		}
 	}
 	if err := failures.err(); err != nil {
 		tellFailure(ctx, err)
+		trace.SpanFromContext(ctx).SetAttributes(
+			attribute.Int64Slice("maintenance.failed_keys", keys[:min(len(keys), maxFailedKeys)]))
 	} else if len(putOff) > 0 {
 		tellOutcome(ctx, outcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
 	} else if len(b.absent) > 0 {

@@ -76,6 +76,7 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),
 		attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
 		attribute.String("maintenance.stopped_because", run.Error), attribute.String("error.type", run.Reason)))
+	setTexts(span, "maintenance.requested_by", run.RequestedBy)
 	span.SetAttributes(countAttributes(run.Counts)...)
 	span.SetStatus(codes.Error, run.Error)
 	return ctx, span

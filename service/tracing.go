@@ -26,6 +26,9 @@ func (r *Runner) startRun(ctx context.Context, w *worker, run Run, database *rep
 		attribute.String("maintenance.database", database.Name), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun),
 	}
+	if run.RequestedBy != "" {
+		attributes = append(attributes, attribute.String("maintenance.requested_by", run.RequestedBy))
+	}
 	if !run.Fire.IsZero() {
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}

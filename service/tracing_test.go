@@ -62,6 +62,10 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
 		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	}
+	root := named(spans, "maintenance.run")[0]
+	if told := attributeOf(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
+		t.Errorf("operations %s", told)
+	}
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
 	if len(statements) == 0 {
 		t.Fatal("no span of a statement on c")
@@ -99,7 +103,9 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all that was due has been looked at",
 	})
 	batch := named(spans, "maintenance.batch")[0]
-	wantAttributes(t, batch, map[string]string{"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1"})
+	wantAttributes(t, batch, map[string]string{
+		"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1", "maintenance.failed_keys": "[2]",
+	})
 	if batch.Status().Code.String() != "Error" {
 		t.Errorf("status of the batch %+v", batch.Status())
 	}
@@ -233,6 +239,18 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOneType(t, spans)
+	deleted := named(spans, "maintenance.deleted")
+	if len(deleted) != 2 || attributeOf(deleted[0], "maintenance.user_id") != "201" || attributeOf(deleted[1], "maintenance.user_id") != "202" {
+		t.Fatalf("deleted are %v, want users 201 and 202", deleted)
+	}
+	for _, d := range deleted {
+		if !slices.ContainsFunc(named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
+			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
+				attributeOf(s, "maintenance.user_id") == attributeOf(d, "maintenance.user_id")
+		}) {
+			t.Errorf("%v is not below the job that has sent the user", d)
+		}
+	}
 	ghost := named(spans, "maintenance.run")[1]
 	if len(ghost.Links()) != 2 {
 		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())

@@ -46,7 +46,7 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 	var first service.Run
 	for _, name := range []string{"first", "second"} {
 		ctx, call := otel.Tracer("test").Start(t.Context(), name)
-		r, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: "once"})
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: "once", RequestedBy: "tester"})
 		if call.End(); err != nil {
 			t.Fatal(err)
 		}
@@ -56,6 +56,7 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 	if first := named(spans, "first")[0]; tells(first, "maintenance.reason") || len(first.Links()) > 0 {
 		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
 	}
+	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
 	second, root := named(spans, "second")[0], named(spans, "maintenance.run")[0].SpanContext()
 	wantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
 	links := second.Links()
