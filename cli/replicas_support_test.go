@@ -259,5 +259,5 @@ func (s *shared) atGate() string {
 // attemptsAge makes every attempt at work as old as one that is taken for dead, as if the time had passed.
 func (s *shared) attemptsAge() {
 	s.t.Helper()
-	s.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '81 s' WHERE state = 'running'`)
+	s.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '2 minutes' WHERE state = 'running'`)
 }

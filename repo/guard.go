@@ -51,11 +51,10 @@ const (
 	fencedSQL  = fenceSQL + `,
 guard AS MATERIALIZED (SELECT held FROM fence)`
 
-	// attemptSQL keeps the row of a running attempt, which its time identifies. The rescue of a job and the end of an
-	// attempt lock the row FOR UPDATE, and so wait for the commit or pass it by; whoever inserts the same unique job
-	// touches the row too, and need not wait.
+	// attemptSQL keeps the row of a running attempt, which its time identifies. River's rescue of a job is an UPDATE of the
+	// row: it waits for the commit. So does whoever inserts the same unique job.
 	attemptSQL = `attempt AS MATERIALIZED (
-  SELECT 1 AS held FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2 FOR KEY SHARE
+  SELECT 1 AS held FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2 FOR SHARE
 )`
 	attemptedSQL = attemptSQL + `,
 guard AS MATERIALIZED (SELECT held FROM attempt)`

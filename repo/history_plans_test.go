@@ -157,7 +157,6 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"RetryJob":       func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
 		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
 		"WorkJob":        a.workJobs,
-		"RescueJobs":     func(ctx context.Context) error { return a.RescueJobs(ctx, time.Minute) },
 		"BacklogSamples": func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
 		"SampleBacklogs": a.SampleBacklogs,
 		"PauseWorker": func(ctx context.Context) error {

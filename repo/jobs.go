@@ -2,14 +2,12 @@ package repo
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/trace"
 )
 
 // Tx is a transaction of this package, as far as others may know it.
@@ -126,57 +124,20 @@ type AttemptOf struct {
 	AttemptedAt time.Time
 }
 
-// Trace is the trace and the span in which the attempt is worked: whoever finds that its process has died can so put its
-// span where what it has begun leads to. attemptTraceSQL says the same.
-func (a AttemptOf) Trace() (trace.TraceID, trace.SpanID) {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d", a.ID, a.AttemptedAt.UnixMicro()))
-	return trace.TraceID(sum[:16]), trace.SpanID(sum[16:24])
-}
+const checkAttemptSQL = `
+SELECT EXISTS (
+  SELECT FROM maintenance.river_job
+  WHERE id = $1 AND attempted_at = $2 AND (state = 'running' OR finalized_at IS NOT NULL))`
 
-// lockAttemptsSQL locks the rows in one order, so that two processes do not wait for each other.
-const lockAttemptsSQL = `
-SELECT j.id, j.attempted_at FROM maintenance.river_job j
-JOIN unnest($1::bigint[], $2::timestamptz[]) AS mine (id, attempted_at) ON mine.id = j.id AND mine.attempted_at = j.attempted_at
-WHERE j.state = 'running' OR j.finalized_at IS NOT NULL
-ORDER BY j.id FOR UPDATE OF j`
-
-// EndAttempts lets River write the ends of attempts, in a transaction to whose end those of them that still have their
-// jobs keep them: they are held. The others were taken for dead; their job waits, or another attempt has it.
-func (d *Database) EndAttempts(ctx context.Context, attempts []AttemptOf, write func(tx Tx, held []AttemptOf) error) error {
-	ids, begun := make([]int64, len(attempts)), make([]time.Time, len(attempts))
-	for i, a := range attempts {
-		ids[i], begun[i] = a.ID, a.AttemptedAt
+// CheckAttempt returns [ErrJobLost] if an attempt that has ended has lost its job to another one. It may have completed
+// the job.
+func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
+	var held bool
+	err := d.queryRow(ctx, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
+	if err == nil && !held {
+		err = ErrJobLost
 	}
-	err := again(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			rows, _ := tx.Query(ctx, lockAttemptsSQL, ids, begun)
-			held, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AttemptOf])
-			if err != nil {
-				return err
-			}
-			return write(tx, held)
-		})
-	})
-	return d.wrap(ctx, "write the ends of attempts", err)
-}
-
-// FetchJobs lets River take due jobs, in a transaction that is committed once River has them: an answer that does not come
-// in time, or a process that dies meanwhile, leaves no job behind that runs and that nobody works. Only where the answer of
-// the commit itself is lost it does: such jobs are rescued as those of a dead process.
-func (d *Database) FetchJobs(ctx context.Context, fetch func(tx Tx) error) error {
-	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return d.wrap(ctx, "fetch jobs", err)
-	}
-	// ctx may end at any time; the commit must be known to have happened or not.
-	ending, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), statementTimeout, ErrUnreachable)
-	defer cancel()
-	if err = fetch(tx); err == nil {
-		err = tx.Commit(ending)
-	} else {
-		_ = tx.Rollback(ending)
-	}
-	return d.wrap(ctx, "fetch jobs", err)
+	return err
 }
 
 // JobKinds are all kinds.

@@ -49,12 +49,28 @@ type AttemptError struct {
 
 const jobColumns = `id, kind, state::text, args, attempt, max_attempts, created_at, scheduled_at, attempted_at, finalized_at,
   coalesce(to_jsonb(errors), '[]'), coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
+  coalesce((metadata ->> 'river:rescue_count')::int, 0) > coalesce((metadata ->> 'rescues_reported')::int, 0),
   coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', '')`
+
+// rescuedText is what River writes as the error of an attempt that it takes for dead.
+const rescuedText = "Stuck job rescued by JobRescuer"
 
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var attempted, finalized *time.Time
+	var rescued bool
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts, &j.CreatedAt, &j.ScheduledAt, &attempted,
-		&finalized, &j.Errors, &j.Outcome, &j.Reason, &j.RunID, &j.TraceID)
+		&finalized, &j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID)
+	for i := range j.Errors {
+		if j.Errors[i].Error == rescuedText {
+			j.Errors[i].Error = ProcessGoneText
+		}
+	}
+	if rescued {
+		j.Outcome, j.Reason = "failed", ReasonProcessGone
+		if j.State == JobDiscarded {
+			j.Outcome = JobDiscarded
+		}
+	}
 	if attempted != nil {
 		j.AttemptedAt = *attempted
 	}

@@ -12,8 +12,11 @@ const (
 	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
 
-// ReasonProcessGone is that of an attempt whose job was rescued.
-const ReasonProcessGone = "PROCESS_GONE"
+// ReasonProcessGone is that of an attempt that was taken for dead, ProcessGoneText the same in words.
+const (
+	ReasonProcessGone = "PROCESS_GONE"
+	ProcessGoneText   = "the process that worked it has died or lost the database"
+)
 
 // ReasonKeptByTrigger is that of rows which a [KeptError] is about.
 const ReasonKeptByTrigger = "KEPT_BY_TRIGGER"

@@ -6,7 +6,7 @@ package repo_test
 // and the tests of its callers try them.
 var fragments = []string{
 	// Runs and jobs.
-	"abandonedSQL", "attemptTraceSQL",
+	"abandonedSQL",
 	// Leases and guards.
 	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
 	// Fires.

@@ -24,16 +24,17 @@ import (
 // What it guarantees:
 //
 //   - A job is inserted in the transaction of the change that causes it, and is unique as its arguments say.
-//   - The clock of main decides when a job is due, as for everything else. Nothing needs a session of its own: there is
-//     no LISTEN, and a pooler in transaction mode may be in between.
-//   - An attempt that has died is told from one at work by its age: none lasts longer than [attemptTime], and
-//     one older than [rescueAfter] is tried again. An attempt that comes back to life cannot complete its job any more.
+//   - A job is due by the clock of main. Delays between attempts, and the age at which an attempt is taken for dead, are
+//     measured by the clocks of the servers, which must be right to within seconds. Nothing needs a session of its own:
+//     there is no LISTEN, and a pooler in transaction mode may be in between.
+//   - No attempt works longer than [attemptTime]. One older than [rescueAfter] is taken for dead, and River lets its job
+//     be tried again. Should it be alive, it changes nothing more: each transaction in which an attempt writes, and each
+//     end that it reports, checks that it still has the job.
 //   - What River keeps of a failure is in public words; the driver's are in our log.
 //   - Stop lets attempts at work end or snooze, then cancels them; none of it uses up an attempt.
 type Queue struct {
 	database *repo.Database
 	config   QueueConfig
-	clock    *databaseClock
 	inserts  *river.Client[repo.Tx]
 
 	// starting is held by Start and Stop.
@@ -82,7 +83,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 	c.Workers = cmp.Or(c.Workers, 4)
 	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
 	c.StopPatience = cmp.Or(c.StopPatience, 15*time.Second)
-	q := &Queue{database: main, config: c, clock: &databaseClock{}}
+	q := &Queue{database: main, config: c}
 	var err error
 	if q.inserts, err = q.newClient(nil, nil); err != nil {
 		return nil, err
@@ -92,15 +93,20 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 
 // newClient makes a client that works these kinds of job in these queues, or one that only inserts.
 func (q *Queue) newClient(queues map[string]river.QueueConfig, workers *river.Workers) (*river.Client[repo.Tx], error) {
-	client, err := river.NewClient(newFencedDriver(q.database), &river.Config{
+	client, err := river.NewClient(riverpgxv5.New(q.database.Pool()), &river.Config{
 		Schema: schema, PollOnly: true, Queues: queues, Workers: workers, FetchOnlyKnownKinds: true,
-		Logger: slog.New(newWarnings(q.config.Logger.Handler())), Hooks: []rivertype.Hook{&dueByDatabase{}},
-		// "Test" is where River takes another clock than the host's.
-		Test:              river.TestConfig{Time: q.clock},
-		FetchPollInterval: q.config.PollInterval, FetchCooldown: min(q.config.PollInterval, river.FetchCooldownDefault),
-		MaxAttempts: maxAttempts, RetryPolicy: retries{q.clock}, SoftStopTimeout: q.config.StopPatience,
-		JobTimeout: attemptTime, RescueStuckJobsAfter: neverRescue,
-		CompletedJobRetentionPeriod: keepCompleted, CancelledJobRetentionPeriod: keepFailed, DiscardedJobRetentionPeriod: keepFailed,
+		Logger: slog.New(newWarnings(q.config.Logger.Handler())),
+		Hooks:  []rivertype.Hook{&dueByDatabase{}},
+
+		FetchPollInterval: q.config.PollInterval,
+		FetchCooldown:     min(q.config.PollInterval, river.FetchCooldownDefault),
+		SoftStopTimeout:   q.config.StopPatience,
+
+		MaxAttempts: maxAttempts, RetryPolicy: retries{},
+		JobTimeout: attemptTime, RescueStuckJobsAfter: rescueAfter,
+
+		CompletedJobRetentionPeriod: keepCompleted, CancelledJobRetentionPeriod: keepFailed,
+		DiscardedJobRetentionPeriod: keepFailed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare the queue of jobs: %w", err)

@@ -204,8 +204,6 @@ func (j *jobs) seen() []service.JobRequest {
 	return slices.Clone(j.worked)
 }
 
-func (j *jobs) RescueJobs(context.Context, time.Duration) error { return nil }
-
 func deleteUser(id int64) repo.Job {
 	return repo.Job{Args: repo.DeleteUser{UserID: id, SkipAuthorization: true, Reason: "test"}}
 }

@@ -3,16 +3,11 @@ package scheduler
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -23,28 +18,29 @@ type JobWorker interface {
 	// JobKinds are the kinds that it can work; jobs of others wait.
 	JobKinds() []string
 	WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error)
-	// RescueJobs lets jobs be tried again whose attempt began longer ago than any attempt lasts.
-	RescueJobs(ctx context.Context, lasts time.Duration) error
 }
 
 const (
 	// attemptTime is when an attempt is cancelled. It should have snoozed by itself after 45 s.
 	attemptTime = time.Minute
-	// rescueAfter is the age at which an attempt is taken for dead. The margin is for the last statement's end.
-	rescueAfter = 80 * time.Second
-	// neverRescue turns River's own rescue off: it goes by the host's clock.
-	neverRescue = 100 * 365 * 24 * time.Hour
-	// upkeepInterval is how often the clock is compared and dead attempts are looked for; while that fails it is tried
-	// again after firstUpkeepRetry to upkeepInterval.
-	upkeepInterval   = 10 * time.Second
-	firstUpkeepRetry = 500 * time.Millisecond
+	// rescueAfter is the age at which an attempt is taken for dead. The margin is for the end of its
+	// last statement, and for clocks of servers that differ. River looks every 30 s.
+	rescueAfter = 2 * time.Minute
+	// skewLimit is by how much the clock of this server may differ from that of main without a warning.
+	skewLimit = 30 * time.Second
+	// probeInterval is how often main is probed; while it does not answer it is tried again after
+	// firstProbeRetry to probeInterval.
+	probeInterval   = 10 * time.Second
+	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is what River has to stop fetching before attempts at work put their jobs back.
 	stopMargin = 20 * time.Millisecond
+	// checkPatience is how long an attempt that has ended asks whether it still has its job.
+	checkPatience = 2 * time.Second
 	// cancelPatience is how long cancelled attempts have to return.
 	cancelPatience = 5 * time.Second
 	// sliceSnooze is for how long an attempt snoozes at most that could go on at once.
 	sliceSnooze = time.Second
-	// destroyGroupWorkers is how many groups are removed at a time (adjourned_group_deletion.md section 6).
+	// destroyGroupWorkers is how many groups are removed at a time in a process.
 	destroyGroupWorkers = 2
 )
 
@@ -63,7 +59,7 @@ func (q *Queue) Start(w JobWorker) error {
 	stopping := make(chan struct{})
 	workers := river.NewWorkers()
 	for _, kind := range kinds {
-		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](&worker{service: w, stopping: stopping}))
+		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](&worker{service: w, database: q.database, stopping: stopping}))
 	}
 	client, err := q.newClient(map[string]river.QueueConfig{
 		river.QueueDefault:                  {MaxWorkers: q.config.Workers},
@@ -74,21 +70,19 @@ func (q *Queue) Start(w JobWorker) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	q.client, q.stopping, q.cancel = client, stopping, cancel
-	q.loop.Go(func() { q.run(ctx, client, w) })
+	q.loop.Go(func() { q.run(ctx, client) })
 	return nil
 }
 
-// run starts River as soon as main answers, and looks after the clock and dead attempts from then on.
-func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWorker) {
-	pace := service.Backoff{First: firstUpkeepRetry, Most: upkeepInterval}
+// run starts River as soon as main answers, and from then on probes main.
+func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
+	pace := service.Backoff{First: firstProbeRetry, Most: probeInterval}
 	for started := false; ; {
-		err := q.clock.sync(ctx, q.database)
+		now, err := q.database.Now(ctx)
 		if err == nil && !started {
+			q.checkClock(ctx, now)
 			err = q.begin(ctx, client)
 			started = err == nil
-		}
-		if err == nil {
-			err = w.RescueJobs(ctx, rescueAfter)
 		}
 		if ctx.Err() != nil {
 			return
@@ -104,8 +98,16 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx], w JobWor
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(cmp.Or(wait, upkeepInterval)):
+		case <-time.After(cmp.Or(wait, probeInterval)):
 		}
+	}
+}
+
+// checkClock warns of a clock by which jobs would be retried, or taken for dead, at the wrong time.
+func (q *Queue) checkClock(ctx context.Context, main time.Time) {
+	if ahead := time.Since(main); ahead.Abs() > skewLimit {
+		q.config.Logger.WarnContext(ctx, "the clock of this server differs from that of main, set it right: "+
+			"jobs are resumed, retried and rescued by it", "ahead", ahead.Round(time.Second).String())
 	}
 }
 
@@ -168,127 +170,3 @@ func (q *Queue) Stop(ctx context.Context) error {
 	}
 	return nil
 }
-
-// arguments stand for those of any kind: package service decodes them.
-type arguments struct{ kind string }
-
-// Kind of the job.
-func (a arguments) Kind() string { return a.kind }
-
-// worker hands River's jobs to package service.
-type worker struct {
-	river.WorkerDefaults[arguments]
-	service  JobWorker
-	stopping <-chan struct{}
-}
-
-// Work does one attempt, and lets what River writes about it name the attempt.
-func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
-	err := w.work(ctx, job)
-	if nameErr := nameAttempt(ctx, job.JobRow); err == nil {
-		err = nameErr
-	}
-	return err
-}
-
-func (w *worker) work(ctx context.Context, job *river.Job[arguments]) error {
-	ctx = context.WithValue(ctx, attempt{}, job.JobRow)
-	origin := map[string]any{}
-	_ = json.Unmarshal(job.Metadata, &origin) // what is missing is empty
-	runID, _ := origin[runIDKey].(string)
-	parent, _ := origin[traceParentKey].(string)
-	result, err := w.service.WorkJob(ctx, service.JobRequest{
-		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, Attempt: job.Attempt, MaxAttempts: job.MaxAttempts, AttemptedAt: *job.AttemptedAt,
-		RunID: runID, TraceParent: parent, Stopping: w.stopping, QueuedAt: job.CreatedAt,
-	})
-	if kept := recordTrace(ctx, result.TraceID); err == nil {
-		err = kept
-	}
-	switch {
-	case err != nil && interrupted(ctx):
-		// River puts it back without using up the attempt.
-		return context.Cause(ctx)
-	case err != nil && job.Attempt >= job.MaxAttempts:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, result.Reason))
-	case err != nil:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, result.Reason))
-	case result.Snooze > 0 && result.Snooze <= sliceSnooze && w.isStopping():
-		// Somebody else can go on at once.
-		return river.JobSnooze(0)
-	case result.Snooze > 0:
-		return river.JobSnooze(result.Snooze)
-	}
-	err = errors.Join(record(ctx, result.Outcome, result.Reason), recordSpan(ctx, result.TraceParent))
-	if err == nil && result.Outcome == service.JobRefused {
-		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Words, ": ")}
-	}
-	return err
-}
-
-func (w *worker) isStopping() bool {
-	select {
-	case <-w.stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// interrupted says that an attempt ends because it was told to, not because it took too long.
-func interrupted(ctx context.Context) bool {
-	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
-}
-
-// record keeps the outcome and its reason with the job.
-func record(ctx context.Context, outcome, reason string) error {
-	return errors.Join(river.MetadataSet(ctx, outcomeKey, outcome), river.MetadataSet(ctx, reasonKey, reason))
-}
-
-// refusedError cancels a job: nothing is tried again.
-type refusedError struct{ reason string }
-
-func (e *refusedError) Error() string { return "refused: " + e.reason }
-
-// Unwrap tells River.
-func (e *refusedError) Unwrap() error { return river.JobCancel(nil) }
-
-// retries is how long a failed job waits: n⁴ seconds ± 10 % after attempt n (spec/README.md section 4).
-type retries struct{ clock *databaseClock }
-
-// NextRetry is asked by River.
-func (r retries) NextRetry(job *rivertype.JobRow) time.Time {
-	n := float64(job.Attempt)
-	return r.clock.Now().Add(time.Duration(n * n * n * n * (0.9 + 0.2*rand.Float64()) * float64(time.Second)))
-}
-
-// databaseClock is the clock of main: its time when it was last compared, and what has passed since.
-type databaseClock struct {
-	mu     sync.Mutex
-	then   time.Time
-	passed time.Time
-}
-
-// sync compares the clock.
-func (c *databaseClock) sync(ctx context.Context, main *repo.Database) error {
-	now, err := main.Now(ctx)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.then, c.passed = now, time.Now()
-	return nil
-}
-
-// Now by the clock of main; before the first comparison the host's.
-func (c *databaseClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.then.IsZero() {
-		return time.Now()
-	}
-	return c.then.Add(time.Since(c.passed))
-}
-
-// NowOrNil lets River ask the database itself wherever it can.
-func (*databaseClock) NowOrNil() *time.Time { return nil }

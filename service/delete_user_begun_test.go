@@ -214,9 +214,7 @@ func TestDeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinishedOrHasD
 			}
 			e.exec("main", objections()["its actor is gone"].sql)
 			s := e.service("", e.withQueue)
-			if err := s.RescueJobs(context.Background(), 0); err != nil {
-				t.Fatal(err)
-			}
+			e.rescue()
 			before = e.state("main", written...)
 			wantDeletion(t, e.deletionAgain(s), c.want)
 			if c.want == notBegun {

@@ -154,9 +154,7 @@ func TestDeleteUser_KilledWhileItRemovesProjectsGoesOn(t *testing.T) {
 	e.want("main", remains, "702 0")
 	e.want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) FROM users WHERE id = 7`, "blocked0")
 	s := e.service("", e.withQueue)
-	if err := s.RescueJobs(context.Background(), 0); err != nil {
-		t.Fatal(err)
-	}
+	e.rescue()
 	wantDeletion(t, e.deletionAgain(s), done)
 	e.want("main", remains, "0")
 }

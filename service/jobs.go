@@ -38,14 +38,25 @@ type JobRequest struct {
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
-	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: the attempt's name.
+	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: its guard checks that.
 	AttemptedAt time.Time
+	// Name is the attempt's alone, and known to the one that follows it. Its trace and span have their ids from it.
+	Name string
+	// Lost is the attempt before this one, if its process died; nil: it ended by itself, or there was none.
+	Lost *LostAttempt
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
 	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is about to end.
 	Stopping <-chan struct{}
+}
+
+// LostAttempt is an attempt that was taken for dead.
+type LostAttempt struct {
+	Name string
+	// Began is about when it began, RescuedAt when it was taken for dead.
+	Began, RescuedAt time.Time
 }
 
 // JobResult is how an attempt ended.
@@ -141,6 +152,9 @@ func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) 
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
 	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), started: time.Now()}
 	j.look = func() *hold { return s.hold(ctx, j) }
+	if r.Lost != nil {
+		s.reportLost(ctx, r)
+	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
 		result := j.hold.putBack(JobResult{})

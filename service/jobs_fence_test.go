@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -87,19 +86,23 @@ func TestWorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *test
 			sleeper := e.start("sleeper", "", func(o *processOrder) { o.Jobs = kind })
 			e.atGate("main", "sleeper")
 			sleeper.signal(syscall.SIGSTOP)
-			e.exec("main", `UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '81 s' WHERE state = 'running'`)
 			// The statement in flight ends on the server, and no rescue comes before.
-			if err := s.RescueJobs(t.Context(), 80*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			rescued := make(chan error, 1)
+			other := e.connect("main")
+			go func() {
+				_, err := other.Exec(context.Background(), rescueSQL)
+				rescued <- err
+			}()
+			waitFor(t, "the rescue to wait", func() bool {
+				return e.value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+					AND wait_event_type = 'Lock' AND query LIKE '%rescued by JobRescuer%' AND pid <> pg_backend_pid()`) == "1"
+			})
 			e.want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "running")
 			e.lift("main", "sleeper")
-			waitFor(t, "the job to be rescued", func() bool {
-				if err := s.RescueJobs(t.Context(), 80*time.Second); err != nil {
-					t.Fatal(err)
-				}
-				return e.value("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`) == "available"
-			})
+			if err := <-rescued; err != nil {
+				t.Fatal(err)
+			}
+			e.want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "retryable")
 			// Another process has it from now on.
 			e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp() WHERE kind = $1`, kind)
 			e.want("main", `SELECT count(*) FROM project_repositories`, "0")

@@ -40,40 +40,41 @@ type unknownArgs struct{}
 
 func (unknownArgs) Kind() string { return "unknown" }
 
-// Jobs of dead processes: an attempt that began longer ago than any lasts is over.
-func TestRescueJobs_TriesAgainWhatADeadProcessHadAtWork(t *testing.T) {
+// Until the next attempt has ended, a job says itself that the process of the last one has died.
+func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(placeholders(6)...)
-	for id, c := range map[int64]struct {
-		state, age string
-		attempt    int
-	}{
-		1: {"running", "79 s", 1}, 2: {"running", "81 s", 1}, 3: {"running", "81 s", 4}, 4: {"running", "2 h", 25},
-		5: {"running", "2 h", 4}, 6: {"retryable", "2 h", 1},
+	for name, c := range map[string]struct{ change, outcome, reason string }{
+		"tried again":                     {`state = 'retryable'`, "failed", "PROCESS_GONE"},
+		"given up":                        {`state = 'discarded', finalized_at = now()`, "discarded", "PROCESS_GONE"},
+		"at work again, and nobody knows": {`state = 'running'`, "failed", "PROCESS_GONE"},
+		"done after all": {`state = 'completed', finalized_at = now(),
+			metadata = metadata || '{"rescues_reported": 1, "outcome": "succeeded", "reason": ""}'`, "succeeded", ""},
 	} {
-		e.exec("main", `UPDATE maintenance.river_job SET state = $2::text::maintenance.river_job_state, attempt = $4,
-			attempted_at = now() - $3::text::interval WHERE id = $1`, id, c.state, c.age, c.attempt)
-	}
-	if err := s.RescueJobs(context.Background(), 80*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	e.want("main", `SELECT string_agg(state::text, ' ' ORDER BY id) FROM maintenance.river_job`,
-		"running available available discarded available retryable")
-	e.want("main", `SELECT string_agg(id || ' ' || (metadata ->> 'outcome'), ', ' ORDER BY id) FROM maintenance.river_job WHERE errors IS NOT NULL`,
-		"2 failed, 3 failed, 4 discarded, 5 failed")
-	e.want("main", `SELECT string_agg(DISTINCT metadata ->> 'reason', ', ') FROM maintenance.river_job`, "PROCESS_GONE")
-	e.want("main", `SELECT finalized_at IS NOT NULL FROM maintenance.river_job WHERE id = 4`, "true")
-	// A killed process is no failure of its jobs: they do not wait n⁴ seconds.
-	e.want("main", `SELECT bool_and(scheduled_at <= now()) FROM maintenance.river_job WHERE id IN (2, 3, 5)`, "true")
-	jobs, err := s.Jobs(context.Background(), service.JobFilter{State: "discarded", Limit: 1})
-	if err != nil || len(jobs) != 1 || jobs[0].Errors[0].Attempt != 25 {
-		t.Fatalf("got %+v, %v", jobs, err)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEstate(t, "", "main")
+			s := e.service("", e.withQueue)
+			e.insert(placeholders(1)...)
+			e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
+				metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
+			e.rescue()
+			e.exec("main", `UPDATE maintenance.river_job SET `+c.change)
+			jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
+			if err != nil || len(jobs) != 1 {
+				t.Fatalf("got %+v, %v", jobs, err)
+			}
+			j := jobs[0]
+			if j.Outcome != c.outcome || j.Reason != c.reason {
+				t.Errorf("%q, %q, want %q, %q", j.Outcome, j.Reason, c.outcome, c.reason)
+			}
+			if len(j.Errors) != 1 || j.Errors[0].Attempt != 25 || j.Errors[0].Error != repo.ProcessGoneText {
+				t.Errorf("errors %+v", j.Errors)
+			}
+		})
 	}
 }
 
-func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
+func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	spans := tracing(t)
 	e := tokenEstate(t)
 	e.user(7, 0, 1)
@@ -88,7 +89,10 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
 	over := make(chan struct{})
 	close(over)
-	r := service.JobRequest{Kind: "delete_user", Attempt: 3, MaxAttempts: 25, Stopping: over}
+	r := service.JobRequest{
+		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
+		RunID: "a run", TraceParent: carrier["traceparent"],
+	}
 	if err := e.sql["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
 		t.Fatal(err)
 	}
@@ -97,15 +101,21 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	log.Reset()
-	if err := s.RescueJobs(t.Context(), 80*time.Second); err != nil {
+	next := r
+	next.Name, next.Attempt = "the fourth", 4
+	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
+	if _, err := s.WorkJob(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
 	jobs := named(spans, "maintenance.job")
-	if len(jobs) != 2 {
+	if len(jobs) != 3 {
 		t.Fatalf("%d spans", len(jobs))
 	}
 	lost, told := jobs[0], jobs[1]
-	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || told.EndTime().Sub(told.StartTime()) < 81*time.Second-time.Millisecond {
+	if jobs[2].SpanContext().TraceID() == lost.SpanContext().TraceID() {
+		t.Error("the next attempt is in the same trace")
+	}
+	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
 		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
 	}
 	if links := told.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() || told.Status().Code.String() != "Error" {
@@ -117,7 +127,8 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 	})
 	trace := lost.SpanContext().TraceID().String()
 	line := map[string]any{}
-	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+	first, _, _ := bytes.Cut(log.Bytes(), []byte("\n"))
+	if err := json.Unmarshal(first, &line); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]any{
@@ -127,5 +138,4 @@ func TestRescueJobs_WhatADeadProcessHadAtWorkIsToldInItsPlace(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, line[key], want)
 		}
 	}
-	e.want("main", `SELECT metadata ->> 'trace_id' FROM maintenance.river_job`, trace)
 }

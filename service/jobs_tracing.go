@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -20,11 +21,22 @@ import (
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
 func (s *Service) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	var ids trace.SpanContextConfig
-	ids.TraceID, ids.SpanID = repo.AttemptOf{ID: r.ID, AttemptedAt: r.AttemptedAt}.Trace()
+	ids := attemptIDs(r.Name)
 	ctx, span := s.startSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), linkTo(ctx, r.TraceParent),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
 	return traced(ctx, span, &queued{job: true}), span
+}
+
+// attemptIDs are the trace and the span in which the attempt with this name is worked; random without a name. Whoever
+// finds that its process has died can so put a span where what it has begun leads to.
+func attemptIDs(name string) (ids trace.SpanContextConfig) {
+	if name == "" {
+		return ids
+	}
+	sum := sha256.Sum256([]byte(name))
+	copy(ids.TraceID[:], sum[:16])
+	copy(ids.SpanID[:], sum[16:])
+	return ids
 }
 
 // jobAttributes say which attempt of which job it is.

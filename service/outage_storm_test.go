@@ -85,7 +85,7 @@ func (e *estate) stormTimePasses() {
 	e.t.Helper()
 	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
 	e.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() WHERE consume_after > now()`)
-	e.exec("main", `UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '80 s' WHERE state = 'running' AND attempted_at < now() - interval '10 s'`)
+	e.exec("main", `UPDATE maintenance.river_job SET attempted_at = attempted_at - interval '2 minutes' WHERE state = 'running' AND attempted_at < now() - interval '10 s'`)
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE state IN ('retryable', 'scheduled')`)
 	e.exec("main", `UPDATE maintenance.leases SET expires_at = now() WHERE expires_at > now() AND renewed_at < now() - interval '40 s'`)
 }

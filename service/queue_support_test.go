@@ -39,6 +39,21 @@ func (e *estate) insert(jobs ...repo.Job) (inserted int) {
 	return inserted
 }
 
+// rescueSQL does what River's rescuer does for jobs whose attempts began too long ago.
+const rescueSQL = `
+UPDATE maintenance.river_job
+SET state = 'retryable', scheduled_at = now(),
+    errors = array_append(errors, jsonb_build_object('at', clock_timestamp(), 'attempt', attempt,
+      'error', 'Stuck job rescued by JobRescuer', 'trace', '')),
+    metadata = metadata || jsonb_build_object('river:rescue_count', coalesce((metadata ->> 'river:rescue_count')::int, 0) + 1)
+WHERE state = 'running'`
+
+// rescue lets all running jobs be tried again, as if the time had passed after which River takes their attempts for dead.
+func (e *estate) rescue() {
+	e.t.Helper()
+	e.exec("main", rescueSQL)
+}
+
 // takeJobsSQL makes waiting jobs due now, whenever they would be, and remembers how they were.
 const takeJobsSQL = `
 WITH due AS (

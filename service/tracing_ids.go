@@ -11,7 +11,7 @@ import (
 
 // SpanIDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except that the span of a
 // run has the last eight bytes of the run's id, and that of an attempt of a job, which is a root, what
-// [repo.AttemptOf.Trace] says. Whoever finds that the process was killed can so put a span where its children already
+// attemptIDs says. Whoever finds that the process was killed can so put a span where its children already
 // point.
 type SpanIDs struct{}
 
