@@ -9,7 +9,7 @@ import (
 )
 
 // Rows are rows of a table that a sweep changes, or bounded removal removes: those that satisfy every Match and the
-// Condition (spec/README.md section 4, bounded statements). Make them with the methods of [Catalog].
+// Condition. Make them with the methods of [Catalog].
 type Rows struct {
 	Database *Database
 	Table    Table

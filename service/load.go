@@ -52,16 +52,18 @@ func (c LoadConfig) off() bool {
 const (
 	// lookAge is how old a look may be that something is done by, lookTime how long one may take.
 	lookAge, lookTime = time.Second, time.Second
-	// lookLife is for how long a look counts if no newer one succeeds, and how long ago a limit must have been exceeded
-	// before for that to be the same excess.
+	// lookLife is for how long a look counts if no newer one succeeds, and how long ago a limit
+	// must have been exceeded before for that to be the same excess.
 	lookLife = 10 * time.Second
-	// tooSlow is how many looks in a row a database must be too slow for, for that to count as an excess of its own.
+	// tooSlow is how many looks in a row a database must be too slow for, for that to count as an
+	// excess of its own.
 	tooSlow = 3
 )
 
-// loads are what all runs and jobs of this process know of the load. One of them looks every second, with a statement
-// for each database, and the others wait for that and go by what it has seen. A look that fails stops nobody; one that
-// takes too long lets what was seen before count on, and a few of them slow down.
+// loads are what all runs and jobs of this process know of the load. One of them looks every
+// second, with a statement for each database, and the others wait for that and go by what it has
+// seen. A look that fails stops nobody; one that takes too long lets what was seen before count on,
+// and a few of them slow down.
 type loads struct {
 	config LoadConfig
 	logger *slog.Logger
@@ -91,14 +93,15 @@ func newLoads(c LoadConfig, logger *slog.Logger) *loads {
 	return &loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
-// overloaded is the limit of a database that is exceeded most, as far as it concerns a table ("" for none): of the
-// database, or of the table itself. nil: none is.
+// overloaded is the limit of a database that is exceeded most, as far as it concerns a table (""
+// for none): of the database, or of the table itself. nil: none is.
 func (l *loads) overloaded(ctx context.Context, d *repo.Database, table repo.Table) *excess {
 	worst, _ := l.worst(ctx, d, func(e *excess) bool { return e.table == nil || e.table.Of(table) })
 	return worst
 }
 
-// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is not.
+// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
+// not.
 func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
 	worst, _ := l.worst(ctx, d, func(e *excess) bool {
 		return strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ")
@@ -106,7 +109,8 @@ func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *e
 	return worst
 }
 
-// ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because looks at the database fail.
+// ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
+// looks at the database fail.
 func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
 	worst, seen := l.worst(ctx, d, func(e *excess) bool { return e.table == nil })
 	if worst != nil {
@@ -115,7 +119,8 @@ func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 	return ratio, seen
 }
 
-// worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not seen: nobody knows.
+// worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not
+// seen: nobody knows.
 func (l *loads) worst(ctx context.Context, d *repo.Database, counts func(*excess) bool) (worst *excess, seen bool) {
 	if l.config.off() {
 		return nil, true
@@ -132,7 +137,8 @@ func (l *loads) worst(ctx context.Context, d *repo.Database, counts func(*excess
 	found := slices.Clone(b.excesses)
 	if b.slow >= tooSlow {
 		// Begun just now: it slows down and ends nothing.
-		found = append(found, excess{measure: b.name + " is too busy for its load to be looked at", ratio: 1, began: time.Now()})
+		busy := b.name + " is too busy for its load to be looked at"
+		found = append(found, excess{measure: busy, ratio: 1, began: time.Now()})
 	}
 	for _, e := range found {
 		if counts(&e) && (worst == nil || e.ratio > worst.ratio) {
@@ -153,7 +159,8 @@ func (l *loads) of(d *repo.Database) *databaseLoad {
 
 // look looks at a database. b.mu is held.
 func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
-	// A span a second would bury what the run's trace is for; what is seen is for others too, and our caller may be stopped.
+	// A span a second would bury what the run's trace is for; what is seen is for others too, and
+	// our caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, repo.ErrUnreachable)
 	defer cancel()
@@ -163,7 +170,8 @@ func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	refused, is := errors.AsType[*repo.Error](err)
 	switch {
 	case err == nil:
-		b.excesses = since(l.config.excesses(b, load, b.rates.observe(load.WAL, now)), b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= lookLife)
+		found := l.config.excesses(b, load, b.rates.observe(load.WAL, now))
+		b.excesses = since(found, b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= lookLife)
 		b.seen, b.slow = now, 0
 	case ctx.Err() != nil, is && refused.Class() == repo.ClassTimeout:
 		b.slow++
@@ -186,7 +194,8 @@ func (l *loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err e
 		trouble = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
 	if trouble != "" && trouble != b.told {
-		l.logger.WarnContext(ctx, "load not seen in full, what is not seen slows nothing down", "database", b.name, "why", trouble)
+		l.logger.WarnContext(ctx, "load not seen in full, what is not seen slows nothing down",
+			"database", b.name, "why", trouble)
 	}
 	b.told = trouble
 }

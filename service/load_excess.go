@@ -11,14 +11,15 @@ import (
 
 // excess is a limit that is exceeded.
 type excess struct {
-	// measure and key name what is measured and the limit's configuration key; table is the one that it is about, nil for
-	// the whole database.
+	// measure and key name what is measured and the limit's configuration key; table is the one
+	// that it is about, nil for the whole database.
 	measure, key string
 	table        *repo.TableLoad
 	value, limit string
 	// ratio of value to limit.
 	ratio float64
-	// began is when it was first seen, far when it was first seen to be far over the limit; zero: it is not.
+	// began is when it was first seen, far when it was first seen to be far over the limit; zero:
+	// it is not.
 	began, far time.Time
 }
 
@@ -96,7 +97,8 @@ type rateMark struct {
 	at       time.Time
 }
 
-// A rate is over minRateTime at least, so that one statement of ours is no load, and maxRateTime at most.
+// A rate is over minRateTime at least, so that one statement of ours is no load, and maxRateTime at
+// most.
 const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
 
 // observe notes a position and returns the bytes a second up to it, 0 if nobody looked lately.

@@ -9,9 +9,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// A run that writes looks at the load before each statement. Over a limit it rests between them, the longer the further
-// over; while it is far over, it writes nothing. If that lasts it ends: SUCCEEDED, over_limit, and the reason says which
-// limit. A limit is counted from the start of the run, so that each run has its chance.
+// A run that writes looks at the load before each statement. Over a limit it rests between them,
+// the longer the further over; while it is far over, it writes nothing. If that lasts it ends:
+// SUCCEEDED, over_limit, and the reason says which limit. A limit is counted from the start of the
+// run, so that each run has its chance.
 
 const (
 	// minRest and maxRest bound the rest before a statement.
@@ -28,15 +29,16 @@ type throttle struct {
 	halted chan struct{}
 
 	mu sync.Mutex
-	// rested is all the time in which the run, or a part of it, rests, up to the time until. released is when a statement
-	// was last let go.
+	// rested is all the time in which the run, or a part of it, rests, up to the time until.
+	// released is when a statement was last let go.
 	rested          time.Duration
 	until, released time.Time
 	// excess is why the run rests, or has rested before its last statement; nil: it does not.
 	excess *excess
 }
 
-// waitForLoad rests as the load of a database, and of the table that is to be changed, wants it. Its error is why the run stops.
+// waitForLoad rests as the load of a database, and of the table that is to be changed, wants it.
+// Its error is why the run stops.
 func (x *execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
 	worked, rested := x.throttle.worked(), time.Duration(0)
 	for {
@@ -115,8 +117,9 @@ func (t *throttle) release(e *excess) error {
 	return nil
 }
 
-// rest rests until the time is over or the run is to stop, and returns for how long, and how much that adds to the rest of
-// the run, whose batches may rest side by side. first: it had not rested before.
+// rest rests until the time is over or the run is to stop, and returns for how long, and how much
+// that adds to the rest of the run, whose batches may rest side by side. first: it had not rested
+// before.
 func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
@@ -143,7 +146,8 @@ func (t *throttle) words() string {
 	return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
 }
 
-// state is what slows the run down at present, nil if nothing does, and for how long it has rested in all.
+// state is what slows the run down at present, nil if nothing does, and for how long it has rested
+// in all.
 func (t *throttle) state() (*excess, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,30 +10,37 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Fires are a ledger: a row of maintenance.fires for every fire of a schedule, with what became of it. main's clock
-// decides what is due and a row who runs it; the clocks of the replicas only wait.
+// Fires are a ledger: a row of maintenance.fires for every fire of a schedule, with what became of
+// it. main's clock decides what is due and a row who runs it; the clocks of the replicas only wait.
 //
-//  1. Every replica looks at the ledger every few seconds, with one query for all workers. A full minute that is about
-//     to begin is waited for, so that a fire is late by milliseconds, whatever the phase of the replica's clock.
-//  2. One statement records what was missed: fires older than the grace that nobody has claimed, and claims that have
-//     led to no run for claimPatience, because their replica died.
-//  3. One statement claims a fire: the newest that is due, or else the newest of all if it was missed and the worker
-//     catches up, or was abandoned within its grace. So however many were missed, one run makes up for them.
-//  4. Both move the ledger on, or lock it, and change nothing if another replica has moved it since it was read.
-//  5. A claim carries the id of its run. Run and outcome are written in one statement, so a claim has no run.
+//  1. Every replica looks at the ledger every few seconds, with one query for all workers. A full
+//     minute that is about to begin is waited for, so that a fire is late by milliseconds, whatever
+//     the phase of the replica's clock.
+//  2. One statement records what was missed: fires older than the grace that nobody has claimed,
+//     and claims that have led to no run for claimPatience, because their replica died.
+//  3. One statement claims a fire: the newest that is due, or else the newest of all if it was
+//     missed and the worker catches up, or was abandoned within its grace. So however many were
+//     missed, one run makes up for them.
+//  4. Both move the ledger on, or lock it, and change nothing if another replica has moved it since
+//     it was read.
+//  5. A claim carries the id of its run. Run and outcome are written in one statement, so a claim
+//     has no run.
 //
-// A fire that was skipped was decided about: it is not caught up. A worker that no replica uses has no ledger, and no
-// fires: see schedule_use.go.
+// A fire that was skipped was decided about: it is not caught up. A worker that no replica uses has
+// no ledger, and no fires: see schedule_use.go.
 
 const (
-	// fireGrace is how late a fire may be without being missed: less than the shortest time between two fires.
+	// fireGrace is how late a fire may be without being missed: less than the shortest time between
+	// two fires.
 	fireGrace = time.Minute
-	// claimPatience is how long a replica may take from its claim to the record of the run: a few small statements.
+	// claimPatience is how long a replica may take from its claim to the record of the run: a few
+	// small statements.
 	claimPatience = 20 * time.Second
-	// lookAhead is how long before a fire it is waited for, at least as long as the time between two looks.
+	// lookAhead is how long before a fire it is waited for, at least as long as the time between
+	// two looks.
 	lookAhead = 5 * time.Second
-	// ledgerRounds are how many statements one look may need to account for the fires of a worker after a long pause,
-	// each of at most ledgerBatch fires. The rest is for the next look.
+	// ledgerRounds are how many statements one look may need to account for the fires of a worker
+	// after a long pause, each of at most ledgerBatch fires. The rest is for the next look.
 	ledgerRounds, ledgerBatch = 50, 1000
 )
 
@@ -44,10 +51,12 @@ const (
 	reasonCaughtUp  = "CAUGHT_UP"
 )
 
-// RunDue starts the runs of the fires that are due, as far as no other replica does, and records those that were missed.
-// It does not wait for the runs. The scheduler calls it every few seconds, lookAhead apart at most, one call at a time.
+// RunDue starts the runs of the fires that are due, as far as no other replica does, and records
+// those that were missed. It does not wait for the runs. The scheduler calls it every few seconds,
+// lookAhead apart at most, one call at a time.
 //
-// It returns when there is nothing to do within lookAhead, with [ErrStopping], or with the first error of main.
+// It returns when there is nothing to do within lookAhead, with [ErrStopping], or with the first
+// error of main.
 func (s *Service) RunDue(ctx context.Context) error {
 	for {
 		wait, err := s.lookAtFires(ctx)
@@ -136,8 +145,8 @@ type ledgerLook struct {
 // begun says whether there is a ledger. The first start of all misses nothing.
 func (l *ledgerLook) begun() bool { return !l.ledger.AccountedUntil.IsZero() }
 
-// settle records the fires that were missed up to now, then claims one and starts its run if there is
-// to be one. If another replica has moved the ledger on, all is in that one's hands.
+// settle records the fires that were missed up to now, then claims one and starts its run if there
+// is to be one. If another replica has moved the ledger on, all is in that one's hands.
 func (l *ledgerLook) settle(ctx context.Context) error {
 	for range ledgerRounds {
 		d := l.dues()

@@ -13,7 +13,8 @@ type dues struct {
 	// until is how far the ledger is accounted for with them; moved: that or the schedule changes.
 	until time.Time
 	moved bool
-	// abandoned: claims have led to no run. They are missed, too, but for the one that is claimed again.
+	// abandoned: claims have led to no run. They are missed, too, but for the one that is claimed
+	// again.
 	abandoned bool
 	// claim is the fire that gets a run; reason is why, if it is not simply due.
 	claim  time.Time
@@ -24,8 +25,8 @@ func (d dues) misses() bool { return d.moved || d.abandoned }
 
 func (d dues) idle() bool { return !d.misses() && d.claim.IsZero() }
 
-// lookBack is how far back fires are accounted for at least, however short the history is: a night that nobody was at work
-// must not cost a daily worker its day.
+// lookBack is how far back fires are accounted for at least, however short the history is: a night
+// that nobody was at work must not cost a daily worker its day.
 const lookBack = 48 * time.Hour
 
 // dues are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
@@ -35,8 +36,10 @@ func (l *ledgerLook) dues() (d dues) {
 	}
 	d.until, d.moved = l.begin()
 	d.abandoned = l.ledger.Abandoned
-	for at := l.schedule.Next(d.until.UTC()); !at.IsZero() && !at.After(l.now) && len(d.missed) < ledgerBatch; at = l.schedule.Next(at) {
+	at := l.schedule.Next(d.until.UTC())
+	for !at.IsZero() && !at.After(l.now) && len(d.missed) < ledgerBatch {
 		d.missed = append(d.missed, at)
+		at = l.schedule.Next(at)
 	}
 	if n := len(d.missed); n > 0 && l.now.Sub(d.missed[n-1]) < fireGrace {
 		d.missed, d.claim = d.missed[:n-1], d.missed[n-1]
@@ -49,7 +52,8 @@ func (l *ledgerLook) dues() (d dues) {
 	return d
 }
 
-// makesUp is the newest fire of the ledger if it was missed or abandoned and may still run, and why.
+// makesUp is the newest fire of the ledger if it was missed or abandoned and may still run, and
+// why.
 func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
 	newest := l.ledger.Newest
 	switch {
@@ -61,15 +65,18 @@ func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
 	return time.Time{}, ""
 }
 
-// begin is from when on fires are expected that have no row, and whether that is not where the ledger ends.
+// begin is from when on fires are expected that have no row, and whether that is not where the
+// ledger ends.
 func (l *ledgerLook) begin() (from time.Time, moved bool) {
 	from = l.ledger.AccountedUntil
 	if from.After(l.now.Add(fireGrace)) {
-		// main's clock was ahead and has been set back. Fires that ran meanwhile have rows and do not run again.
+		// main's clock was ahead and has been set back. Fires that ran meanwhile have rows and do
+		// not run again.
 		return l.now, true
 	}
 	if l.ledger.Cron != l.worker.config.Schedule {
-		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both schedules are at work.
+		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
+		// schedules are at work.
 		from, moved = later(from, l.now.Add(-fireGrace)), true
 	}
 	oldest := l.now.Add(-max(l.service.historyKeep, lookBack))

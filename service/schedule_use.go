@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// A worker is used by a replica on which it is enabled and configured. Only a worker that is used has fires, figures and
-// a row on the status page:
+// A worker is used by a replica on which it is enabled and configured. Only a worker that is used
+// has fires, figures and a row on the status page:
 //
-//  1. Replicas that use it begin its ledger if there is none: nothing before that was missed, and nothing is caught up.
-//     Every useInterval they say in it that it is used.
-//  2. A replica that does not use it closes a ledger in which nobody has said so while it has looked for unusedPatience
-//     on end. While main is away nobody can say so, and nobody looks: that time does not count.
+//  1. Replicas that use it begin its ledger if there is none: nothing before that was missed, and
+//     nothing is caught up. Every useInterval they say in it that it is used.
+//  2. A replica that does not use it closes a ledger in which nobody has said so while it has
+//     looked for unusedPatience on end. While main is away nobody can say so, and nobody looks:
+//     that time does not count.
 //
-// So replicas that use a worker never lose its ledger to others that do not, as long as one of them is at work.
+// So replicas that use a worker never lose its ledger to others that do not, as long as one of them
+// is at work.
 const (
 	useInterval    = 20 * time.Second
 	unusedPatience = fireGrace - 2*lookAhead
 )
 
-// uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any more: it has looked
-// for long enough. It asks the worker's database only where the answer matters.
+// uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any
+// more: it has looked for long enough. It asks the worker's database only where the answer matters.
 func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, error) {
 	if l.begun() && !l.worker.config.disabled() && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
 		return true, nil
@@ -55,7 +57,8 @@ func notEnabled(worker string) string {
 type unused struct {
 	mu  sync.Mutex
 	why map[string]string
-	// since is when a row of looks at the ledgers began that were at most useInterval apart, last the last of them.
+	// since is when a row of looks at the ledgers began that were at most useInterval apart, last
+	// the last of them.
 	since, last time.Time
 }
 

@@ -24,7 +24,7 @@ func guardWriter(guard func() repo.Guard) writer {
 	}
 }
 
-// sweeper changes and removes rows of one database in bounded statements (spec/README.md section 4), each a transaction
+// sweeper changes and removes rows of one database in bounded statements, each a transaction
 // of its own. It is for one goroutine.
 type sweeper struct {
 	catalog *repo.Catalog
