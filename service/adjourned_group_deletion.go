@@ -49,7 +49,7 @@ type adjournedGroups struct {
 
 func newAdjournedGroupDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.AdjournedGroupDeletion
-	k := &adjournedGroups{deps: d, config: config, removal: &projectRemovals{d}}
+	k := &adjournedGroups{deps: d, config: config, removal: &projectRemovals{d, newStatementSizes()}}
 	w := &worker{
 		name:       "adjourned_group_deletion",
 		config:     config.WorkerConfig,

@@ -21,7 +21,10 @@ type projectRemoval struct {
 }
 
 // projectRemovals removes projects for jobs.
-type projectRemovals struct{ deps }
+type projectRemovals struct {
+	deps
+	sizes *statementSizes
+}
 
 // removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
 // is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
@@ -67,7 +70,7 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: s.spare(j, guardWriter(func() repo.Guard { return r.guard })),
+		catalog: catalog, sizes: s.sizes, write: j.spare( guardWriter(func() repo.Guard { return r.guard })),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

@@ -41,11 +41,12 @@ type GhostUserMigrationConfig struct {
 type ghostMigration struct {
 	config GhostUserMigrationConfig
 	deps
+	sizes *statementSizes
 }
 
 func newGhostUserMigration(d deps, c Config) (*worker, []jobKind, error) {
 	config := c.GhostUserMigration
-	g := &ghostMigration{config, d}
+	g := &ghostMigration{config, d, newStatementSizes()}
 	return &worker{
 		name:       "ghost_user_migration",
 		config:     config.WorkerConfig,

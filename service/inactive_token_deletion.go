@@ -65,7 +65,7 @@ func newInactiveTokenDeletion(d deps, c Config) (*worker, []jobKind, error) {
 	}
 	return k.worker, []jobKind{
 		{repo.ContinueInactiveTokenDeletion{}.Kind(), k.continuePass, nil},
-		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d}}).work, deletionOwner},
+		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d, newStatementSizes()}}).work, deletionOwner},
 	}, nil
 }
 

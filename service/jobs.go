@@ -94,6 +94,7 @@ type jobKind struct {
 type jobExecution struct {
 	JobRequest
 	Log     *slog.Logger
+	loads   *loads
 	started time.Time
 	// look says what holds the job at this moment, nil: nothing; hold is what did.
 	look func() *hold
@@ -150,7 +151,7 @@ func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), started: time.Now()}
+	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), loads: s.loads, started: time.Now()}
 	j.look = func() *hold { return s.hold(ctx, j) }
 	if r.Lost != nil {
 		s.reportLost(ctx, r)

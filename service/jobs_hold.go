@@ -36,20 +36,20 @@ func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
 	if pauseFor(s.owner(j.JobRequest), pauses) != nil {
 		return &hold{reasonPaused, holdPause}
 	}
-	return s.loadHold(ctx, s.main, repo.Table{})
+	return j.loadHold(ctx, s.main, repo.Table{})
 }
 
-func (s *Service) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
-	if e := s.loads.overloaded(ctx, d, t); e != nil && !e.far.IsZero() {
+func (j *jobExecution) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
+	if e := j.loads.overloaded(ctx, d, t); e != nil && !e.far.IsZero() {
 		return &hold{reasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil
 }
 
-// sparing is a writer of a job that ends the slice rather than change a table that is over a limit of its load.
-func (s *Service) sparing(j *jobExecution, write writer) writer {
+// spare is a writer that ends the slice rather than change a table that is over a limit of its load.
+func (j *jobExecution) spare(write writer) writer {
 	return func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-		if h := s.loadHold(ctx, d, t); h != nil {
+		if h := j.loadHold(ctx, d, t); h != nil {
 			j.hold = h
 			return errSliceOver
 		}

@@ -86,8 +86,6 @@ type Service struct {
 	noticed noticed
 	pulse   pulse
 	unused  unused
-	// sizes are those of sweeps and bounded removal, whichever worker they are for.
-	sizes *statementSizes
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }
@@ -104,7 +102,7 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		Runner: runner, schedulerOff: c.SchedulerOff, sizes: newStatementSizes(),
+		Runner: runner, schedulerOff: c.SchedulerOff,
 		jobs: map[string]jobWork{}, owners: map[string]func(json.RawMessage) string{},
 	}
 	if c.Queue != nil {
@@ -121,8 +119,7 @@ func New(c Config) (*Service, error) {
 // addWorkers is the list of workers.
 func (s *Service) addWorkers(c Config) error {
 	d := deps{
-		main: s.main, databases: s.databases, queue: s.queue, logger: s.logger, sizes: s.sizes,
-		resume: s.resume, spare: s.sparing,
+		main: s.main, databases: s.databases, queue: s.queue, logger: s.logger, resume: s.resume,
 	}
 	for _, add := range []func(deps, Config) (*worker, []jobKind, error){
 		newLooseForeignKeysCleanup,

@@ -44,12 +44,8 @@ type deps struct {
 	// queue takes deferred jobs; nil: there is none.
 	queue  repo.JobQueue
 	logger *slog.Logger
-	// sizes are those of bounded statements, whichever worker they are for.
-	sizes *statementSizes
 	// resume starts a run that goes on with what another one has left, and does not wait for its end.
 	resume func(ctx context.Context, w *worker, reason string) (Run, error)
-	// spare is a writer of a job that ends its slice rather than change a table that is over a limit of its load.
-	spare func(j *jobExecution, write writer) writer
 }
 
 // worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
