@@ -70,7 +70,7 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 		return job
 	}}
 	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: j.spare( guardWriter(func() repo.Guard { return r.guard })),
+		catalog: catalog, sizes: s.sizes, write: j.spare(guardWriter(func() repo.Guard { return r.guard })),
 		goOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver

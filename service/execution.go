@@ -206,3 +206,13 @@ func (x *execution) snapshot() Run {
 // errOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
 // has found that the run cannot go on.
 var errOtherBatch = errors.New("another batch has ended the run")
+
+// origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
+func (x *execution) origin(ctx context.Context) repo.Job {
+	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(trace.ContextWithSpan(ctx, x.span))}
+}
+
+// guarded is the writer of a run.
+func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
+}

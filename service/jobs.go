@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -130,11 +128,6 @@ func (j *jobExecution) attempt() repo.AttemptOf {
 // origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
 func (j *jobExecution) origin(ctx context.Context) repo.Job {
 	return repo.Job{RunID: j.RunID, TraceParent: traceParent(ctx)}
-}
-
-// origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
-func (x *execution) origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(trace.ContextWithSpan(ctx, x.span))}
 }
 
 // decode reads the job's arguments.

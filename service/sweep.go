@@ -12,11 +12,6 @@ import (
 // ([execution.guarded]), the attempt of a job with its lock ([guardWriter]).
 type writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
 
-// guarded is the writer of a run.
-func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
-}
-
 // guardWriter is the writer of a job, with the guard that its transactions have at the time.
 func guardWriter(guard func() repo.Guard) writer {
 	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
