@@ -59,22 +59,6 @@ func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.main.TokenPassAbandoned(ctx, k.worker.name)
 }
 
-// resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (r *Runner) resume(ctx context.Context, w *worker, reason string) (Run, error) {
-	if err := r.ready(ctx, w); err != nil {
-		return Run{}, err
-	}
-	now, err := r.main.Now(ctx)
-	if err != nil {
-		return Run{}, err
-	}
-	x, err := r.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.replica}, r.main)
-	if err != nil {
-		return Run{}, err
-	}
-	return x.snapshot(), nil
-}
-
 // mustWait says whether a run did not start for a reason that goes away by itself.
 func mustWait(err error) bool {
 	var held *LeaseHeldError

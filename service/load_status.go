@@ -21,7 +21,7 @@ func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) str
 			return slow
 		}
 	}
-	for _, d := range w.homes(s) {
+	for _, d := range w.homes(s.Runner) {
 		if e := s.loads.overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
@@ -81,40 +81,3 @@ func runningDetail(r *Run, throttled string) string {
 
 // soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
 const soon = 5 * time.Minute
-
-// goesOn says whether ResumeRuns goes on with what the load has ended.
-func (r *Runner) goesOn(w *worker) bool {
-	return !w.config.disabled() && w.databases == nil && !r.loads.config.off() && time.Until(w.next(time.Now())) >= soon
-}
-
-// spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
-func (r *Runner) spared(ctx context.Context, w *worker) (bool, error) {
-	if !r.goesOn(w) {
-		return false, nil
-	}
-	runs, err := r.main.RunSummary(ctx, w.name)
-	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != repo.RunSucceeded {
-		return false, err
-	}
-	reason := runs.Last.Reason
-	return strings.HasPrefix(reason, reasonThrottled+": ") && r.loads.overloaded(ctx, r.main, repo.Table{}) == nil &&
-		r.loads.lasting(ctx, r.main, reason) == nil, nil
-}
-
-// unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
-// with the work of one which died, or which the load has ended.
-func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err error) {
-	if w.abandoned != nil {
-		abandoned, err := w.abandoned(ctx)
-		if err != nil {
-			return "", err
-		}
-		if abandoned {
-			return reasonContinuation, nil
-		}
-	}
-	if spared, err := r.spared(ctx, w); err != nil || !spared {
-		return "", err
-	}
-	return reasonAfterLoad, nil
-}

@@ -13,7 +13,7 @@ import (
 // beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
 // something.
 func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
-	for _, d := range w.homes(s) {
+	for _, d := range w.homes(s.Runner) {
 		at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
 		m.leasesLost.Add(ctx, 0, at)
 		m.overLimit.Add(ctx, 0, at)

@@ -39,7 +39,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 			continue
 		}
 		names = append(names, w.name)
-		for _, d := range w.homes(s) {
+		for _, d := range w.homes(s.Runner) {
 			workers, databases = append(workers, w.name), append(databases, databaseLabel(w, d))
 		}
 	}

@@ -20,7 +20,7 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.workers {
 		for j, p := range all[i] {
-			d := w.homes(s)[j]
+			d := w.homes(s.Runner)[j]
 			worker, database := attribute.String("worker", w.name), attribute.String("database", d.Name)
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]

@@ -287,3 +287,19 @@ func onRecord(by string) string {
 	}
 	return by
 }
+
+// resume starts a run that goes on with what another one has left. It does not wait for its end.
+func (r *Runner) resume(ctx context.Context, w *worker, reason string) (Run, error) {
+	if err := r.ready(ctx, w); err != nil {
+		return Run{}, err
+	}
+	now, err := r.main.Now(ctx)
+	if err != nil {
+		return Run{}, err
+	}
+	x, err := r.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.replica}, r.main)
+	if err != nil {
+		return Run{}, err
+	}
+	return x.snapshot(), nil
+}

@@ -178,7 +178,7 @@ const lookPatience = 2 * time.Second
 
 // look asks the worker's databases side by side: those that do not answer must not delay the others.
 func (s *Service) look(ctx context.Context, w *worker) []place {
-	homes := w.homes(s)
+	homes := w.homes(s.Runner)
 	places := make([]place, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
@@ -218,7 +218,7 @@ func (s *Service) readMain(ctx context.Context, w *worker, all overview, st *Wor
 	}
 	st.Paused = pauseFor(w.name, all.pauses)
 	var databases []string
-	for _, d := range w.homes(s) {
+	for _, d := range w.homes(s.Runner) {
 		databases = append(databases, databaseLabel(w, d))
 	}
 	return s.main.Failures(ctx, w.name, databases)
@@ -269,7 +269,7 @@ func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
 		if name != "" && w.name != name {
 			continue
 		}
-		for _, d := range w.homes(s) {
+		for _, d := range w.homes(s.Runner) {
 			leases, err := d.ListLeases(ctx, []string{w.leaseName(d)})
 			if err != nil {
 				return nil, err
@@ -279,21 +279,4 @@ func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
 	}
 	sortLeases(out)
 	return out, nil
-}
-
-// homes are the databases in which the worker has leases and backlogs.
-func (w *worker) homes(s *Service) []*repo.Database {
-	if w.databases == nil {
-		return []*repo.Database{s.main}
-	}
-	return w.databases
-}
-
-// next is the next fire of the worker's schedule.
-func (w *worker) next(after time.Time) time.Time {
-	schedule, err := ParseSchedule(w.config.Schedule)
-	if err != nil {
-		return time.Time{}
-	}
-	return schedule.Next(after.UTC())
 }

@@ -187,3 +187,20 @@ func databaseLabel(w *worker, d *repo.Database) string {
 	}
 	return d.Name
 }
+
+// next is the next fire of the worker's schedule.
+func (w *worker) next(after time.Time) time.Time {
+	schedule, err := ParseSchedule(w.config.Schedule)
+	if err != nil {
+		return time.Time{}
+	}
+	return schedule.Next(after.UTC())
+}
+
+// homes are the databases in which the worker has leases and backlogs.
+func (w *worker) homes(r *Runner) []*repo.Database {
+	if w.databases == nil {
+		return []*repo.Database{r.main}
+	}
+	return w.databases
+}
