@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -78,6 +77,3 @@ func runningDetail(r *Run, throttled string) string {
 	}
 	return detail
 }
-
-// soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
-const soon = 5 * time.Minute

@@ -191,3 +191,6 @@ func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err 
 	}
 	return reasonAfterLoad, nil
 }
+
+// soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
+const soon = 5 * time.Minute
