@@ -16,20 +16,19 @@ import (
 
 // metrics are the instruments of contract.md section 6. Nothing in the control flow depends on them.
 type metrics struct {
-	meter        metric.Meter
-	runs         metric.Int64Counter
-	duration     metric.Float64Histogram
-	rows         metric.Int64Counter
-	apdex        metric.Int64Counter
-	errorRate    metric.Int64Counter
-	jobs         metric.Int64Counter
-	fires        metric.Int64Counter
-	leasesLost   metric.Int64Counter
-	overLimit    metric.Int64Counter
-	endedEarly   metric.Int64Counter
-	rested       metric.Float64Counter
-	jobsHeld     metric.Int64Counter
-	registration metric.Registration
+	meter      metric.Meter
+	runs       metric.Int64Counter
+	duration   metric.Float64Histogram
+	rows       metric.Int64Counter
+	apdex      metric.Int64Counter
+	errorRate  metric.Int64Counter
+	jobs       metric.Int64Counter
+	fires      metric.Int64Counter
+	leasesLost metric.Int64Counter
+	overLimit  metric.Int64Counter
+	endedEarly metric.Int64Counter
+	rested     metric.Float64Counter
+	jobsHeld   metric.Int64Counter
 }
 
 func newMetrics() (*metrics, error) {

@@ -12,7 +12,8 @@ import (
 
 // beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
 // something.
-func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
+func (s *Service) beginWorker(ctx context.Context, w *worker) {
+	m := s.metrics
 	for _, d := range w.homes(s.Runner) {
 		at := metric.WithAttributes(attribute.String("worker", w.name), attribute.String("database", d.Name))
 		m.leasesLost.Add(ctx, 0, at)
@@ -26,7 +27,7 @@ func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
 			m.addRows(ctx, w.name, d.Name, action, 0)
 		}
 		if w.sli {
-			m.beginSLI(ctx, d.Name)
+			beginSLI(ctx, m, d.Name)
 		}
 	}
 	for _, outcome := range []string{repo.FireRan, repo.FireSkipped, repo.FireMissed} {
@@ -35,7 +36,8 @@ func (m *metrics) beginWorker(ctx context.Context, s *Service, w *worker) {
 }
 
 // beginJobs does the same for the jobs.
-func (m *metrics) beginJobs(s *Service) {
+func (s *Service) beginJobs() {
+	m := s.metrics
 	ctx := context.Background()
 	for kind := range s.jobs {
 		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
@@ -47,7 +49,7 @@ func (m *metrics) beginJobs(s *Service) {
 	}
 }
 
-func (m *metrics) beginSLI(ctx context.Context, database string) {
+func beginSLI(ctx context.Context, m *metrics, database string) {
 	for _, is := range []bool{false, true} {
 		at := metric.WithAttributes(attribute.String("database", database))
 		m.errorRate.Add(ctx, 0, at, metric.WithAttributes(attribute.String("error", strconv.FormatBool(is))))

@@ -77,7 +77,7 @@ func (f *figures) look(ctx context.Context, s *Service) {
 			continue
 		}
 		if !f.used[w] && why == "" {
-			s.metrics.beginWorker(ctx, s, w)
+			s.beginWorker(ctx, w)
 		}
 		f.used[w] = why == ""
 	}

@@ -74,13 +74,13 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 }
 
 // observe registers the gauges: they are read when somebody asks, from figures at most backlogAge old.
-func (m *metrics) observe(s *Service) error {
-	g, err := newGauges(m.meter)
+func (s *Service) observe() error {
+	g, err := newGauges(s.metrics.meter)
 	if err != nil {
 		return err
 	}
 	known := &figures{}
-	m.registration, err = m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	s.gauges, err = s.metrics.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		var wait sync.WaitGroup
 		places := make([][]place, len(s.workers))
 		for i, w := range s.workers {
@@ -103,5 +103,3 @@ func (m *metrics) observe(s *Service) error {
 	}, g.all...)
 	return err
 }
-
-func (m *metrics) stop() error { return m.registration.Unregister() }

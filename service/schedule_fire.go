@@ -157,6 +157,3 @@ func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id st
 		}
 	}
 }
-
-// catchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up.
-func (w *worker) catchesUp() bool { return w.config.CatchUp != nil && *w.config.CatchUp }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"go.opentelemetry.io/otel/metric"
 )
 
 // Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
@@ -86,6 +87,7 @@ type Service struct {
 	noticed noticed
 	pulse   pulse
 	unused  unused
+	gauges  metric.Registration
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }
@@ -112,8 +114,8 @@ func New(c Config) (*Service, error) {
 	if err := s.addWorkers(c); err != nil {
 		return nil, err
 	}
-	s.metrics.beginJobs(s)
-	return s, s.metrics.observe(s)
+	s.beginJobs()
+	return s, s.observe()
 }
 
 // addWorkers is the list of workers.
@@ -158,5 +160,5 @@ func (s *Service) Shutdown(ctx context.Context) error {
 	if err := s.Runner.Shutdown(ctx); err != nil {
 		return err
 	}
-	return s.metrics.stop()
+	return s.gauges.Unregister()
 }

@@ -115,7 +115,7 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 		remarks = append(remarks, notConfigured(&st, missing))
 	}
 	if st.CurrentRun == nil {
-		st.NotUsed = cmp.Or(missing, w.disabled(fires))
+		st.NotUsed = cmp.Or(missing, disabled(w, fires))
 	}
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
@@ -137,14 +137,6 @@ func notConfigured(st *WorkerStatus, missing string) (remark string) {
 		return ""
 	}
 	return "not configured: " + missing
-}
-
-// disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
-func (w *worker) disabled(fires repo.FireHealth) string {
-	if w.config.disabled() && fires.Cron == "" {
-		return notEnabled(w.name)
-	}
-	return ""
 }
 
 // place is what a worker's status has from one of its databases.
@@ -279,4 +271,12 @@ func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
 	}
 	sortLeases(out)
 	return out, nil
+}
+
+// disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
+func disabled(w *worker, fires repo.FireHealth) string {
+	if w.config.disabled() && fires.Cron == "" {
+		return notEnabled(w.name)
+	}
+	return ""
 }

@@ -204,3 +204,6 @@ func (w *worker) homes(r *Runner) []*repo.Database {
 	}
 	return w.databases
 }
+
+// catchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up.
+func (w *worker) catchesUp() bool { return w.config.CatchUp != nil && *w.config.CatchUp }
