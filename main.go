@@ -1,7 +1,7 @@
 // Caretaker is a maintenance service for a GitLab-shaped PostgreSQL estate.
 package main
 
-//go:generate go run ./tools/configdoc docs/configuration.md
+//go:generate go run ./tools/configdoc
 
 import (
 	"os"

@@ -89,7 +89,7 @@ func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys
 			k.Default = cmp.Or(embedding.Get(name), f.Tag.Get("default"))
 			_, k.off = f.Tag.Lookup("off")
 			k.off = k.off || to.Kind() == reflect.Bool
-			if c, is := s.Addr().Interface().(checker); is {
+			if c, is := reflect.TypeAssert[checker](s.Addr()); is {
 				k.check = c.Check
 			}
 			keys = append(keys, k)

@@ -29,13 +29,13 @@ Durations are such as ` + "`30s`, `2m`, `48h`" + `; sizes are bytes, or with kB,
 `
 
 func main() {
-	if err := write(os.Args[1]); err != nil {
+	if err := write(); err != nil {
 		fmt.Fprintln(os.Stderr, "configdoc:", err)
 		os.Exit(1)
 	}
 }
 
-func write(file string) error {
+func write() error {
 	comments := map[string]string{}
 	for _, folder := range []string{"config", "service"} {
 		if err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
@@ -69,7 +69,7 @@ func write(file string) error {
 		}
 		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, code(k.Default), allowed(k), text)
 	}
-	return os.WriteFile(file, []byte(out.String()), 0o600)
+	return os.WriteFile("docs/configuration.md", []byte(out.String()), 0o600)
 }
 
 // collect notes the comments of the fields in a file, by package, type and field.
