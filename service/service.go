@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caretaker-go/caretaker/repo"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
