@@ -118,9 +118,9 @@ func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (
 	case err != nil:
 		return 0, err
 	case days == nil:
-		return 0, &failedError{setting + "NULL" + advice, reasonSettingInvalid, ""}
+		return 0, &failedError{text: setting + "NULL" + advice, reason: reasonSettingInvalid, discreet: ""}
 	case *days < 0:
-		return 0, &failedError{fmt.Sprint(setting, *days, advice), reasonSettingInvalid, setting + "negative" + advice}
+		return 0, &failedError{text: fmt.Sprint(setting, *days, advice), reason: reasonSettingInvalid, discreet: setting + "negative" + advice}
 	}
 	return *days, nil
 }

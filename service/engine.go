@@ -104,7 +104,7 @@ func (r *Runner) add(w *worker) error {
 // worker finds a worker by its name.
 func (r *Runner) worker(name string) (*worker, error) {
 	if name == "" {
-		return nil, &InvalidArgumentError{"worker", "is required"}
+		return nil, &InvalidArgumentError{Field: "worker", Description: "is required"}
 	}
 	for _, w := range r.workers {
 		if w.name == name {

@@ -141,7 +141,7 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 		return err
 	}
 	if projects {
-		return &reasonedError{reasonPersonalProjects, "a project is left in the personal namespace"}
+		return &reasonedError{reason: reasonPersonalProjects, text: "a project is left in the personal namespace"}
 	}
 	return u.hands(main).remove(ctx, rows[0])
 }

@@ -114,9 +114,9 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	case !u.Exists:
 		return u.write(ctx, func(f repo.Fence, l repo.Limits) error { return d.RemoveOrphan(ctx, f, u.queue, u.GhostMigration, l) })
 	case !u.Migratable:
-		return &reasonedError{reasonInternalUser, fmt.Sprintf("users of type %d are not deleted", u.Type)}
+		return &reasonedError{reason: reasonInternalUser, text: fmt.Sprintf("users of type %d are not deleted", u.Type)}
 	case u.Ghost == u.UserID:
-		return &reasonedError{reasonInternalUser, "the user is the ghost"}
+		return &reasonedError{reason: reasonInternalUser, text: "the user is the ghost"}
 	}
 	if u.Ghost == 0 {
 		if err := u.createGhost(ctx); err != nil {

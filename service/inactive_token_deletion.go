@@ -117,7 +117,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 }
 
 func invalidSetting(s repo.TokenSetting) error {
-	return &failedError{s.Invalid, reasonSettingInvalid, s.Discreet}
+	return &failedError{text: s.Invalid, reason: reasonSettingInvalid, discreet: s.Discreet}
 }
 
 // switchedOff is a run that the setting keeps from working.
@@ -135,7 +135,7 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &skippedError{reasonSettingOff, repo.TokenSettingOff}
+	return &skippedError{reason: reasonSettingOff, text: repo.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {

@@ -49,7 +49,7 @@ func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return &InvalidArgumentError{field, fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
+	return &InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
@@ -58,7 +58,7 @@ func oneOf(field, value string, allowed []string) error {
 // Errors: [ErrUnknownJob], [*InvalidArgumentError], [*DuplicateJobError], [ErrUnreachable].
 func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
-		return Job{}, &InvalidArgumentError{"id", "is required, a positive number; ListJobs has the ids"}
+		return Job{}, &InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}
 	}
 	job, err := s.main.RetryJob(ctx, id)
 	if errors.Is(err, repo.ErrNotFound) {

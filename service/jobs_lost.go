@@ -16,7 +16,7 @@ func (s *Service) reportLost(ctx context.Context, next JobRequest) {
 	ctx, span := s.startJob(ctx, lost, trace.WithTimestamp(next.Lost.Began))
 	defer span.End(trace.WithTimestamp(next.Lost.RescuedAt))
 	result := JobResult{Reason: repo.ReasonProcessGone, Attributes: withArguments(nil, lost.Args)}
-	tellJob(ctx, result, JobFailed, &reasonedError{result.Reason, repo.ProcessGoneText})
+	tellJob(ctx, result, JobFailed, &reasonedError{reason: result.Reason, text: repo.ProcessGoneText})
 	s.logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", append([]any{
 		"kind", lost.Kind, "job_id", lost.ID, "outcome", JobFailed, "reason", result.Reason,
 		"attempt", lost.Attempt, "run_id", lost.RunID,

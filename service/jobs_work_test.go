@@ -220,7 +220,7 @@ func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
 	}{
 		"interrupted": {context.Canceled, "INTERRUPTED", false},
 		"lost":        {repo.ErrJobLost, "JOB_LOST", false},
-		"failed":      {&reasonedError{reasonInternalUser, "no"}, "INTERNAL_USER", true},
+		"failed":      {&reasonedError{reason: reasonInternalUser, text: "no"}, "INTERNAL_USER", true},
 	} {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()

@@ -105,7 +105,7 @@ func (r *Runner) pausedBy(ctx context.Context, w *worker) string {
 	if err != nil || pause == nil {
 		return ""
 	}
-	return (&WorkerPausedError{w.name, *pause}).Error()
+	return (&WorkerPausedError{Worker: w.name, Pause: *pause}).Error()
 }
 
 // record writes the end of the run, and only then shows it to those who wait, and tells it. If main does not answer, that

@@ -28,11 +28,11 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
 	switch n := len([]rune(reason)); {
 	case n == 0:
-		return WorkerStatus{}, &InvalidArgumentError{"reason", "is required: say why, for those who find the worker paused"}
+		return WorkerStatus{}, &InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find the worker paused"}
 	case n > maxReason:
-		return WorkerStatus{}, &InvalidArgumentError{"reason", fmt.Sprintf("at most %d characters", maxReason)}
+		return WorkerStatus{}, &InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
 	case ttl != 0 && (ttl < minPause || ttl > maxPause):
-		return WorkerStatus{}, &InvalidArgumentError{"ttl", AllowedTTL}
+		return WorkerStatus{}, &InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
 	}
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
@@ -95,7 +95,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	st := WorkerStatus{Worker: AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: noPauseOfAll}
 	if i := slices.IndexFunc(all, pauseOf(AllWorkers)); i >= 0 {
 		st.Paused, st.Condition = &all[i], ConditionPaused
-		st.ConditionDetail = (&WorkerPausedError{AllWorkers, all[i]}).Error()
+		st.ConditionDetail = (&WorkerPausedError{Worker: AllWorkers, Pause: all[i]}).Error()
 	}
 	if alone := pausedAlone(all); len(alone) > 0 {
 		st.ConditionDetail += "; paused by themselves, whatever becomes of that: " + strings.Join(alone, ", ")

@@ -92,7 +92,7 @@ func (r *Runner) runOnce(ctx context.Context, w *worker, req RunRequest) (Run, e
 func (r *Runner) joinFirst(ctx context.Context, first Run, req RunRequest) (Run, error) {
 	tellKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
-		return Run{}, &RequestReusedError{first}
+		return Run{}, &RequestReusedError{First: first}
 	}
 	return r.join(ctx, first, req.Async)
 }
@@ -103,7 +103,7 @@ const maxRequestID = 128
 // validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
 func (r *Runner) validRequest(req RunRequest) (*worker, error) {
 	if len([]rune(req.RequestID)) > maxRequestID {
-		return nil, &InvalidArgumentError{"request_id", fmt.Sprintf("at most %d characters", maxRequestID)}
+		return nil, &InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
 	}
 	w, err := r.worker(req.Worker)
 	if err == nil {
@@ -119,11 +119,11 @@ func (r *Runner) ready(ctx context.Context, w *worker) error {
 		return err
 	}
 	if pause != nil {
-		return &WorkerPausedError{w.name, *pause}
+		return &WorkerPausedError{Worker: w.name, Pause: *pause}
 	}
 	missing, err := w.missing(ctx)
 	if err == nil && missing != "" {
-		err = &NotConfiguredError{w.name, missing}
+		err = &NotConfiguredError{Worker: w.name, Missing: missing}
 	}
 	return err
 }

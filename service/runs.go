@@ -151,7 +151,7 @@ func told(run Run) Run {
 
 func validRunID(id string) error {
 	if id == "" {
-		return &InvalidArgumentError{"id", "is required: RunBatch and ListRuns return it"}
+		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
 		return fmt.Errorf("%w %q: ListRuns lists the runs there are", ErrUnknownRun, id)
@@ -176,7 +176,7 @@ type RunFilter struct {
 // Runs lists runs, the newest first.
 func (r *Runner) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
-		return nil, &InvalidArgumentError{"page_token", "is not one that ListRuns returned"}
+		return nil, &InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
 	}
 	if f.Worker != "" {
 		if _, err := r.worker(f.Worker); err != nil {

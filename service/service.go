@@ -109,7 +109,7 @@ func New(c Config) (*Service, error) {
 		jobs: map[string]jobWork{}, owners: map[string]func(json.RawMessage) string{},
 	}
 	if c.Queue != nil {
-		s.queue = countedQueue{c.Queue}
+		s.queue = countedQueue{JobQueue: c.Queue}
 	}
 	s.pulse.beat(Failing{})
 	if err := s.addWorkers(c); err != nil {

@@ -228,7 +228,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case st.CurrentRun != nil:
 		return ConditionRunning, runningDetail(st.CurrentRun, throttled)
 	case st.Paused != nil:
-		return ConditionPaused, (&WorkerPausedError{w.name, *st.Paused}).Error()
+		return ConditionPaused, (&WorkerPausedError{Worker: w.name, Pause: *st.Paused}).Error()
 	case missing != "":
 		return ConditionNotConfigured, missing
 	case len(found) > 0:

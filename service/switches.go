@@ -12,7 +12,7 @@ import (
 // SetFeatureFlag switches a flag; runs read it at their start.
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
-		return &InvalidArgumentError{"name", "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+		return &InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
 	}
 	if err := s.main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err

@@ -119,7 +119,7 @@ const renewals = 3
 func (r *Runner) database(w *worker, asked string, minute time.Time) (*repo.Database, error) {
 	if w.databases == nil {
 		if asked != "" {
-			return nil, &InvalidArgumentError{"database", fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.name)}
+			return nil, &InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.name)}
 		}
 		return r.main, nil
 	}
