@@ -194,3 +194,10 @@ func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err 
 
 // soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
 const soon = 5 * time.Minute
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

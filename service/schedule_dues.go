@@ -86,10 +86,3 @@ func (l *ledgerLook) begin() (from time.Time, moved bool) {
 	}
 	return later(from, oldest), moved
 }
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
