@@ -58,8 +58,8 @@ type wrong struct {
 
 func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by()) }
 
-// run runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
-func run(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
+// runFor runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
+func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
 	t.Helper()
 	s, err := newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by})
 	if err != nil {
@@ -92,7 +92,7 @@ func wantEvery(t *testing.T, interval time.Duration, looks []time.Time, n int) {
 func TestScheduler_LooksAtOnceAndEveryFewSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, start := &looks{}, time.Now()
-		run(t, l, 61*time.Second, new(bytes.Buffer), right)
+		runFor(t, l, 61*time.Second, new(bytes.Buffer), right)
 		wantEvery(t, 5*time.Second, l.begun, 13)
 		if !l.begun[0].Equal(start) {
 			t.Errorf("first look %s after the start", l.begun[0].Sub(start))
@@ -103,7 +103,7 @@ func TestScheduler_LooksAtOnceAndEveryFewSeconds(t *testing.T) {
 func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, log := &looks{refused: errors.New("not now")}, new(bytes.Buffer)
-		run(t, l, 95*time.Second, log, right)
+		runFor(t, l, 95*time.Second, log, right)
 		wantEvery(t, 30*time.Second, l.resumed, 3)
 		if n := strings.Count(log.String(), "not now"); n != 1 {
 			t.Errorf("%d warnings, want 1 however often it fails: %s", n, log)
@@ -122,7 +122,7 @@ func TestScheduler_AWrongClockChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, start := &looks{}, time.Now()
-				run(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
+				runFor(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
 				wantEvery(t, 5*time.Second, l.begun, 13)
 				wantEvery(t, 30*time.Second, l.resumed, 2)
 			})
@@ -139,7 +139,7 @@ func TestScheduler_LooksNeverPileUp(t *testing.T) {
 			}
 			return errors.New("database unreachable")
 		}}
-		run(t, l, 91*time.Second, new(bytes.Buffer), right)
+		runFor(t, l, 91*time.Second, new(bytes.Buffer), right)
 		wantEvery(t, 30*time.Second, l.begun, 4)
 		if l.most != 1 {
 			t.Errorf("%d looks at once", l.most)
@@ -160,7 +160,7 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 			return nil
 		}
 		var log bytes.Buffer
-		run(t, l, 41*time.Second, &log, right)
+		runFor(t, l, 41*time.Second, &log, right)
 		wantEvery(t, 5*time.Second, l.begun, 9)
 		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "looked at again": 1} {
 			if n := strings.Count(log.String(), said); n != want {
@@ -179,7 +179,7 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 			return ctx.Err()
 		}}
 		var log bytes.Buffer
-		run(t, l, 90*time.Second, &log, right)
+		runFor(t, l, 90*time.Second, &log, right)
 		if err := <-ended; !errors.Is(err, errStopped) {
 			t.Errorf("got %v", err)
 		}

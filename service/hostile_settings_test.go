@@ -49,7 +49,7 @@ func everyWork(m *mirrored) *service.Service {
 	m.want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
 	m.want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
 	for _, database := range []string{"main", "ci", "sec"} {
-		wantState(m.t, run(m.t, s, database), repo.RunSucceeded)
+		wantState(m.t, runBatch(m.t, s, database), repo.RunSucceeded)
 	}
 	m.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
 	all, err := s.Status(m.t.Context(), "")
@@ -90,7 +90,7 @@ func (e *estate) installAndClean() {
 	}
 	e.exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
-	r := run(e.t, e.service(definitions), "main")
+	r := runBatch(e.t, e.service(definitions), "main")
 	wantState(e.t, r, repo.RunSucceeded)
 	wantCounts(e.t, r, "processed_records=3 deleted_rows=3")
 	lint, err := service.LooseForeignKeys{Databases: e.open, Definitions: load(e.t, definitions)}.Lint(ctx)

@@ -27,7 +27,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	}
 	e.exec("main", `CREATE TABLE something ()`)
 	throttled(t, s, "replica standby of main is late: ")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantEarly(t, r, "THROTTLED: replica standby of main is late: ")
 	if !strings.Contains(r.Reason, "over load.max_replica_lag = 700ms") {
 		t.Errorf("reason %q", r.Reason)
@@ -35,7 +35,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	wantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
 	wantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
-	wantEverything(t, run(t, careless, "main"))
+	wantEverything(t, runBatch(t, careless, "main"))
 	wantCondition(t, careless, service.ConditionIdle)
 
 	e.deleted("main", "p", 1, 10)
@@ -43,7 +43,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	spared(t, s)
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 }
 
 func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
@@ -70,7 +70,7 @@ func TestLoad_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
 	e.exec("main", `CREATE TABLE d ()`)
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1}))
 	defer e.lockQueue("d", "100 ms")()
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 }
 
 func TestLoad_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
@@ -78,7 +78,7 @@ func TestLoad_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) 
 	e := loadedEstate(t, "main", 10)
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
 	defer e.lockQueue("c", "1 s")()
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantEarly(t, r, "THROTTLED: somebody waits for a lock on public.c of main: ")
 	wantCounts(t, r, "")
 	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
@@ -91,14 +91,14 @@ func TestLoad_PartitionInALockQueueCountsForItsTable(t *testing.T) {
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
 	defer e.lockQueue("c_1", "1 s")()
-	wantEarly(t, run(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
 
 func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
 	t.Parallel()
 	e := loadedEstate(t, "main", 10)
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 	full := filepath.Join(loaded.Cluster(t).Dir(), "data", archiveFull)
 	if err := os.WriteFile(full, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -110,13 +110,13 @@ func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
 		e.exec("main", `SELECT pg_switch_wal()`)
 	}
 	throttled(t, s, "write-ahead log of main that waits to be archived: ")
-	wantEarly(t, run(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the archive", func() bool {
 		e.exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
-		return run(t, s, "main").Reason == ""
+		return runBatch(t, s, "main").Reason == ""
 	})
 	e.wantQueue("main", "")
 }
@@ -142,7 +142,7 @@ func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
 		}
 	})
 	throttled(t, s, "write-ahead log of main a second: ")
-	wantEarly(t, run(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
 	close(stop)
 	writer.Wait()
 }
@@ -157,7 +157,7 @@ func TestLoad_AutovacuumThatLasts(t *testing.T) {
 	e.exec("main", `DELETE FROM c WHERE p_id > 5000`)
 	e.eventually("main", `SELECT clock_timestamp() - a.xact_start > interval '1300 ms' FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a USING (pid) WHERE p.relid = 'c'::regclass
 		UNION ALL SELECT false LIMIT 1`, "true")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantEarly(t, r, "THROTTLED: autovacuum of public.c of main: ")
 	wantCounts(t, r, "")
 }
@@ -201,7 +201,7 @@ func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T
 	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = 3 * time.Second },
 		loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 	dissolve := e.lockQueue("c", "1 s")
-	wantEarly(t, run(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
 	dissolve()
 	e.want("main", `SELECT count(*) FROM c`, "30")
 }
@@ -214,7 +214,7 @@ func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.open = []*repo.Database{e.as("limited")}
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
 	throttled(t, s, "main is too busy for its load to be looked at")
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 }
 
 func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
@@ -224,7 +224,7 @@ func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 	defer e.lockQueue("c", "1 s")()
-	wantEarly(t, run(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
 
 // What cannot be seen slows nobody down, and is said once.
@@ -235,10 +235,10 @@ func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.open = []*repo.Database{e.as("limited")}
 	book := &logBook{}
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.keep)
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 	e.deleted("main", "p", 1, 10)
 	time.Sleep(1100 * time.Millisecond) // the next look
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 	if said := book.lines("load not seen in full"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)
 	}
@@ -251,7 +251,7 @@ func TestLoad_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e.open = []*repo.Database{e.as("limited")}
 	book := &logBook{}
 	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.keep)
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 	if said := book.lines("grant pg_monitor to the role of caretaker"); len(said) != 1 {
 		t.Errorf("logged %v", said)
 	}
@@ -259,7 +259,7 @@ func TestLoad_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	e.deleted("main", "p", 1, 10)
 	e.exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	defer e.lockQueue("c", "1 s")()
-	wantEarly(t, run(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
 }
 
 func TestLoad_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
@@ -269,7 +269,7 @@ func TestLoad_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	e.exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
 	s := e.service(oneChild, e.withQueue, loadLimits(service.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxArchiveBacklog: 1 << 50, MaxLockWait: time.Hour, MaxAutovacuum: time.Hour}))
 	began := time.Now()
-	wantEverything(t, run(t, s, "main"))
+	wantEverything(t, runBatch(t, s, "main"))
 	for range 100 {
 		e.holds(s, repo.DestroyGroup{GroupID: 4711})
 	}

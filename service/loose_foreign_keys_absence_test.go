@@ -62,7 +62,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	var log logBook
 	s := e.service(oneAbsent, log.keep)
 	for _, want := range []string{"1 min", "2 min", "4 min"} {
-		r := run(t, s, "main")
+		r := runBatch(t, s, "main")
 		wantState(t, r, "succeeded")
 		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
 			t.Errorf("%+v", r)
@@ -84,7 +84,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	}
 
 	e.accept(oneAbsent, "absent")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1")
 	if detail = statusOf(t, s, cleanupWorker).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
@@ -95,7 +95,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	run(t, e.service(oneAbsent), "main")
+	runBatch(t, e.service(oneAbsent), "main")
 	other := e.service(oneAbsent)
 	wantWords(t, statusOf(t, other, cleanupWorker).ConditionDetail,
 		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
@@ -110,20 +110,20 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	e := newAbsence(t)
 	e.accept(oneAbsent, "absent")
 	s := e.service(oneAbsent)
-	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 	e.exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
 	e.deleted("main", "p", 1, 1)
 	dry := dryRun(t, s)
 	wantCounts(t, dry, "processed_records=1 deleted_rows=1")
 	e.want("main", `SELECT child FROM maintenance.absent_children`, "absent")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1")
 	e.want("ci", `SELECT p_id FROM absent`, "2")
 	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 
 	e.exec("ci", `DROP TABLE absent`)
 	e.deleted("main", "p", 2, 2)
-	wantCounts(t, run(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
 }
 
 func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
@@ -134,10 +134,10 @@ func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
 			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
 	s := e.service(oneAbsent)
-	wantCounts(t, run(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
 	e.accept(oneAbsent, "absent")
 	e.dueAgain("main")
-	wantCounts(t, run(t, s, "main"), "processed_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1")
 	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
 }
 
@@ -152,14 +152,14 @@ func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
 d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, batches(10, 0))
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
 	wantWords(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing is left but what is held")
 	}
-	wantCounts(t, run(t, s, "main"), "")
+	wantCounts(t, runBatch(t, s, "main"), "")
 }
 
 func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
@@ -168,7 +168,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
 	s := e.service(oneAbsent, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 4 })
 	for _, left := range []string{"7", "3"} {
-		r := run(t, s, "main")
+		r := runBatch(t, s, "main")
 		wantState(t, r, "succeeded")
 		wantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
 		wantWords(t, r.Reason, "limit reached: max_deletes; 1 records held, ")
@@ -187,7 +187,7 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 	e.exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
 	e.deleted("main", "p", 3, 3)
-	r := run(t, e.service(oneAbsent), "main")
+	r := runBatch(t, e.service(oneAbsent), "main")
 	wantState(t, r, "failed")
 	wantWords(t, r.Error, "c.p_id -> p on main: P0001")
 	wantWords(t, r.Reason, "1 records held, ")
@@ -203,7 +203,7 @@ func TestAbsentChild_DryRunSaysTheSameAndChangesNothing(t *testing.T) {
 	dry := dryRun(t, s)
 	wantState(t, dry, "succeeded")
 	e.wantSame("main", main, "c")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	if dry.Reason != r.Reason || dry.Counts["rescheduled_records"] != 1 || dry.Counts["processed_records"] != 0 {
 		t.Errorf("dry run %+v\nrun %+v", dry, r)
 	}
@@ -219,7 +219,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	}
 	t.Cleanup(down.Close)
 	e.open = append(e.open, down)
-	r := run(t, e.service(oneAbsent), "main")
+	r := runBatch(t, e.service(oneAbsent), "main")
 	wantState(t, r, "failed")
 	wantWords(t, r.Error, "absent.p_id -> p on sec: unreachable, 1 records")
 	wantCounts(t, r, "deleted_rows=1 rescheduled_records=1")

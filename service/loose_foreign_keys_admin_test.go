@@ -125,7 +125,7 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 
 	// What was pending is still cleaned.
 	e.exec("main", "DELETE FROM p WHERE id = 2")
-	wantCounts(t, run(t, e.service(definitions), "main"), "processed_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, e.service(definitions), "main"), "processed_records=1 deleted_rows=1")
 	e.want("main", "SELECT string_agg(p_id::text, ',') FROM c", "2")
 }
 

@@ -26,7 +26,7 @@ func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *tes
 			e.exec("main", `INSERT INTO c (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k`)
 			e.exec("main", `UPDATE c SET id = 1 WHERE p_id = 1 AND kind = 'x'`)
 			e.deleted("main", "p", 1, 2)
-			r := run(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
+			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
 			wantState(t, r, "succeeded")
 			wantCounts(t, r, test.counts)
 			e.wantQueue("main", "")
@@ -45,12 +45,12 @@ func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testin
 	before := e.value("main", rows)
 	e.deleted("main", "p", 1, 1)
 	s := e.service(definitions)
-	wantCounts(t, run(t, s, "main"), "processed_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1")
 	e.want("main", rows, before)
 
 	// NULL is not at the target.
 	e.deleted("main", "p", 2, 2)
-	wantCounts(t, run(t, s, "main"), "processed_records=1 updated_rows=2")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 updated_rows=2")
 	e.want("main", `SELECT string_agg(coalesce(status::text, 'N'), ' ' ORDER BY id) FROM c`, "4 4 4 4 4 N")
 }
 
@@ -88,7 +88,7 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 					definitions += fmt.Sprintf("%s:\n  - {table: p, column: p_id, on_delete: %s%s}\n", name, action, limit)
 				}
 				e.deleted("main", "p", 2, 4)
-				r := run(t, e.service(definitions), "main")
+				r := runBatch(t, e.service(definitions), "main")
 				wantState(t, r, "succeeded")
 				e.wantQueue("main", "")
 				left := "28"
@@ -116,7 +116,7 @@ func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testin
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		INSERT INTO c SELECT CASE WHEN leaf = 0 THEN 1 ELSE 2 END, leaf, i FROM generate_series(0, 1) leaf, generate_series(1, 50) i`)
 	e.deleted("main", "p", 1, 1)
-	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
+	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
 	wantCounts(t, r, "processed_records=1 deleted_rows=50")
 	e.want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "50 2")
 }
@@ -127,7 +127,7 @@ func TestLooseForeignKeysCleanup_AppliesBothDefinitionsOfAChild(t *testing.T) {
 	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
 	e.exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
 	e.deleted("main", "p", 1, 1)
-	r := run(t, e.service(`
+	r := runBatch(t, e.service(`
 c:
   - {table: p, column: editor_id, on_delete: async_nullify}
   - {table: p, column: tester_id, on_delete: update_column_to, target_column: state, target_value: untested}
@@ -151,12 +151,12 @@ func TestLooseForeignKeysCleanup_RecordsWithoutChildrenGo(t *testing.T) {
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		SELECT 'public.p', k FROM unnest('{5000000000,4294967296,-2147483649,9223372036854775807,-9223372036854775808,-7}'::bigint[]) k`)
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=706 deleted_rows=1")
 	e.want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "0 2147483647")
 
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "")
 	if len(r.Tables) != 0 {
@@ -181,7 +181,7 @@ func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
 				e.exec("main", `CREATE TRIGGER note AFTER `+test.event+` ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
 				e.exec("main", `INSERT INTO c (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
 				e.deleted("main", "p", 1, keys)
-				r := run(t, e.service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
+				r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
 				wantState(t, r, "succeeded")
 				wantCounts(t, r, fmt.Sprintf(test.counts, keys))
 				e.want("main", `SELECT max(n) <= 20 AND sum(n) = 100 FROM sizes`, "true")
@@ -199,7 +199,7 @@ func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T
 	}
 	e.exec("ci", `CREATE TABLE only_ci (p_id bigint); INSERT INTO only_ci VALUES (1), (4)`)
 	e.deleted("main", "p", 1, 3)
-	r := run(t, e.service(oneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	r := runBatch(t, e.service(oneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=3 deleted_rows=61")
 	for _, database := range []string{"main", "ci"} {
@@ -223,7 +223,7 @@ func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t 
 	for _, queue := range []string{"main", "ci"} {
 		e.deleted(queue, "p", 1, 1)
 		other := map[string]string{"main": "ci", "ci": "main"}[queue]
-		wantCounts(t, run(t, e.service(oneChild), queue), "processed_records=1 deleted_rows=2")
+		wantCounts(t, runBatch(t, e.service(oneChild), queue), "processed_records=1 deleted_rows=2")
 		if first, last := e.value(other, `SELECT max(at) FROM clock`), e.value(queue, `SELECT max(at) FROM clock`); first >= last {
 			t.Errorf("on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
 		}

@@ -19,7 +19,7 @@ func TestLooseForeignKeysCleanup_DeletesAndNullifiesChildrenOfDeletedParents(t *
 	e.exec("main", `INSERT INTO n (user_id) SELECT i % 20 FROM generate_series(1, 100) i`)
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (id, fully_qualified_table_name, primary_key_value)
 		SELECT nextval('loose_foreign_keys_deleted_records_id_seq'), 'public.users', i FROM generate_series(10, 19) i`)
-	r := run(t, e.service(twoTables), "main")
+	r := runBatch(t, e.service(twoTables), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=10 deleted_rows=100 updated_rows=50")
 	e.want("main", `SELECT count(*) FROM c`, "100")

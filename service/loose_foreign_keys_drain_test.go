@@ -29,7 +29,7 @@ func TestLooseForeignKeysCleanup_ARunWorksWhatItsOwnDeletionsRecord(t *testing.T
 		definitions += table + ": [{table: " + parent + ", column: p_id, on_delete: async_delete}]\n"
 	}
 	e.deleted("main", "p", 1, 40)
-	r := run(t, e.service(definitions, batches(30, 0)), "main")
+	r := runBatch(t, e.service(definitions, batches(30, 0)), "main")
 	wantWithinLimits(t, r)
 	// d4 records its deletions, too, and has no definition.
 	wantCounts(t, r, "processed_records=600 deleted_rows=1200")
@@ -48,7 +48,7 @@ func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testi
 	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i - 1 FROM generate_series(1, 200) i`)
 	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT 1000 + i, 1000 + i / 3 FROM generate_series(1, 3000) i`)
 	e.exec("main", `DELETE FROM tree WHERE id IN (1, 1001)`)
-	r := run(t, e.service("tree: [{table: tree, column: parent_id, on_delete: async_delete}]\n", batches(100, 0)), "main")
+	r := runBatch(t, e.service("tree: [{table: tree, column: parent_id, on_delete: async_delete}]\n", batches(100, 0)), "main")
 	wantWithinLimits(t, r)
 	e.wantQueue("main", "")
 	e.want("main", `SELECT count(*) FROM tree WHERE id <= 200 OR id = 1003`, "0")
@@ -95,7 +95,7 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			UPDATE loose_foreign_keys_deleted_records SET consume_after = clock_timestamp() WHERE primary_key_value = 4; RETURN NULL; END $$;
 		CREATE TRIGGER due AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION due()`)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: 23514 check_violation, 1 records")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=2")
 	e.wantQueue("main", "2 3 4")
@@ -120,7 +120,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 			if limit == "max_runtime" {
 				change = func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = time.Second }
 			}
-			r := run(t, e.service(oneChild, change), "main")
+			r := runBatch(t, e.service(oneChild, change), "main")
 			wantOverLimit(t, r, limit)
 			if n := r.Counts["deleted_rows"]; limit == "max_deletes" && n != 30 || n < 3 || r.Counts["processed_records"] != n {
 				t.Errorf("counts %v", r.Counts)

@@ -79,7 +79,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 		t.Errorf("definitions %s\nwant %s", got, want)
 	}
 
-	done := run(t, s, "main")
+	done := runBatch(t, s, "main")
 	wantState(t, done, repo.RunSucceeded)
 	if done.LeaseEpoch != 1 {
 		t.Errorf("epoch %d, want 1", done.LeaseEpoch)

@@ -41,7 +41,7 @@ func TestLooseForeignKeysCleanup_OneBadRowCostsItsOwnRecordOnly(t *testing.T) {
 	t.Parallel()
 	e := newDeletedParents(t, 100)
 	e.mine("c", "OLD.p_id = 42", "P0001")
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
 	wantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
 	e.want("main", minutesLeft, "42:1")
@@ -56,13 +56,13 @@ func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsI
 	e := newDeletedParents(t, 100)
 	e.mine("c", "OLD.p_id = 42", "22003")
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantFailed(t, r, "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records")
 	wantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
 	e.want("main", failuresByKey, "42 0 1 c.p_id -> p 22003")
 	e.exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
 	e.makeDue()
-	wantCounts(t, run(t, s, "main"), "rescheduled_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "rescheduled_records=1")
 	e.want("main", failuresByKey, "42 9 2 c.p_id -> p 22003")
 }
 
@@ -73,7 +73,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	recorded := e.value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
 	s := e.service(oneChild)
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
-		r := run(t, s, "main")
+		r := runBatch(t, s, "main")
 		wantState(t, r, repo.RunFailed)
 		if r.Counts["rescheduled_records"] != 1 || r.Counts["dead_records"] != 0 {
 			t.Errorf("failure %d: %v", i+1, r.Counts)
@@ -82,7 +82,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 		e.want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
 		e.makeDue()
 	}
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
 	wantCounts(t, r, "dead_records=1")
 	e.wantQueue("main", "")
@@ -100,7 +100,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 		t.Fatal(n, err)
 	}
 	e.want("main", `SELECT concat_ws(' ', primary_key_value, status, cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "1 1 0")
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "processed_records=1 deleted_rows=3")
 	if b := status(t, s).Backlog; b.Dead != 0 || b.Pending != 0 {
@@ -148,7 +148,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 			// 4 has no children; what concerns c concerns neither the other definitions nor the other parents.
 			e.deleted("main", "p", 4, 4)
 			e.deleted("main", "o", 1, 1)
-			r := run(t, e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\nother: [{table: o, column: o_id, on_delete: async_delete}]\n"), "main")
+			r := runBatch(t, e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\nother: [{table: o, column: o_id, on_delete: async_delete}]\n"), "main")
 			if c.error == "" {
 				wantState(t, r, repo.RunSucceeded)
 			} else {
@@ -175,7 +175,7 @@ func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreCh
 	e := newOneChild(t)
 	e.exec("main", `ALTER TABLE c ALTER p_id SET NOT NULL; INSERT INTO c (p_id) VALUES (2), (5), (5), (7)`)
 	e.deleted("main", "p", 1, 6)
-	r := run(t, e.service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"), "main")
+	r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"), "main")
 	wantFailed(t, r, "c.p_id -> p on main: 23502 not_null_violation, 2 records")
 	wantCounts(t, r, "processed_records=4 rescheduled_records=2")
 	e.want("main", minutesLeft, "2:1 5:1")
@@ -186,7 +186,7 @@ func TestLooseForeignKeysCleanup_MissingTargetOrConditionColumnIsOfTheSchema(t *
 	e := newDeletedParents(t, 2)
 	e.exec("main", `CREATE TABLE d (p_id bigint, kind integer); INSERT INTO d VALUES (1, 1)`)
 	e.deleted("main", "o", 1, 1)
-	r := run(t, e.service(`
+	r := runBatch(t, e.service(`
 c:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: gone, target_value: 1}
 d:

@@ -20,7 +20,7 @@ func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *te
 		t.Helper()
 		e.makeDue()
 		said.Reset()
-		run(t, s, "main")
+		runBatch(t, s, "main")
 		if f, a := strings.Count(said.String(), "definition failed"), strings.Count(said.String(), "definition works again"); f != failed || a != again {
 			t.Errorf("%s: %d lines of failure and %d of its end, want %d and %d:\n%s", when, f, a, failed, again, said.String())
 		}
@@ -32,7 +32,7 @@ func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *te
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		SELECT 'public.p', 100, now(); UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour' WHERE primary_key_value < 3`)
 	said.Reset()
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	if strings.Contains(said.String(), "definition ") {
 		t.Errorf("log %s", said.String())
 	}

@@ -31,7 +31,7 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 	e.deleted("main", "p", 2, 2)
 	e.mine("c", "OLD.p_id = 2", "P0001")
 	e.mine("d", "OLD.p_id = 2", "23514")
-	r := run(t, e.service(cAndD), "main")
+	r := runBatch(t, e.service(cAndD), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 2 records; d.p_id -> p on main: 23514 check_violation, 2 records")
 	wantCounts(t, r, "processed_records=2 deleted_rows=4 rescheduled_records=2")
 	e.want("main", failuresByKey, "2 1 1 c.p_id -> p P0001, 2 1 1 c.p_id -> p P0001")
@@ -42,7 +42,7 @@ func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) 
 	e := newTwoChildren(t, 2)
 	e.mine("c", "OLD.p_id = 2", "42501")
 	e.mine("d", "OLD.p_id = 2", "23514")
-	wantState(t, run(t, e.service(cAndD), "main"), repo.RunFailed)
+	wantState(t, runBatch(t, e.service(cAndD), "main"), repo.RunFailed)
 	e.want("main", failuresByKey, "1 0 1 c.p_id -> p 42501, 2 1 1 d.p_id -> p 23514")
 }
 
@@ -53,7 +53,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.mine("c", "true", "42501")
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantCounts(t, r, "rescheduled_records=1")
 	e.want("main", failuresByKey, "1 9 26 c.p_id -> p 42501")
 	e.want("main", minutesLeft, "1:60")
@@ -61,7 +61,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 	e.exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
 	e.mine("c", "true", "23514")
 	e.makeDue()
-	wantCounts(t, run(t, s, "main"), "dead_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "dead_records=1")
 }
 
 func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T) {
@@ -84,7 +84,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	e.exec("main", `COMMIT`)
 	wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
 	e.makeDue()
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	e.want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 	e.wantQueue("main", "")
 }
@@ -99,7 +99,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, e.service(cAndD), "main")
+	r := runBatch(t, e.service(cAndD), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
 	wantCounts(t, r, "processed_records=1 deleted_rows=3 rescheduled_records=2")
 	e.want("main", minutesLeft, "1:2 2:1")
@@ -110,7 +110,7 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 	t.Parallel()
 	e := newTwoChildren(t, 300)
 	e.mine("c", "true", "P0001")
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 300 records")
 	wantCounts(t, r, "rescheduled_records=300")
 	e.want("main", `SELECT last_value FROM tried`, "64")
@@ -125,7 +125,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 	e.exec("main", `CREATE SEQUENCE tried; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); PERFORM nextval(''tried''); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	if r.OverLimit {
 		t.Errorf("over_limit: %s", r.Reason)
@@ -135,7 +135,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 	// What has been learned serves the next run: no row is deleted twice.
 	e.exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 30) i; ALTER SEQUENCE tried RESTART`)
 	e.deleted("main", "p", 0, 9)
-	wantCounts(t, run(t, s, "main"), "processed_records=10 deleted_rows=30")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=10 deleted_rows=30")
 	e.want("main", `SELECT last_value FROM tried`, "30")
 }
 
@@ -144,7 +144,7 @@ func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testi
 	e := newTwoChildren(t, 2)
 	e.exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)
-	r := run(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"), "main")
+	r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"), "main")
 	wantFailed(t, r, "c.p_id -> p on main: 57014 query_canceled, 1 records")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	e.want("main", failuresByKey, "2 1 1 c.p_id -> p 57014")
@@ -158,7 +158,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 	e.exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''secret''; END';
 		CREATE TRIGGER mine BEFORE DELETE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION explode()`)
 	before := e.state("main")
-	r := run(t, e.service(oneChild, batches(2, 0)), "main")
+	r := runBatch(t, e.service(oneChild, batches(2, 0)), "main")
 	wantState(t, r, repo.RunFailed)
 	if !strings.HasPrefix(r.Error, "remove records on main: P0001 raise_exception: a trigger") {
 		t.Errorf("error %q", r.Error)
@@ -190,7 +190,7 @@ ci_c: [{table: p, column: p_id, on_delete: async_delete}]
 main_c: [{table: p, column: p_id, on_delete: async_delete}]
 main_d: [{table: o, column: o_id, on_delete: async_delete}]
 `)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantFailed(t, r, "ci_c.p_id -> p on ci: unreachable, 3 records")
 	wantCounts(t, r, "processed_records=1 deleted_rows=4 rescheduled_records=3")
 	e.want("main", minutesLeft, "1:1 2:1 3:1")
@@ -201,7 +201,7 @@ main_d: [{table: o, column: o_id, on_delete: async_delete}]
 
 	e.exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.makeDue()
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "processed_records=3 deleted_rows=3")
 	e.wantLease("ci", 8, false)
@@ -245,14 +245,14 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 			}
 		}
 	}
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	want("a run over its limit", 0, 1, 1, 0)
 	e.makeDue()
 	e.exec("main", `DELETE FROM c; DELETE FROM loose_foreign_keys_deleted_records WHERE primary_key_value > 4`)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	want("a clean run", 1, 1, 2, 0)
 	e.deleted("main", "o", 1, 1)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	want("a failed run", 1, 1, 2, 1)
 	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true}); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
 			e.exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 30000)`, position)
 			e.deleted("main", "p", 1, 500)
 			s := e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(5000, 0))
-			r := run(t, s, "main")
+			r := runBatch(t, s, "main")
 			wantOverLimit(t, r, "max_deletes")
 			wantCounts(t, r, "deleted_rows=5000 updated_rows=499 processed_records=499 incremented_records=1")
 			e.wantQueue("main", fmt.Sprint(position))
@@ -35,7 +35,7 @@ func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *
 	e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
 	e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
 	e.deleted("main", "p", 1, 100)
-	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "main")
+	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=1000 processed_records=70 incremented_records=30")
 	e.want("main", `SELECT max(n) - min(n) <= 1 FROM (SELECT count(*) AS n FROM c GROUP BY p_id) x`, "true")
@@ -49,7 +49,7 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 	e.exec("main", `INSERT INTO d (p_id) SELECT 41 - k FROM generate_series(1, 40) k, generate_series(1, k * k)`)
 	e.exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
 	e.deleted("main", "p", 1, 40)
-	r := run(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", batches(7, 0)), "main")
+	r := runBatch(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", batches(7, 0)), "main")
 	wantWithinLimits(t, r)
 	wantCounts(t, r, "deleted_rows=88560 processed_records=40")
 	e.want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
@@ -70,7 +70,7 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			s := e.service(definitions, batches(25, 0), func(c *service.Config) {
 				c.LooseForeignKeysCleanup.MaxDeletes, c.LooseForeignKeysCleanup.MaxUpdates = 41_234, 41_234
 			})
-			r := run(t, s, "main")
+			r := runBatch(t, s, "main")
 			wantState(t, r, "succeeded")
 			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 41_234 {
 				t.Errorf("over_limit %v, counts %v, want 41234 rows", r.OverLimit, r.Counts)
@@ -129,7 +129,7 @@ x:
 			// What is not due does not make it over_limit.
 			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 				VALUES ('public.p', 5, now() + interval '1 hour'), ('public.unknown', 6, now())`)
-			r := run(t, e.service(test.definitions, limits(test.deletes, test.updates)), "main")
+			r := runBatch(t, e.service(test.definitions, limits(test.deletes, test.updates)), "main")
 			wantWithinLimits(t, r)
 			wantCounts(t, r, "deleted_rows=12 updated_rows=6 processed_records=4")
 			e.wantQueue("main", "5 6")
@@ -144,7 +144,7 @@ func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildre
 	e.deleted("main", "p", 1, 3)
 	const rest = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q WHERE primary_key_value > 1`
 	before := e.value("main", rest)
-	r := run(t, e.service(oneChild, batches(1, 1)), "main")
+	r := runBatch(t, e.service(oneChild, batches(1, 1)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=1 processed_records=1")
 	e.want("main", rest, before)
@@ -157,7 +157,7 @@ func TestLooseForeignKeysCleanup_StatementsGrowUpToTheirBound(t *testing.T) {
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes (n) SELECT count(*) FROM old_table HAVING count(*) > 0; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
 	e.deleted("main", "p", 1, 1)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantWithinLimits(t, r)
 	e.want("main", `SELECT sum(n) || ' ' || (max(n) <= 20000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "60000 true 1000")
 }

@@ -27,7 +27,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 			e := newDeletedParents(t, 20)
 			e.veto("c", "OLD.p_id = 7")
 			e.hold(`SELECT FROM c WHERE p_id = 9 FOR UPDATE`)
-			r := run(t, e.service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
+			r := runBatch(t, e.service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
 			const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
 			wantFailed(t, r, "c.p_id -> p on main: "+kept+", 1 records")
 			if !strings.HasPrefix(r.Reason, kept) {
@@ -52,7 +52,7 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 				e.veto("c", "OLD.p_id = 7")
 				e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, $1) i`, rows)
 				e.deleted("main", "p", 1, 10)
-				r := run(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
+				r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
 				wantState(t, r, repo.RunFailed)
 				wantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
 				e.want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
@@ -67,12 +67,12 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 	e.veto("c", "OLD.p_id = 1")
 	s := e.service(oneChild)
 	for _, minutes := range []int{1, 2, 4} {
-		wantState(t, run(t, s, "main"), repo.RunFailed)
+		wantState(t, runBatch(t, s, "main"), repo.RunFailed)
 		e.want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
 		e.makeDue()
 	}
 	e.exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
-	wantCounts(t, run(t, s, "main"), "dead_records=1")
+	wantCounts(t, runBatch(t, s, "main"), "dead_records=1")
 	e.want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
 		"1 c.p_id -> p KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)")
 	if st := status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
@@ -90,7 +90,7 @@ func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing
 		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
 	e.veto("c_2", "true")
 	e.deleted("main", "p", 1, 7)
-	r := run(t, e.service(cAndD), "main")
+	r := runBatch(t, e.service(cAndD), "main")
 	wantFailed(t, r, "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
 		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records")
 	wantCounts(t, r, "deleted_rows=3 processed_records=3 rescheduled_records=4")
@@ -103,7 +103,7 @@ func TestLooseForeignKeysCleanup_ALockOnATableWithATriggerIsALock(t *testing.T) 
 	e := newDeletedParents(t, 3)
 	e.veto("c", "OLD.p_id = 99")
 	e.hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, repo.RunSucceeded)
 	e.wantPostponed("2")
 }

@@ -75,7 +75,7 @@ func TestLooseForeignKeysCleanup_RowsOfACommittedStatementStayChangedWhenTheLeas
 
 	// The next run goes on where this one was.
 	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	wantCounts(t, r, "processed_records=4 deleted_rows=4")
 }

@@ -70,7 +70,7 @@ func TestLooseForeignKeysCleanup_ExpiredLeaseIsTakenWithTheNextEpoch(t *testing.
 	t.Parallel()
 	e := newDeletedParents(t, 5)
 	e.foreignLease("main", mainLease, "0")
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, repo.RunSucceeded)
 	if r.LeaseEpoch != 8 {
 		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
@@ -83,7 +83,7 @@ func TestLooseForeignKeysCleanup_EveryRunHasItsOwnEpochAndGivesTheLeaseBack(t *t
 	e := newDeletedParents(t, 1)
 	s := e.service(oneChild)
 	for epoch := int64(1); epoch <= 3; epoch++ {
-		if r := run(t, s, "main"); r.LeaseEpoch != epoch {
+		if r := runBatch(t, s, "main"); r.LeaseEpoch != epoch {
 			t.Errorf("epoch %d, want %d", r.LeaseEpoch, epoch)
 		}
 		e.wantLease("main", epoch, false)

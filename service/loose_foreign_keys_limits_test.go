@@ -39,7 +39,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 8)`)
 	e.deleted("main", "p", 1, 1)
 	const queue = `SELECT cleanup_attempts || ' ' || (consume_after <= now()) FROM loose_foreign_keys_deleted_records`
-	r := run(t, e.service(oneChild, limits(2, 0)), "main")
+	r := runBatch(t, e.service(oneChild, limits(2, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=2 incremented_records=1")
 	e.want("main", `SELECT count(*) FROM c`, "6")
@@ -67,13 +67,13 @@ c:
 d:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: x, target_value: 1}
 `, limits(0, 5))
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantOverLimit(t, r, "max_updates")
 	wantCounts(t, r, "deleted_rows=10 updated_rows=5 incremented_records=1")
 	e.want("main", `SELECT count(*) FROM c WHERE p_id IS NULL`, "3")
 	e.want("ci", `SELECT count(x) FROM d`, "2")
 
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantWithinLimits(t, r)
 	wantCounts(t, r, "updated_rows=2 processed_records=1")
 }
@@ -88,7 +88,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 	s := e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 1}\n", func(c *service.Config) {
 		c.LooseForeignKeysCleanup.MaxRuntime = time.Second
 	})
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantOverLimit(t, r, "max_runtime")
 	deleted := r.Counts["deleted_rows"]
 	// The fourth statement ends after 1.2 s at the earliest.
@@ -108,7 +108,7 @@ func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t
 	const due = `SELECT string_agg(primary_key_value || ':' || cleanup_attempts || ':' || coalesce(consume_after::text, 'NULL'), ' ' ORDER BY primary_key_value)
 		FROM loose_foreign_keys_deleted_records WHERE primary_key_value < 5`
 	before := e.value("main", strings.Replace(due, "cleanup_attempts", "coalesce(cleanup_attempts, 0) + 1", 1))
-	r := run(t, e.service(oneChild, limits(1, 0)), "main")
+	r := runBatch(t, e.service(oneChild, limits(1, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=1 incremented_records=4 rescheduled_records=2")
 	e.want("main", due, before)
@@ -122,7 +122,7 @@ func TestLooseForeignKeysCleanup_CompleteRecordsOfAnOverrunBatchGo(t *testing.T)
 	e := newOneChild(t)
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 6); INSERT INTO c (p_id) VALUES (2)`)
 	e.deleted("main", "p", 1, 3)
-	r := run(t, e.service(oneChild, limits(3, 0)), "main")
+	r := runBatch(t, e.service(oneChild, limits(3, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=3 processed_records=2 incremented_records=1")
 	e.wantQueue("main", "1")
@@ -140,7 +140,7 @@ func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) 
 	for _, parent := range []string{"p", "o"} {
 		before[parent] = e.value("main", fmt.Sprintf(queue, parent))
 	}
-	r := run(t, e.service(oneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", limits(5, 0)), "main")
+	r := runBatch(t, e.service(oneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", limits(5, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=5 incremented_records=1")
 	// Which parent is the first is drawn by lot.
@@ -161,7 +161,7 @@ func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
 	e.deleted("main", "p", 1, 100)
 	e.deleted("main", "o", 1, 100)
 	s := e.service(oneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", batches(10, 60))
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantOverLimit(t, r, "max_deletes")
 	wantCounts(t, r, "deleted_rows=60 processed_records=60")
 	e.want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "70 70")
@@ -180,7 +180,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 	first := map[string]bool{}
 	// All 60 runs begin with the same parent once in 4 to the 59th.
 	for range 60 {
-		r := run(t, s, "main")
+		r := runBatch(t, s, "main")
 		wantCounts(t, r, "deleted_rows=1 processed_records=1")
 		first[r.Tables[0].Table] = true
 	}
@@ -204,7 +204,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 				INSERT INTO leases SELECT expires_at - renewed_at FROM maintenance.leases; RETURN NULL; END $$;
 			CREATE TRIGGER note AFTER DELETE ON %[1]s_c FOR EACH STATEMENT EXECUTE FUNCTION note()`, database))
 		e.deleted(database, database+"_p", 0, 1009)
-		r := run(t, s, database)
+		r := runBatch(t, s, database)
 		e.want(database, `SELECT string_agg(DISTINCT ttl::text, ' ') FROM leases`, lease)
 		if database == "main" {
 			wantWithinLimits(t, r)

@@ -151,7 +151,7 @@ func TestLint_RecordsOfAParentWithoutDefinitionArePendingForEver(t *testing.T) {
 	wantFindings(t, keys, "error pending_without_definition main elsewhere.p", "error pending_without_definition main p",
 		"error pending_without_definition main public.q", "warning trigger_without_definition main q", "warning trigger_without_definition main r")
 	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=2")
 	e.want("main", "SELECT count(*) FROM loose_foreign_keys_deleted_records", "4")

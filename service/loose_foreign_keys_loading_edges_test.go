@@ -16,7 +16,7 @@ import (
 func (e *estate) queueStatements(s *service.Service) string {
 	e.t.Helper()
 	e.exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
-	r := run(e.t, s, "main")
+	r := runBatch(e.t, s, "main")
 	wantState(e.t, r, "succeeded")
 	wantCounts(e.t, r, "processed_records=1")
 	return e.value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
@@ -130,7 +130,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	e.exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		VALUES ('My App.p', 1), ('public.p', 2)`)
 	e.exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
-	r := run(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	r := runBatch(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1")
 	e.want("main", `SELECT p_id FROM "My App".c`, "2")
@@ -158,7 +158,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 		wantState(t, r, "succeeded")
 		total += r.Counts["deleted_rows"]
 	}
-	total += run(t, s, "main").Counts["deleted_rows"]
+	total += runBatch(t, s, "main").Counts["deleted_rows"]
 	if total != 3000 {
 		t.Errorf("%d rows deleted, want 3000", total)
 	}
@@ -179,7 +179,7 @@ func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHa
 			SELECT 'public.' || $1, 1, t::timestamptz FROM (VALUES `+times+`) x (t)`, parent)
 		definitions += "c_" + parent + ":\n  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n"
 	}
-	r := run(t, e.service(definitions), "main")
+	r := runBatch(t, e.service(definitions), "main")
 	wantWithinLimits(t, r)
 	wantCounts(t, r, "processed_records=4")
 	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")

@@ -41,7 +41,7 @@ func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *tes
 	e.exec("main", `INSERT INTO d (o_id) SELECT i FROM generate_series(1, 6) i`)
 	e.deleted("main", "p", 1, 3)
 	e.deleted("main", "o", 4, 5)
-	r := run(t, e.service(oneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "main")
+	r := runBatch(t, e.service(oneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "main")
 	wantCounts(t, r, "processed_records=5 deleted_rows=5")
 	e.want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "4 5 6")
 	e.want("main", `SELECT string_agg(o_id::text, ' ' ORDER BY o_id) FROM d`, "1 2 3 6")
@@ -54,7 +54,7 @@ func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() - interval '1 hour'), ('public.p', 2, now() - interval '3 hours'), ('public.p', 3, now() - interval '2 hours')`)
 	before := e.value("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q WHERE primary_key_value = 1`)
-	r := run(t, e.service(oneChild, batches(2, 2)), "main")
+	r := runBatch(t, e.service(oneChild, batches(2, 2)), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=2 deleted_rows=2")
 	if !r.OverLimit {
@@ -78,7 +78,7 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 		(9, 1, 'public.p', 4, now() - interval '1 minute'), (1, 99, 'public.p', 0, now() - interval '1 second')`)
 	e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(0, 8) i`)
 	for taken := 1; taken <= 9; taken++ {
-		r := run(t, e.service(oneChild, batches(1, 1)), "main")
+		r := runBatch(t, e.service(oneChild, batches(1, 1)), "main")
 		wantCounts(t, r, "processed_records=1 deleted_rows=1")
 		var left []string
 		for key := taken; key <= 8; key++ {
@@ -101,7 +101,7 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 				SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
 				FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
 			e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 500) i`)
-			r := run(t, e.service(oneChild, batches(size, 0)), "main")
+			r := runBatch(t, e.service(oneChild, batches(size, 0)), "main")
 			wantState(t, r, "succeeded")
 			wantCounts(t, r, "processed_records=57 deleted_rows=57")
 			e.wantQueue("main", "120 220 420")
@@ -114,7 +114,7 @@ func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing
 	e := newOneChild(t)
 	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1300 FROM generate_series(1, 2600) i`)
 	e.deleted("main", "p", 1, 1200)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1200 deleted_rows=2400")
 	e.want("main", `SELECT count(*) FROM c`, "200")
@@ -129,7 +129,7 @@ func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testi
 			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
 				VALUES (1, 1, 'public.p', 7), (1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7)`)
 			e.exec("main", `INSERT INTO c (p_id) VALUES (7), (7), (8), (9)`)
-			r := run(t, e.service(oneChild, batches(size, 0)), "main")
+			r := runBatch(t, e.service(oneChild, batches(size, 0)), "main")
 			wantState(t, r, "succeeded")
 			wantCounts(t, r, "processed_records=5 deleted_rows=3")
 			e.wantQueue("main", "")
@@ -143,7 +143,7 @@ func TestLooseForeignKeysCleanup_TheSameIDInTwoPartitionsIsTwoRecords(t *testing
 	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2)`)
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
 		VALUES (1, 1, 'public.p', 7), (2, 1, 'public.elsewhere', 8), (2, 2, 'public.p', 9), (1, 2, 'public.elsewhere', 10)`)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantCounts(t, r, "processed_records=2")
 	e.wantQueue("main", "8 10")
 }
@@ -157,7 +157,7 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) 
 	const queue = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q`
 	before := e.value("main", queue)
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "")
 	e.want("main", queue, before)
@@ -165,7 +165,7 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) 
 
 	// A pending record of the same key takes its own way.
 	e.deleted("main", "p", 1, 1)
-	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 	e.want("main", queue, before)
 }
 
@@ -176,7 +176,7 @@ func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) 
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() + interval '1 minute')`)
 	s := e.service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "")
 	if r.OverLimit {
@@ -190,5 +190,5 @@ func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) 
 		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
 	}
 	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 }

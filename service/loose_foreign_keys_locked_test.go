@@ -35,7 +35,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 			e.deleted("main", "p", 1, 20)
 			e.hold(test.lock)
 			began := time.Now()
-			r := run(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
+			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
 			if took := time.Since(began); took > 15*time.Second {
 				t.Errorf("took %s", took)
 			}
@@ -75,7 +75,7 @@ func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.
 	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
 	e.hold(`SELECT FROM c WHERE p_id IN (8, 9) FOR KEY SHARE`)
 	e.hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
-	r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
+	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
 	e.wantPostponed("7")
@@ -94,7 +94,7 @@ func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *test
 	for _, table := range []string{"b", "c", "d"} {
 		definitions += table + ":\n  - {table: p, column: p_id, on_delete: async_delete}\n"
 	}
-	r := run(t, e.service(definitions), "main")
+	r := runBatch(t, e.service(definitions), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 rescheduled_records=1 deleted_rows=23")
 	e.wantPostponed("1")
@@ -112,7 +112,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 	release := e.hold(`LOCK TABLE c IN ACCESS EXCLUSIVE MODE`)
 	s := e.service(oneChild + "d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
 	began := time.Now()
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %s", took)
 	}
@@ -121,7 +121,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 	e.wantPostponed("1")
 	release()
 	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 }
 
 func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherParentIsLeftAlone(t *testing.T) {
@@ -191,7 +191,7 @@ func TestLooseForeignKeysCleanup_ARunGoesOnWhereOneWasKilled(t *testing.T) {
 	e.exec("main", `INSERT INTO maintenance.leases VALUES ('loose_foreign_keys_cleanup/main', 'killed', 7, now(), now(), now() + interval '2 seconds')`)
 	s := e.service(oneChild)
 	e.await(`SELECT expires_at < clock_timestamp() FROM maintenance.leases`)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=4 deleted_rows=20")
 	if r.LeaseEpoch != 8 {
@@ -213,7 +213,7 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, e.service(oneChild, tracedLogTo(log)), "main")
+	r := runBatch(t, e.service(oneChild, tracedLogTo(log)), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "rescheduled_records=4")
 	if want := "4 records put off, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {

@@ -77,12 +77,12 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 			}
 			e.active(c.age)
 			s := e.service(oneChild)
-			wantState(t, run(t, s, "main"), repo.RunSucceeded)
+			wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 			e.wantQueue("main", "")
 			e.want("main", partitions, c.want)
 			e.deleteParents(4, 4)
 			e.want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
-			wantCounts(t, run(t, s, "main"), "processed_records=1 deleted_rows=1")
+			wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 			e.want("main", `SELECT count(*) FROM c`, "0")
 		})
 	}
@@ -94,10 +94,10 @@ func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
 	e.deleteParents(1, 3)
 	e.active("25 hours")
 	s := e.service(oneChild)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	e.want("main", `SELECT reloptions::text FROM pg_class WHERE relname = 'loose_foreign_keys_deleted_records_2'`, "{autovacuum_vacuum_scale_factor=0.01}")
 	e.want("main", `SELECT active_since > now() - interval '1 minute' FROM maintenance.queue_partitions WHERE partition = 2`, "true")
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	e.want("main", partitions, "2, default 2")
 	e.want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "2")
 	e.want("main", `SELECT to_regclass('gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1')`, "NULL")
@@ -128,7 +128,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 				t.Fatal(r.State, err)
 			}
 			e.want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))
-			wantState(t, run(t, s, "main"), repo.RunSucceeded)
+			wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 			e.want("main", partitions, c.want)
 		})
 	}
@@ -146,7 +146,7 @@ func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	}
 	var said bytes.Buffer
 	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "partition=5") {
 		t.Errorf("log %q", said.String())
 	}
@@ -167,7 +167,7 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 		}
 		const catalogue = `SELECT string_agg(concat_ws(' ', oid, relname, xmin, reloptions), ', ' ORDER BY oid) FROM pg_class WHERE relname LIKE '%loose_foreign_keys_deleted_records%'`
 		before, layout := e.value("main", catalogue), e.value("main", partitions)
-		r := run(t, e.service(oneChild), "main")
+		r := runBatch(t, e.service(oneChild), "main")
 		wantState(t, r, repo.RunSucceeded)
 		wantCounts(t, r, "processed_records=3 deleted_rows=9")
 		e.want("main", catalogue, before)
@@ -205,7 +205,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	}
 	var said bytes.Buffer
 	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	over.Store(true)
 	wait.Wait()
 	wantState(t, r, repo.RunSucceeded)
@@ -219,7 +219,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	if _, err := open.Exec(t.Context(), `COMMIT`); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	e.want("main", partitions, "1 2, default 2")
 }
 
@@ -247,8 +247,8 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 		}
 		wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
 	}
-	run(t, s, "main")
-	run(t, s, "main")
+	runBatch(t, s, "main")
+	runBatch(t, s, "main")
 	e.want("main", `SELECT count(*) FROM c`, "0")
 	e.want("main", partitions, "9, default 9")
 }
@@ -270,7 +270,7 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 	if b := status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
 		t.Errorf("backlog %+v", b)
 	}
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantWithinLimits(t, r)
 	wantCounts(t, r, "processed_records=7 deleted_rows=7")
 	e.wantQueue("main", "8 8 8")
@@ -287,7 +287,7 @@ func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
 	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
 	e.deleteParents(1, 3)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantWithinLimits(t, r)
 	wantCounts(t, r, "processed_records=3 deleted_rows=3")
 	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)

@@ -70,14 +70,14 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	e.deleted("main", "projects", 1, 1)
 	var log logBook
 	s := e.service(fileLikeGitLabs(), log.keep)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "rescheduled_records=1 deleted_rows=3")
 	wantWords(t, r.Reason, "1 records held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
 	e.want("main", `SELECT count(*) FROM child_000`, "1")
 	e.want("ci", `SELECT count(*) FROM child_001`, "1")
-	run(t, s, "main")
-	run(t, s, "ci")
+	runBatch(t, s, "main")
+	runBatch(t, s, "ci")
 	warnings := log.lines("no configured database has these child tables")
 	if len(warnings) != 1 {
 		t.Fatalf("%d warnings, want one of all missing children", len(warnings))
@@ -93,7 +93,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 		t.Fatalf("%d children accepted, want 238; %v", len(accepted), err)
 	}
 	e.dueAgain("main")
-	r = run(t, s, "main")
+	r = runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1")
 }
@@ -122,7 +122,7 @@ func TestLooseForeignKeysCleanup_AnEmptyFileLeavesEverythingAlone(t *testing.T) 
 	t.Parallel()
 	e := newEstate(t, "main", "main")
 	e.deleted("main", "p", 1, 3)
-	r := run(t, e.service("# nothing yet\n"), "main")
+	r := runBatch(t, e.service("# nothing yet\n"), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "")
 	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "3")
@@ -145,7 +145,7 @@ absent:
   - {table: orphaned, column: p_id, on_delete: async_delete}
 `)
 	e.exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=2")
 	if r.OverLimit {
@@ -179,7 +179,7 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 	e.exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.deleted("main", "p", 1, 1)
 	const definitions = "c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
-	r := run(t, e.service(definitions), "main")
+	r := runBatch(t, e.service(definitions), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1")
 	e.want("ci", `SELECT p_id FROM c`, "2")
@@ -189,7 +189,7 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 	// The trigger switched off, the table is one like any other; homes are looked for at the start of each run.
 	e.exec("main", `ALTER TABLE c DISABLE TRIGGER gitlab_schema_write_trigger_for_c`)
 	e.deleted("main", "p", 1, 1)
-	r = run(t, e.service(definitions), "main")
+	r = runBatch(t, e.service(definitions), "main")
 	wantCounts(t, r, "processed_records=1 deleted_rows=1")
 	e.want("main", `SELECT count(*) FROM c`, "0")
 }
@@ -204,7 +204,7 @@ func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
 	e.exec("main", `INSERT INTO "weird ""name"".$1 {child}" VALUES (1)`)
 	e.deleted("main", `Order's "x"`, 1, 1)
 	e.deleted("main", `order's "x"`, 2, 2)
-	r := run(t, e.service(`
+	r := runBatch(t, e.service(`
 'Weird "Name".$1 {child}':
   - table: 'Order''s "x"'
     column: 'Parent; DROP TABLE users'

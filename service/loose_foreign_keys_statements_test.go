@@ -16,7 +16,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *test
 		fmt.Fprintf(&definitions, "child_%03d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", i)
 	}
 	e.deleted("main", "p", 1, 500)
-	r := run(t, e.service(definitions.String()), "main")
+	r := runBatch(t, e.service(definitions.String()), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=500")
 	e.want("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
@@ -37,7 +37,7 @@ func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t 
 	s := e.service(definitions.String())
 	for key := range 2 {
 		e.deleted("main", "p", key+1, key+1)
-		wantCounts(t, run(t, s, "main"), "processed_records=1 updated_rows=60")
+		wantCounts(t, runBatch(t, s, "main"), "processed_records=1 updated_rows=60")
 	}
 }
 
@@ -49,7 +49,7 @@ func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 		CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, 3)`)
 	e.deleted("main", "p", 1, 10)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, "failed")
 	wantCounts(t, r, "processed_records=9 deleted_rows=27 rescheduled_records=1")
 	if !strings.Contains(r.Error, "c.p_id -> p on main: P0001") {
@@ -72,9 +72,9 @@ c:
   - {table: p, column: editor_id, on_delete: async_nullify}
   - {table: p, column: owner_id, on_delete: async_delete}
 `, batches(10, 0))
-	wantState(t, run(t, s, "main"), "succeeded")
+	wantState(t, runBatch(t, s, "main"), "succeeded")
 	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	wantState(t, run(t, s, "main"), "succeeded")
+	wantState(t, runBatch(t, s, "main"), "succeeded")
 	e.wantQueue("main", "")
 	e.want("main", `SELECT count(*) FROM c WHERE owner_id <= 150 OR editor_id <= 150`, "0")
 	e.want("main", `SELECT count(*) FROM c`, "1000")
@@ -86,7 +86,7 @@ func TestLooseForeignKeysCleanup_CascadesOfRealForeignKeysFollow(t *testing.T) {
 	e.exec("main", `CREATE TABLE grandchild (c_id bigint REFERENCES c ON DELETE CASCADE)`)
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 2 FROM generate_series(1, 10) i; INSERT INTO grandchild SELECT id FROM c, generate_series(1, 3)`)
 	e.deleted("main", "p", 1, 1)
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "processed_records=1 deleted_rows=5")
 	e.want("main", `SELECT count(*) FROM grandchild`, "15")

@@ -33,7 +33,7 @@ func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T
 			e.exec("main", fmt.Sprintf(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x %s, y %s)`, test.kind, test.kind))
 			e.exec("main", fmt.Sprintf(`INSERT INTO c (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, test.kind), test.wanted, test.other)
 			e.deleted("main", "p", 1, 1)
-			r := run(t, e.service(fmt.Sprintf(`
+			r := runBatch(t, e.service(fmt.Sprintf(`
 c:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: y, target_value: %s, conditions: [{column: x, value: %s}]}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: x, value: %s}]}
@@ -51,7 +51,7 @@ func TestLooseForeignKeysCleanup_AValueTooLongForItsColumnMatchesNothing(t *test
 	e := newEstate(t, "main", "main")
 	e.exec("main", `CREATE TABLE c (p_id bigint, v varchar(3), b char(3)); INSERT INTO c VALUES (1, 'abc', 'abc')`)
 	e.deleted("main", "p", 1, 1)
-	r := run(t, e.service(`
+	r := runBatch(t, e.service(`
 c:
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: v, value: abcd}]}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: b, value: abcd}]}
@@ -71,7 +71,7 @@ func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testi
 			e.deleted("main", "p", 1, 3)
 			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 				SELECT 'public.p', k FROM unnest('{65537,4294967297,9223372036854775807}'::bigint[]) k`)
-			r := run(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
+			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
 			wantState(t, r, "succeeded")
 			wantCounts(t, r, "processed_records=6 deleted_rows=30")
 			e.want("main", `SELECT count(*) FROM c WHERE p_id > 3`, "30")

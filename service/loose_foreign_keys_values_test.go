@@ -13,7 +13,7 @@ func TestLooseForeignKeys_ValuesOfFixedLengthAreNotCutOff(t *testing.T) {
 	const conditions = `conditions: [{column: kind, value: abcd}, {column: flags, value: "101"}]`
 	keys := e.keys("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', " + conditions + "}]")
 	wantFindings(t, keys)
-	r := run(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', "+conditions+"}]"), "main")
+	r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', "+conditions+"}]"), "main")
 	wantCounts(t, r, "processed_records=1 updated_rows=1")
 	e.want("main", "SELECT string_agg(concat_ws(' ', kind, flags, done), ', ' ORDER BY kind, flags) FROM c", "a    101 no , abcd 100 no , abcd 101 yes")
 }
@@ -33,7 +33,7 @@ func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecord
 			e := newEstate(t, "main", "main")
 			e.exec("main", `CREATE TABLE c (p_id integer, done `+c.kind+`); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 20)`)
 			e.deleted("main", "p", 1, 20)
-			r := run(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: '"+c.value+"'}]"), "main")
+			r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: '"+c.value+"'}]"), "main")
 			wantFailed(t, r, "c.p_id -> p on main: "+c.error+", 20 records")
 			wantCounts(t, r, "rescheduled_records=20")
 			e.want("main", `SELECT string_agg(DISTINCT failures || '/' || setbacks, ' ') FROM maintenance.record_failures`, "0/1")

@@ -147,7 +147,7 @@ func TestMetrics_TimeStatementsByWhatTheyAreFor(t *testing.T) {
 	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.deleted("main", "p", 1, 3)
 	s := e.service(oneChild)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	for _, work := range []string{cleanupWorker, "other"} {
 		if values := m.values("maintenance.statement.duration", "database=main work="+work); len(values) != 1 || values[0] < 1 {
 			t.Errorf("%s: %v statements", work, values)

@@ -136,7 +136,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
 	own.start()
 	e.sql["main"] = e.connect("main")
 	e.lift("main", caretakerApp)
-	next := run(t, s, "main")
+	next := runBatch(t, s, "main")
 	wantState(t, next, repo.RunSucceeded)
 	wantCounts(t, next, "processed_records=10 deleted_rows=10")
 	if next.LeaseEpoch != 2 {
@@ -170,7 +170,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testi
 	}
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	fire := time.Unix(25772283*60, 0)
 	failed, ours, err := s.RunScheduled(context.Background(), cleanupWorker, fire)
 	if err != nil || !ours {
@@ -188,7 +188,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testi
 	})
 	e.sql["ci"] = e.connect("ci")
 	e.lift("ci", caretakerApp)
-	next := run(t, s, "ci")
+	next := runBatch(t, s, "ci")
 	wantState(t, next, repo.RunSucceeded)
 	wantCounts(t, next, "processed_records=10 deleted_rows=10")
 	if st = status(t, s); st.Condition != service.ConditionIdle || len(st.Leases) != 2 {
@@ -211,7 +211,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
 	waitFor(t, "ci to recover", func() bool { return e.open[1].Ping(context.Background()) == nil })
 	e.sql["ci"] = e.connect("ci")
 	e.lift("ci", caretakerApp)
-	next := run(t, s, "ci")
+	next := runBatch(t, s, "ci")
 	wantState(t, next, repo.RunSucceeded)
 	wantCounts(t, next, "processed_records=10 deleted_rows=10")
 	e.wantQueue("ci", "")

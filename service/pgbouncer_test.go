@@ -158,7 +158,7 @@ func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	e.want("main", `SELECT count(*) FROM c`, "0")
 }
 
@@ -292,7 +292,7 @@ func TestPgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 		INSERT INTO seen VALUES (txid_current(), pg_backend_pid(), current_setting('statement_timeout'), current_setting('enable_seqscan')); RETURN OLD; END $$`)
 	e.exec("main", `CREATE TRIGGER see BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION see()`)
 	e.deleted("main", "p", 1, 6)
-	wantState(t, run(t, e.service(oneChild), "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, e.service(oneChild), "main"), repo.RunSucceeded)
 	e.want("main", `SELECT count(*) FROM c`, "0")
 	e.want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
 	for range 4 {

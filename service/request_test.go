@@ -232,7 +232,7 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 	var now time.Time
 	for {
 		before := time.Now().Unix() / 60
-		r := run(t, s, "")
+		r := runBatch(t, s, "")
 		if now = time.Now(); now.Unix()/60 != before {
 			continue // The minute has changed in between.
 		}
@@ -242,7 +242,7 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 		break
 	}
 	for _, name := range []string{"main", "ci", "sec"} {
-		if r := run(t, s, name); r.Database != name {
+		if r := runBatch(t, s, name); r.Database != name {
 			t.Errorf("database %q, want %q", r.Database, name)
 		}
 	}
@@ -317,7 +317,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 		t.Error(r, ours, err)
 	}
 	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	e.want("main", `SELECT count(*) FROM c`, "0")
 	st, err := s.Status(t.Context(), cleanupWorker)
 	if err != nil || st[0].Condition != service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, same) {

@@ -18,7 +18,7 @@ func TestRunBatch_LeaseIsFreeAlthoughTheConnectionThatGivesItBackIsEnded(t *test
 		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
 		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
-	wantState(t, run(t, e.service(oneChild), "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, e.service(oneChild), "main"), repo.RunSucceeded)
 	e.wantLease("main", 1, false)
 	e.want("main", `SELECT last_value FROM lease_ends`, "2")
 }
@@ -31,7 +31,7 @@ func TestRunBatch_EndThatMainRefusesIsGivenUpAndSaid(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	log := &lockedBuffer{}
 	s := e.service(oneChild, logTo(log))
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	if text := log.String(); strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") != 1 || strings.Contains(text, "tried again") {
 		t.Error(text)
 	}

@@ -55,7 +55,7 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	e.wantHalf(got, "SHUTDOWN", before)
 
 	e.lift("main", caretakerApp)
-	next := run(t, other, "main")
+	next := runBatch(t, other, "main")
 	wantState(t, next, repo.RunSucceeded)
 	wantCounts(t, next, "processed_records=6 deleted_rows=18")
 }
@@ -256,13 +256,13 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 				func(c *service.Config) {
 					c.Logger = slog.New(panicking{slog.DiscardHandler, message, panics})
 				})
-			r := run(t, s, "main")
+			r := runBatch(t, s, "main")
 			wantState(t, r, repo.RunFailed)
 			if !panics.Load() || !strings.Contains(r.Error, "internal error") || strings.Contains(r.Error, "secret") {
 				t.Errorf("panicked %t, error %q", panics.Load(), r.Error)
 			}
 			e.wantLease("main", 1, false)
-			next := run(t, s, "main")
+			next := runBatch(t, s, "main")
 			wantState(t, next, repo.RunFailed)
 			if !strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records") {
 				t.Errorf("error %q", next.Error)

@@ -149,7 +149,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	log := &lockedBuffer{}
 	s, other := e.service(oneChild, logTo(log)), e.service(oneChild, logTo(log))
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, repo.RunSucceeded)
 	if text := log.String(); !strings.Contains(text, "end of the run not recorded, will be tried again") || strings.Contains(text, "run finished") {
 		t.Fatal(text)

@@ -53,7 +53,7 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 	s := e.service(oneChild)
 	last := ""
 	for range 20 {
-		r := run(t, s, "main")
+		r := runBatch(t, s, "main")
 		id, err := uuid.Parse(r.ID)
 		if err != nil || id.Version() != 7 || id.Variant() != uuid.RFC4122 {
 			t.Fatalf("%s is no UUID version 7: %v", r.ID, err)
@@ -96,7 +96,7 @@ func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
 	t.Parallel()
 	e := newDeletedParents(t, 1)
 	s := e.service(oneChild)
-	end := run(t, s, "main")
+	end := runBatch(t, s, "main")
 	got, err := s.CancelRun(context.Background(), end.ID, "")
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(end) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, end)
@@ -183,7 +183,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	s := e.service(oneChild)
 	var want []string
 	for i := range 7 {
-		want = append([]string{run(t, s, []string{"main", "ci"}[i%2]).ID}, want...)
+		want = append([]string{runBatch(t, s, []string{"main", "ci"}[i%2]).ID}, want...)
 	}
 	e.exec("main", `UPDATE maintenance.runs SET state = 'failed' WHERE database = 'ci'`)
 	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES (gen_random_uuid(), 'another', 'request', 'failed', '0')`)
@@ -245,7 +245,7 @@ func TestRuns_OldHistoryIsPruned(t *testing.T) {
 	e.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
 		SELECT 'x', at, 'x', at FROM generate_series(1, 3000) i, LATERAL (SELECT now() - interval '29 days 12 hours' - i * interval '1 minute' AS at) x`)
 	s := e.service(oneChild)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	e.eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
 		"1 failed, 1 running, 1 succeeded")
 	e.eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")

@@ -153,7 +153,7 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	if strings.Contains(said.String(), "turn") {
 		t.Errorf("log %q, but no database is without a turn", said.String())
 	}
-	wantState(t, run(t, s, ""), "succeeded")
+	wantState(t, runBatch(t, s, ""), "succeeded")
 	if left := e.value("main", queueLength) + e.value("ci", queueLength); left != "01" && left != "10" {
 		t.Errorf("%s records left", left)
 	}

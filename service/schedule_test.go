@@ -182,7 +182,7 @@ func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
 func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	t.Parallel()
 	s := newEstate(t, "", "main").service(oneChild)
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantState(t, r, repo.RunSkipped)
 	if !strings.Contains(r.Reason, "lfk install") || !strings.Contains(r.Reason, "main") {
 		t.Errorf("reason %q", r.Reason)

@@ -93,7 +93,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	// A request starts it all the same.
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	// Enabled again it begins anew.
 	on := c.replica("* * * * *", catchUp(true))
 	c.at("11-20 13:01:00")

@@ -27,16 +27,16 @@ func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.
 	e := newEstate(t, "main", "main", "ci")
 	e.exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.service(oneChild)
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	e.exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
 	e.deleted("main", "p", 2, 2)
-	first := run(t, s, "main")
+	first := runBatch(t, s, "main")
 	wantState(t, first, repo.RunFailed)
 	for range 2 {
 		e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-		wantState(t, run(t, s, "main"), repo.RunFailed)
+		wantState(t, runBatch(t, s, "main"), repo.RunFailed)
 	}
-	wantState(t, run(t, s, "ci"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "ci"), repo.RunSucceeded)
 	f := wantFailing(t, status(t, s), service.FailureSchema, "main", "last run on main failed")
 	if !f.Since.Equal(first.FinishedAt) {
 		t.Errorf("since %s, want %s", f.Since, first.FinishedAt)

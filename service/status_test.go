@@ -37,7 +37,7 @@ func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
 	if st.LastRun != nil || st.CurrentRun != nil || st.Paused != nil || !st.LastSuccessAt.IsZero() || len(st.Leases) != 0 {
 		t.Errorf("%+v", st)
 	}
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	st = wantCondition(t, s, service.ConditionIdle)
 	if st.LastRun == nil || st.LastRun.ID != r.ID || !st.LastSuccessAt.Equal(r.FinishedAt) || len(st.Leases) != 1 || !st.Leases[0].Expired {
 		t.Errorf("%+v", st)
@@ -59,7 +59,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 
 	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
-	failed := run(t, s, "main")
+	failed := runBatch(t, s, "main")
 	wantState(t, failed, repo.RunFailed)
 	e.exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	wantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
@@ -127,8 +127,8 @@ func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	e.exec("main", `CREATE TABLE c (q_id bigint)`)
 	e.deleted("main", "p", 1, 1)
 	s := e.service(oneChild)
-	wantState(t, run(t, s, "main"), repo.RunFailed)
-	wantState(t, run(t, s, "ci"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunFailed)
+	wantState(t, runBatch(t, s, "ci"), repo.RunSucceeded)
 	wantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
@@ -143,7 +143,7 @@ func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 		t.Errorf("last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	}
 	e.exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	wantCondition(t, s, service.ConditionIdle)
 }
 
@@ -174,7 +174,7 @@ func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
 	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun != nil || !st.LastSuccessAt.IsZero() {
 		t.Errorf("last run %+v", st.LastRun)
 	}
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	dryRun(t, s)
 	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun == nil || st.LastRun.ID != r.ID {
 		t.Errorf("last run %+v, want %s", st.LastRun, r.ID)
@@ -198,7 +198,7 @@ func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 	if b := st.Backlog; b.Pending != 10 || b.Due != 8 || b.Deferred != 2 || b.Dead != 2 || b.AtLeast || time.Since(b.OldestAt).Round(time.Hour) != 72*time.Hour {
 		t.Errorf("backlog %+v", b)
 	}
-	wantCounts(t, run(t, s, "main"), "processed_records=2")
+	wantCounts(t, runBatch(t, s, "main"), "processed_records=2")
 	if b := status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
 		t.Errorf("backlog %+v, want that of after the run", b)
 	}
@@ -212,7 +212,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 		t.Errorf("%v, %v, want none before the first run", leases, err)
 	}
 	for _, database := range []string{"sec", "main"} {
-		run(t, s, database)
+		runBatch(t, s, database)
 	}
 	e.foreignLease("ci", cleanupWorker+"/ci", "1 hour")
 	// A fence row of main's run is not the work's own, nor is somebody's lease of something else.
@@ -277,7 +277,7 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false); err != nil {
 		t.Error(err)
 	}
-	if r := run(t, s, "main"); r.TurboMode {
+	if r := runBatch(t, s, "main"); r.TurboMode {
 		t.Error("turbo mode, though it has been switched off")
 	}
 	var invalid *service.InvalidArgumentError

@@ -122,9 +122,9 @@ func TestStatus_SaysThatRecordsFail(t *testing.T) {
 	e := newDeletedParents(t, 5)
 	e.mine("c", "OLD.p_id = 2", "P0001")
 	s := e.service(oneChild)
-	wantState(t, run(t, s, "main"), repo.RunFailed)
+	wantState(t, runBatch(t, s, "main"), repo.RunFailed)
 	e.exec("main", `DROP TRIGGER mine ON c`)
-	wantState(t, run(t, s, "main"), repo.RunSucceeded)
+	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
 	st := statusOf(t, s, cleanupWorker)
 	wantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be tried again: 1 (caretaker lfk dead --failing)")
 }

@@ -193,8 +193,8 @@ func (e *estate) deleted(database, parent string, first, last int) {
 
 const cleanupWorker = "loose_foreign_keys_cleanup"
 
-// run runs the worker on a database and fails the test on an error.
-func run(t *testing.T, s *service.Service, database string) service.Run {
+// runBatch runs the worker on a database and fails the test on an error.
+func runBatch(t *testing.T, s *service.Service, database string) service.Run {
 	t.Helper()
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: database})
 	if err != nil {

@@ -61,8 +61,8 @@ func TestMetrics_CountRunsAndRows(t *testing.T) {
 	e.deleted("main", "p", 1, 5)
 	s := e.service(oneChild + "n: [{table: p, column: p_id, on_delete: async_nullify}]\n")
 	dryRun(t, s)
-	run(t, s, "main")
-	run(t, s, "ci")
+	runBatch(t, s, "main")
+	runBatch(t, s, "ci")
 	if _, _, err := e.service("").RunScheduled(t.Context(), cleanupWorker, minute(25772283)); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	e.mine("c", "OLD.p_id = 2", "P0001")
 	var said bytes.Buffer
 	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&said, nil)) })
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	lines := map[string][]map[string]any{}
 	for line := range strings.Lines(said.String()) {
 		var fields map[string]any

@@ -127,7 +127,7 @@ func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
 	spans := tracing(t)
 	e := newDeletedParents(t, 1)
 	s := e.service(oneChild)
-	run(t, s, "main")
+	runBatch(t, s, "main")
 	e.exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main"}); err == nil {
 		t.Fatal("the lease was free")

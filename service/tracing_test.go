@@ -51,7 +51,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	spans := tracing(t)
 	e := newDeletedParents(t, 8)
 	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 7 })
-	r := run(t, s, "main")
+	r := runBatch(t, s, "main")
 	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
 		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
 		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
@@ -83,7 +83,7 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	spans := tracing(t)
 	e := newDeletedParents(t, 5)
 	e.mine("c", "OLD.p_id = 2", "P0001")
-	r := run(t, e.service(oneChild), "main")
+	r := runBatch(t, e.service(oneChild), "main")
 	wantState(t, r, repo.RunFailed)
 	root := named(spans, "maintenance.run")[0]
 	if root.Status().Description != r.Error || root.Status().Code.String() != "Error" {
@@ -188,7 +188,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 		e.exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
 		e.exec("main", `DELETE FROM p WHERE id = $1`, i+1)
 	}
-	run(t, e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 5 }), "main")
+	runBatch(t, e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 5 }), "main")
 	root := named(spans, "maintenance.run")[0]
 	if len(root.Links()) != 20 {
 		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))
