@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/telemetry"
 	"github.com/caretaker-go/caretaker/web"
 )
@@ -70,10 +71,10 @@ func (a *app) open(ctx context.Context, c *settings, i *instance) (err error) {
 	for _, doubt := range o.Doubts {
 		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
 	}
-	i.replica = service.ReplicaName()
+	i.replica = run.ReplicaName()
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
-		Propagators: o.Propagators, IDs: service.SpanIDs{},
+		Propagators: o.Propagators, IDs: run.SpanIDs{},
 	})
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // TestScheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce lives through an hour of main's clock in steps of ten
@@ -62,7 +62,7 @@ func (l *lab) wantHour(begin time.Time) {
 	var want []string
 	schedules := hourSchedules()
 	for _, worker := range slices.Sorted(maps.Keys(schedules)) {
-		schedule, err := service.ParseSchedule(schedules[worker])
+		schedule, err := run.ParseSchedule(schedules[worker])
 		if err != nil {
 			l.Fatal(err)
 		}

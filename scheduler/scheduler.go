@@ -21,6 +21,7 @@ import (
 	"github.com/jonboulle/clockwork"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // runner does what is due: [service.Service], and in tests what fails.
@@ -111,7 +112,7 @@ func (s *Scheduler) look() {
 // survive logs a panic of what was woken.
 func (s *Scheduler) survive() {
 	if p := recover(); p != nil {
-		s.logger.ErrorContext(s.running, "scheduler panicked", "error", service.Panicked(p))
+		s.logger.ErrorContext(s.running, "scheduler panicked", "error", run.Panicked(p))
 	}
 }
 

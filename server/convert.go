@@ -8,6 +8,7 @@ import (
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Prefixes of the enums' names; behind them stand the words of package service, in capitals.
@@ -34,11 +35,11 @@ const (
 
 // wholeRun is a run with all that a client can take of it, listedRun one among others. Both are nil for no run.
 func wholeRun(r *service.Run) *maintenancev1.Run {
-	return toRun(r, func(text string) string { return service.Shorten(text, wholeText, "maintenance.runs has them") })
+	return toRun(r, func(text string) string { return run.Shorten(text, wholeText, "maintenance.runs has them") })
 }
 
 func listedRun(r *service.Run) *maintenancev1.Run {
-	return toRun(r, func(text string) string { return service.Shorten(text, listText, "GetRun") })
+	return toRun(r, func(text string) string { return run.Shorten(text, listText, "GetRun") })
 }
 
 func toRun(r *service.Run, short func(string) string) *maintenancev1.Run {
@@ -77,7 +78,7 @@ func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: listedRun(w.CurrentRun),
 		LastRun: listedRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
 		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
-		ConditionDetail: service.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
+		ConditionDetail: run.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
 	if !w.BacklogUnknown {
 		status.Backlog = &maintenancev1.Backlog{
@@ -87,7 +88,7 @@ func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
 	}
 	if f := w.Failing; f != nil {
 		class := maintenancev1.FailureClass(maintenancev1.FailureClass_value[classPrefix+string(f.Class)])
-		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: service.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
+		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: run.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
 	}
 	if w.Paused != nil {
 		status.Paused = &maintenancev1.Pause{

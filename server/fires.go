@@ -10,6 +10,7 @@ import (
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // outcomePrefix is that of the names of FireOutcome.
@@ -68,7 +69,7 @@ func fromOutcome(outcome maintenancev1.FireOutcome) (string, error) {
 
 func toFire(f *service.Fire) *maintenancev1.Fire {
 	fire := &maintenancev1.Fire{
-		Worker: f.Worker, FireTime: toTime(f.Time), Reason: service.Shorten(f.Reason, listText, "maintenance.fires has them"), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
+		Worker: f.Worker, FireTime: toTime(f.Time), Reason: run.Shorten(f.Reason, listText, "maintenance.fires has them"), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
 		Outcome:   maintenancev1.FireOutcome(maintenancev1.FireOutcome_value[outcomePrefix+strings.ToUpper(f.Outcome)]),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}

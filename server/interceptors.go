@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // unary calls go through: log, error table, token, recovery. Health checks are neither logged nor need a token.
@@ -41,7 +41,7 @@ func withSpans(ctx context.Context, method string) context.Context {
 	if root && slices.Contains(Polled(), strings.TrimPrefix(method, "/")) {
 		return ctx
 	}
-	return service.WithSpans(ctx)
+	return run.WithSpans(ctx)
 }
 
 // stream is unary for streams, which end besides when the server stops.
@@ -74,7 +74,7 @@ func notHealth() selector.Matcher {
 	})
 }
 
-func recovered(panicked any) error { return service.Panicked(panicked) }
+func recovered(panicked any) error { return run.Panicked(panicked) }
 
 // logger writes the one line of a call. What handlers know besides, they add with logging.AddFields.
 func (s *Server) logger() logging.Logger {

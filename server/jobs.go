@@ -8,6 +8,7 @@ import (
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // ListJobs pages through the deferred jobs, the newest first.
@@ -51,12 +52,12 @@ func (m *maintenance) RetryJob(ctx context.Context, r *maintenancev1.RetryJobReq
 
 // wholeJob is a job with all that a client can take of it, listedJob one among others.
 func wholeJob(j *service.Job) *maintenancev1.Job {
-	return toJob(j, func(text string) string { return service.Shorten(text, wholeText/4, "maintenance.river_job has them") })
+	return toJob(j, func(text string) string { return run.Shorten(text, wholeText/4, "maintenance.river_job has them") })
 }
 
 func listedJob(j *service.Job) *maintenancev1.Job {
 	return toJob(j, func(text string) string {
-		return service.Shorten(text, listText, "ListJobs with its id (caretaker jobs show ID)")
+		return run.Shorten(text, listText, "ListJobs with its id (caretaker jobs show ID)")
 	})
 }
 

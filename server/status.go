@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // domain of every ErrorInfo.
@@ -122,12 +123,12 @@ func findEnd(ctx context.Context, err error) failure {
 		}
 		return f
 	case errors.Is(err, service.ErrUnreachable):
-		return unreachable(service.UnreachableDatabase(err))
+		return unreachable(run.UnreachableDatabase(err))
 	}
-	if text, is := service.PrivilegeMissing(err); is {
+	if text, is := run.PrivilegeMissing(err); is {
 		return failure{code: codes.FailedPrecondition, reason: "PRIVILEGE_MISSING", message: text}
 	}
-	if text, is := service.SchemaMissing(err); is {
+	if text, is := run.SchemaMissing(err); is {
 		return failure{code: codes.FailedPrecondition, reason: "NOT_MIGRATED", message: text}
 	}
 	return unexpected(ctx)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // AdjournedGroupDeletionConfig configures the worker.
 type AdjournedGroupDeletionConfig struct {
-	WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
+	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
 	// BatchSize is how many groups are decided about at a time.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
 	// Interval lies between two places in the list of the groups that are due: 4320 fill a day.
@@ -41,33 +42,33 @@ type AdjournedGroupDeletionConfig struct {
 // logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
 // decided, about 100 bytes a due group.
 type adjournedGroups struct {
-	deps
+	run.Deps
 	config  AdjournedGroupDeletionConfig
 	schema  schemaWatch
 	removal *projectRemovals
 }
 
-func newAdjournedGroupDeletion(d deps, c Config) (*worker, []jobKind, error) {
+func newAdjournedGroupDeletion(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
 	config := c.AdjournedGroupDeletion
-	k := &adjournedGroups{deps: d, config: config, removal: &projectRemovals{d, newStatementSizes()}}
-	w := &worker{
-		name:       "adjourned_group_deletion",
-		config:     config.WorkerConfig,
-		missing:    k.missing,
-		maxRuntime: untimed,
-		untimed:    true,
-		work:       k.work,
-		backlog:    k.backlog,
-		actions: map[string]string{
+	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, newStatementSizes()}}
+	w := &run.Worker{
+		Name:       "adjourned_group_deletion",
+		Config:     config.WorkerConfig,
+		Missing:    k.missing,
+		MaxRuntime: run.Untimed,
+		Untimed:    true,
+		Work:       k.work,
+		Backlog:    k.backlog,
+		Actions: map[string]string{
 			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
 			"failed_groups": "failed",
 		},
 	}
-	return w, []jobKind{{repo.DestroyGroup{}.Kind(), k.destroyGroup, ownedBy(w.name)}}, nil
+	return w, []jobKind{{repo.DestroyGroup{}.Kind(), k.destroyGroup, ownedBy(w.Name)}}, nil
 }
 
 func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
-	if k.queue == nil {
+	if k.Queue == nil {
 		return "the queue of jobs is not configured", nil
 	}
 	stores, err := k.stores(ctx)
@@ -76,15 +77,15 @@ func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
 
 // stores looks at what main has, and says once what has changed.
 func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) {
-	found, err := k.main.GroupStores(ctx)
+	found, err := k.Main.GroupStores(ctx)
 	if err != nil {
 		return found, err
 	}
-	k.schema.saw(ctx, k.logger, "groups", found.PassedOver)
+	k.schema.saw(ctx, k.Logger, "groups", found.PassedOver)
 	return found, nil
 }
 
-func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
+func (k *adjournedGroups) work(ctx context.Context, x *run.Execution) error {
 	stores, err := k.stores(ctx)
 	if err != nil {
 		return err
@@ -104,23 +105,23 @@ func (k *adjournedGroups) work(ctx context.Context, x *execution) error {
 			return err
 		}
 	}
-	x.Report(func(run *Run) {
-		run.Reason = strings.Trim(run.Reason+"; "+r.notDone(run.Counts["failed_groups"]), "; ")
+	x.Report(func(record *run.Run) {
+		record.Reason = strings.Trim(record.Reason+"; "+r.notDone(record.Counts["failed_groups"]), "; ")
 	})
 	return nil
 }
 
 // period is the setting N. An invalid one is a [*failedError].
 func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
-	days, err := k.main.AdjournedPeriod(ctx, stores)
+	days, err := k.Main.AdjournedPeriod(ctx, stores)
 	const setting, advice = "deletion_adjourned_period in application_settings is ", ": set it to a number of days, 0 or more"
 	switch {
 	case err != nil:
 		return 0, err
 	case days == nil:
-		return 0, &failedError{text: setting + "NULL" + advice, reason: reasonSettingInvalid, discreet: ""}
+		return 0, &run.FailedError{Text: setting + "NULL" + advice, Reason: run.ReasonSettingInvalid, Discreet: ""}
 	case *days < 0:
-		return 0, &failedError{text: fmt.Sprint(setting, *days, advice), reason: reasonSettingInvalid, discreet: setting + "negative" + advice}
+		return 0, &run.FailedError{Text: fmt.Sprint(setting, *days, advice), Reason: run.ReasonSettingInvalid, Discreet: setting + "negative" + advice}
 	}
 	return *days, nil
 }
@@ -136,14 +137,14 @@ func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.B
 	}
 	remark := ""
 	days, err := k.period(ctx, stores)
-	if invalid, is := errors.AsType[*failedError](err); is {
+	if invalid, is := errors.AsType[*run.FailedError](err); is {
 		// Nothing is due then; what is marked is.
-		days, remark, err = 1<<31-1, invalid.text, nil
+		days, remark, err = 1<<31-1, invalid.Text, nil
 	}
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	limits := repo.Limits{Statement: backlogPatience, Lock: backlogPatience}
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
 	b, err := d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, limits)
 	if err != nil {
 		return repo.Backlog{}, "", err
@@ -180,12 +181,12 @@ const removalsShown = 4
 func countLostMarks(ctx context.Context, d *repo.Database, stores repo.GroupStores, b repo.Backlog, remark string) (repo.Backlog, string, error) {
 	began := time.Now()
 	for after := int64(0); ; {
-		lost, next, err := d.LostMarks(ctx, stores, after, repo.Limits{Statement: backlogPatience, Lock: backlogPatience})
+		lost, next, err := d.LostMarks(ctx, stores, after, repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience})
 		b.Dead += int64(len(lost))
 		if err != nil || next == 0 {
 			return b, remark, err
 		}
-		if after = next; time.Since(began) > backlogPatience/2 {
+		if after = next; time.Since(began) > run.BacklogPatience/2 {
 			b.AtLeast = true
 			return b, remark, nil
 		}

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // act does what was decided: first with the groups that others may go with, then with the others in order of their ids.
@@ -57,7 +58,7 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 			r.hold(ctx, g)
 		}
 		if err == nil {
-			tellOutcome(ctx, string(g.outcome), g.reason)
+			run.TellOutcome(ctx, string(g.outcome), g.reason)
 		}
 		return err
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))
@@ -75,7 +76,7 @@ func (r *groupRun) over() (bool, error) {
 		return true, err
 	}
 	if r.x.DryRun && r.x.Left() <= 0 {
-		r.x.Limit(dryRunOver, dryRunOver)
+		r.x.Limit(run.DryRunOver, run.DryRunOver)
 		return true, nil
 	}
 	return false, nil
@@ -83,7 +84,7 @@ func (r *groupRun) over() (bool, error) {
 
 // endsRun says whether an error is none of a single group's.
 func endsRun(ctx context.Context, err error) bool {
-	var stopped stopError
+	var stopped run.StopError
 	return ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable) || errors.As(err, &stopped)
 }
 
@@ -101,7 +102,7 @@ func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(re
 		return do(w)
 	}
 	limits := repo.Limits{Statement: patience, Lock: w.Limits.Lock}
-	return r.x.guarded(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits, func(g repo.Guard, l repo.Limits) error {
+	return r.x.Guarded(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits, func(g repo.Guard, l repo.Limits) error {
 		// The whole transaction has to end before the lease does.
 		w.Guard, w.Patience = g, l.Statement
 		w.Limits.Statement = min(w.Limits.Statement, w.Patience)
@@ -111,12 +112,12 @@ func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(re
 
 // destroy queues the group's removal. It is queued also if a job for it waits or runs already.
 func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
-	job := r.x.origin(ctx)
+	job := r.x.Origin(ctx)
 	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
 	var inserted bool
 	err = r.write(ctx, queuePatience, func(w repo.GroupWrite) (err error) {
-		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.queue, job)
+		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.Queue, job)
 		return err
 	})
 	if err != nil {
@@ -125,14 +126,14 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
 	}
-	r.x.logDone(ctx, "group goes", "group would go", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
+	r.x.LogDone(ctx, "group goes", "group would go", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
 }
 
 // restore undoes the mark, in one transaction.
 func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 	var done repo.Restoration
-	err := r.write(ctx, untimedRun, func(w repo.GroupWrite) (err error) {
+	err := r.write(ctx, run.UntimedRun, func(w repo.GroupWrite) (err error) {
 		done, err = r.x.Database.RestoreGroup(ctx, w, r.stores, r.due, g.ID)
 		return err
 	})
@@ -140,14 +141,14 @@ func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
 	case err != nil:
 		return err
 	case done.Held:
-		g.outcome, g.reason = groupHeld, reasonDeletionInProgress
+		g.outcome, g.reason = groupHeld, run.ReasonDeletionInProgress
 		r.hold(ctx, g)
 	case done.Restored:
 		r.x.Count(ctx, "restored_groups", 1)
 		for _, t := range done.Tables {
 			r.x.Changed(t.Table, t.Deleted, t.Updated)
 		}
-		r.x.logDone(ctx, "group restored", "group would be restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
+		r.x.LogDone(ctx, "group restored", "group would be restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
 	}
 	return nil
 }
@@ -166,7 +167,7 @@ func (r *groupRun) countHeld(ctx context.Context, reason string) {
 // tellHeld says on the run's span how many groups are held for what: of many the trace has some alone.
 func (r *groupRun) tellHeld() {
 	if told := r.heldByReason(); len(told) > 0 {
-		r.x.span.SetAttributes(attribute.StringSlice("maintenance.held", told))
+		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", told))
 	}
 }
 

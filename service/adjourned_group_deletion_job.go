@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // destroyGroup is the job destroy_group (adjourned_group_deletion.md section 6): it removes a group with everything of
@@ -33,7 +34,7 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (Jo
 	}
 	stores, err := k.stores(ctx)
 	if err == nil && stores.Missing != "" {
-		err = &failedError{text: stores.Missing}
+		err = &run.FailedError{Text: stores.Missing}
 	}
 	if err != nil {
 		return JobResult{}, err
@@ -74,18 +75,18 @@ type groupRemoval struct {
 func (d *groupRemoval) guard() repo.Guard { return d.j.guard().WithLock(d.args.GroupID) }
 
 func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
-	now, err := d.main.Now(ctx)
+	now, err := d.Main.Now(ctx)
 	if err != nil {
 		return JobResult{}, err
 	}
 	days, settingErr := d.period(ctx, d.stores)
-	if _, invalid := errors.AsType[*failedError](settingErr); settingErr != nil && !invalid {
+	if _, invalid := errors.AsType[*run.FailedError](settingErr); settingErr != nil && !invalid {
 		return JobResult{}, settingErr
 	} else if invalid {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
-	begun, err := d.main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
+	begun, err := d.Main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
 	switch {
 	case err != nil:
 		return JobResult{}, err
@@ -101,19 +102,19 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
 	switch b.Verdict {
 	case repo.GroupGone:
-		return JobResult{Outcome: JobSkipped, Reason: reasonTargetGone, Quiet: true}
+		return JobResult{Outcome: JobSkipped, Reason: run.ReasonTargetGone, Quiet: true}
 	case repo.GroupUserMissing:
-		return JobResult{Outcome: JobRefused, Reason: reasonUserMissing}
+		return JobResult{Outcome: JobRefused, Reason: run.ReasonUserMissing}
 	case repo.GroupInProgress:
-		return JobResult{Outcome: JobRefused, Reason: reasonDeletionInProgress}
+		return JobResult{Outcome: JobRefused, Reason: run.ReasonDeletionInProgress}
 	case repo.GroupRestored:
 		return JobResult{
-			Outcome: JobRestored, Reason: reasonRightsMissing,
+			Outcome: JobRestored, Reason: run.ReasonRightsMissing,
 			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
 		}
 	case repo.GroupNotDue, repo.GroupBegun:
 	}
-	return JobResult{Outcome: JobSkipped, Reason: reasonNoLongerMarked}
+	return JobResult{Outcome: JobSkipped, Reason: run.ReasonNoLongerMarked}
 }
 
 // remove removes the tree, or as much of it as the attempt has time for.
@@ -141,16 +142,16 @@ func removedAttributes(r repo.Removed) []any {
 
 // saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	return d.main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
+	return d.Main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
 }
 
 // removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
 // since.
 func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
-		tree, treeErr := d.main.GroupTree(ctx, d.args.GroupID, readLimits())
+		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits())
 		if treeErr != nil {
 			return total, treeErr
 		}
@@ -203,7 +204,7 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (t
 	}
 	removed := r.removed
 	removed.Groups++
-	if total, err = d.main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
+	if total, err = d.Main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
 		return total, deleted(r.catalog, err)
 	}
 	r.saved()
@@ -218,7 +219,7 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int
 		if err := r.goOn(); err != nil {
 			return err
 		}
-		projects, err := d.main.GroupProjects(ctx, group, after, readLimits())
+		projects, err := d.Main.GroupProjects(ctx, group, after, run.ReadLimits())
 		if err != nil || len(projects) == 0 {
 			return err
 		}
@@ -236,7 +237,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()
 	for {
-		err := d.main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, publicText(why), groupLimits())
+		err := d.Main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, run.PublicText(why), groupLimits())
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

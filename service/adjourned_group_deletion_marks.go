@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What is wrong with the marks themselves.
@@ -13,7 +14,7 @@ import (
 // lookForLostMarks holds the groups that look marked but are in no store (adjourned_group_deletion.md section 3.6).
 func (r *groupRun) lookForLostMarks(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
-		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, readLimits())
+		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, run.ReadLimits())
 		for _, id := range lost {
 			if _, due := r.place[id]; due {
 				// It has had its outcome: it was restored, and its own name looks like a mark.
@@ -30,10 +31,10 @@ func (r *groupRun) lookForLostMarks(ctx context.Context) error {
 // holdLost says of one of them that it is held, in the log and in the trace.
 func (r *groupRun) holdLost(ctx context.Context, id int64) error {
 	return r.x.Batch(ctx, func(ctx context.Context) error {
-		r.countHeld(ctx, reasonScheduleLost)
+		r.countHeld(ctx, run.ReasonScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
-			"outcome", string(groupHeld), "reason", reasonScheduleLost)
-		tellOutcome(ctx, string(groupHeld), reasonScheduleLost)
+			"outcome", string(groupHeld), "reason", run.ReasonScheduleLost)
+		run.TellOutcome(ctx, string(groupHeld), run.ReasonScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }
@@ -52,7 +53,7 @@ func (r *groupRun) forgetGone(ctx context.Context) error {
 // groups.
 func (r *groupRun) compareStores(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
-		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, readLimits())
+		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
 				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored", "group_id", o.GroupID)

@@ -8,12 +8,13 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // groupRun is one run of the worker.
 type groupRun struct {
 	*adjournedGroups
-	x      *execution
+	x      *run.Execution
 	stores repo.GroupStores
 	due    repo.Adjournment
 	groups []adjournedGroup
@@ -51,7 +52,7 @@ const groupCandidates = 10_000
 func (r *groupRun) decide(ctx context.Context) error {
 	r.place = map[int64]int{}
 	for after := int64(0); ; {
-		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, groupCandidates, readLimits())
+		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, groupCandidates, run.ReadLimits())
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
@@ -70,7 +71,7 @@ func (r *groupRun) decide(ctx context.Context) error {
 }
 
 func (r *groupRun) decidePage(ctx context.Context, page []int64) error {
-	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, readLimits())
+	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
 	for _, g := range due {
 		outcome, reason := decideGroup(g)
 		r.place[g.ID] = len(r.groups)
@@ -85,13 +86,13 @@ func decideGroup(g repo.DueGroup) (groupOutcome, string) {
 	case g.Begun:
 		return groupDestruction, ""
 	case g.UserID == nil:
-		return groupHeld, reasonUserMissing
+		return groupHeld, run.ReasonUserMissing
 	case g.Allowed:
 		return groupDestruction, ""
 	case g.InProgress:
-		return groupHeld, reasonDeletionInProgress
+		return groupHeld, run.ReasonDeletionInProgress
 	}
-	return groupRestored, reasonRightsMissing
+	return groupRestored, run.ReasonRightsMissing
 }
 
 // covering are the groups that others may go with: due ones with destruction, the upper before the lower.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Project removal (adjourned_group_deletion.md section 6), for destroy_group and for the personal projects of
@@ -22,7 +23,7 @@ type projectRemoval struct {
 
 // projectRemovals removes projects for jobs.
 type projectRemovals struct {
-	deps
+	run.Deps
 	sizes *statementSizes
 }
 
@@ -59,12 +60,12 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 	for table, columns := range repo.ProjectTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
-	catalog, err := s.main.Catalog(ctx, wanted)
+	catalog, err := s.Main.Catalog(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	origin := j.origin(ctx)
-	r := &remover{main: s.main, queue: s.queue, savedAt: time.Now(), guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
+	r := &remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
 		job := origin
 		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
 		return job

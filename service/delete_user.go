@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // deleteUserLimits bound each statement of the job: a user's row may be waited for, and no statement deletes more than
@@ -31,7 +32,7 @@ func deleteUserLimits() repo.Limits {
 // finished, by this job or any other one for the same user; while it cannot be, it fails and is
 // tried again. Done twice, the second time finds everything done.
 type userDeletion struct {
-	deps
+	run.Deps
 	schema  *userSchema
 	removal *projectRemovals
 }
@@ -46,8 +47,8 @@ func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, er
 		return JobResult{}, err
 	}
 	for {
-		deletion, err := u.main.DeleteUser(ctx, repo.UserDeletionAttempt{
-			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.queue,
+		deletion, err := u.Main.DeleteUser(ctx, repo.UserDeletionAttempt{
+			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.Queue,
 			Limits: deleteUserLimits(),
 		})
 		if err != nil {
@@ -73,7 +74,7 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 		missing = cmp.Or(missing, features.MissingTokens)
 	}
 	if missing != "" {
-		return features, &failedError{text: missing}
+		return features, &run.FailedError{Text: missing}
 	}
 	return features, nil
 }
@@ -96,7 +97,7 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error
 	case d.Setting.Invalid != "":
 		return JobResult{}, invalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == reasonTargetGone
+		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == run.ReasonTargetGone
 	case d.Refused != "":
 		r.Outcome, r.Reason, r.Words = JobRefused, d.Refused, refusalWords(d)
 	default:

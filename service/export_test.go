@@ -5,44 +5,45 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // RunScheduled is what RunDue does with a fire that is due, at a time of the test's choice, and the wait for its run:
 // false if another replica has this fire.
-func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (run Run, ours bool, err error) {
-	w, err := s.worker(name)
+func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (record run.Run, ours bool, err error) {
+	w, err := s.Worker(name)
 	if err != nil {
-		return Run{}, false, err
+		return run.Run{}, false, err
 	}
-	if s.isStopping() {
-		return Run{}, false, ErrStopping
+	if s.IsStopping() {
+		return run.Run{}, false, run.ErrStopping
 	}
-	id := newID(time.Now())
+	id := run.NewID(time.Now())
 	if ours, err = s.claimAt(ctx, w, fire, id); err != nil || !ours {
-		return Run{}, false, err
+		return run.Run{}, false, err
 	}
-	x, run, err := s.startFire(context.WithoutCancel(ctx), w, fire, id)
+	x, record, err := s.startFire(context.WithoutCancel(ctx), w, fire, id)
 	if x != nil {
-		run, err = x.join(ctx, false)
+		record, err = x.Join(ctx, false)
 	}
-	return run, true, err
+	return record, true, err
 }
 
 // claimAt claims a fire as if it were due.
-func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id string) (ours bool, err error) {
+func (s *Service) claimAt(ctx context.Context, w *run.Worker, fire time.Time, id string) (ours bool, err error) {
 	begin := fire.Add(-time.Second)
-	if err := s.main.UseLedgers(ctx, []string{w.name}, []string{w.config.Schedule}, begin); err != nil {
+	if err := s.Main.UseLedgers(ctx, []string{w.Name}, []string{w.Config.Schedule}, begin); err != nil {
 		return false, err
 	}
 	for {
-		_, ledgers, err := s.main.Ledgers(ctx, []string{w.name}, claimPatience)
+		_, ledgers, err := s.Main.Ledgers(ctx, []string{w.Name}, claimPatience)
 		if err != nil {
 			return false, err
 		}
-		l := ledgers[w.name]
-		until := later(l.AccountedUntil, fire)
-		step := repo.LedgerStep{Ledger: l, Cron: w.config.Schedule, Until: until, Patience: claimPatience}
-		ours, err = s.main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.replica})
+		l := ledgers[w.Name]
+		until := run.Later(l.AccountedUntil, fire)
+		step := repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until, Patience: claimPatience}
+		ours, err = s.Main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.Replica})
 		if err != nil || ours || l.Newest.Equal(fire) {
 			return ours, err
 		}
@@ -52,12 +53,12 @@ func (s *Service) claimAt(ctx context.Context, w *worker, fire time.Time, id str
 // DeadlinesOfTurn are the times up to which the databases of a worker may say whether they have something due, as a fire
 // looks for the first of them. None has.
 func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error) {
-	w, err := s.worker(name)
+	w, err := s.Worker(name)
 	if err != nil {
 		return nil, err
 	}
 	asked := *w
-	asked.due = func(ctx context.Context, _ *repo.Database) bool {
+	asked.Due = func(ctx context.Context, _ *repo.Database) bool {
 		deadline, _ := ctx.Deadline()
 		deadlines = append(deadlines, deadline)
 		return false
@@ -68,18 +69,18 @@ func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error
 
 // Claim claims a fire and leaves it at that, as a process does that dies before its run has begun.
 func (s *Service) Claim(ctx context.Context, name string, fire time.Time) (id string, ours bool, err error) {
-	w, err := s.worker(name)
+	w, err := s.Worker(name)
 	if err != nil {
 		return "", false, err
 	}
-	id = newID(time.Now())
+	id = run.NewID(time.Now())
 	ours, err = s.claimAt(ctx, w, fire, id)
 	return id, ours, err
 }
 
 // StartClaimed goes on where Claim has left off.
 func (s *Service) StartClaimed(ctx context.Context, name string, fire time.Time, id string) (started bool, err error) {
-	w, err := s.worker(name)
+	w, err := s.Worker(name)
 	if err != nil {
 		return false, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Fire is a moment at which a worker's schedule wants a run, and what became of it.
@@ -23,11 +24,11 @@ type FireFilter struct {
 // Fires lists the ledger of fires, the newest first.
 func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
 	if f.Worker != "" {
-		if _, err := s.worker(f.Worker); err != nil {
+		if _, err := s.Worker(f.Worker); err != nil {
 			return nil, err
 		}
 	}
-	return s.main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
+	return s.Main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
 }
 
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and some looks.
@@ -35,8 +36,8 @@ const unaccounted = fireGrace + 3*lookAhead
 
 // fireHealth is how a worker's fires fare, and what time it is: by main's clock, which decides what is due, and by the
 // host's only if main does not answer.
-func (s *Service) fireHealth(ctx context.Context, w *worker) repo.FireHealth {
-	h, err := s.main.FireHealth(ctx, w.name)
+func (s *Service) fireHealth(ctx context.Context, w *run.Worker) repo.FireHealth {
+	h, err := s.Main.FireHealth(ctx, w.Name)
 	if err != nil {
 		return repo.FireHealth{Now: time.Now()}
 	}
@@ -44,7 +45,7 @@ func (s *Service) fireHealth(ctx context.Context, w *worker) repo.FireHealth {
 }
 
 func fireRemark(h repo.FireHealth) string {
-	if schedule, err := ParseSchedule(h.Cron); err == nil && !h.AccountedUntil.IsZero() {
+	if schedule, err := run.ParseSchedule(h.Cron); err == nil && !h.AccountedUntil.IsZero() {
 		if next := schedule.Next(h.AccountedUntil.UTC()); !next.IsZero() && h.Now.Sub(next) > unaccounted {
 			return fmt.Sprintf("the fire of %s has found no scheduler: no server with scheduler.enabled is at work",
 				next.Format(time.RFC3339))

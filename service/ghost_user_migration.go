@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // GhostUserMigrationConfig configures the worker.
 type GhostUserMigrationConfig struct {
-	WorkerConfig `schedule:"*/2 * * * *"`
+	run.WorkerConfig `schedule:"*/2 * * * *"`
 	// Limit is how many rows of the queue a run takes.
 	Limit int `key:"limit" default:"1000" max:"100000"`
 	// MaxRuntime is how long a run may take; under a second the log warns at the start.
@@ -40,22 +41,22 @@ type GhostUserMigrationConfig struct {
 // who causes an error by 30 minutes. A lease lost, or a database that does not answer, fails the run and defers nobody.
 type ghostMigration struct {
 	config GhostUserMigrationConfig
-	deps
+	run.Deps
 	sizes *statementSizes
 }
 
-func newGhostUserMigration(d deps, c Config) (*worker, []jobKind, error) {
+func newGhostUserMigration(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
 	config := c.GhostUserMigration
 	g := &ghostMigration{config, d, newStatementSizes()}
-	return &worker{
-		name:       "ghost_user_migration",
-		config:     config.WorkerConfig,
-		fences:     d.databases[1:],
-		missing:    g.missing,
-		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
-		work:       g.work,
-		backlog:    g.backlog,
-		actions: map[string]string{
+	return &run.Worker{
+		Name:       "ghost_user_migration",
+		Config:     config.WorkerConfig,
+		Fences:     d.Databases[1:],
+		Missing:    g.missing,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
+		Work:       g.work,
+		Backlog:    g.backlog,
+		Actions: map[string]string{
 			"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
 			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted",
 		},
@@ -63,7 +64,7 @@ func newGhostUserMigration(d deps, c Config) (*worker, []jobKind, error) {
 }
 
 func (g *ghostMigration) missing(ctx context.Context) (string, error) {
-	c, err := g.main.Tables(ctx, repo.GhostTables())
+	c, err := g.Main.Tables(ctx, repo.GhostTables())
 	if err != nil {
 		return "", err
 	}
@@ -83,14 +84,14 @@ func (g *ghostMigration) backlog(ctx context.Context, d *repo.Database) (repo.Ba
 	if missing != "" {
 		return repo.Backlog{}, "", nil
 	}
-	backlog, err := d.GhostBacklog(ctx, queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	backlog, err := d.GhostBacklog(ctx, queue, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	return backlog, "", err
 }
 
 // ghostRun is one run of the worker.
 type ghostRun struct {
 	*ghostMigration
-	x     *execution
+	x     *run.Execution
 	queue repo.GhostQueue
 	plan  *ghostPlan
 	// seen are the rows of a dry run that would be gone by now, by database.
@@ -101,20 +102,20 @@ type ghostRun struct {
 	stopped string
 }
 
-func (g *ghostMigration) work(ctx context.Context, x *execution) error {
+func (g *ghostMigration) work(ctx context.Context, x *run.Execution) error {
 	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]rehearsed{}}
 	var err error
 	if r.plan, err = g.newPlan(ctx, x); err != nil {
 		return err
 	}
 	r.queue = r.plan.queue
-	due, err := x.Database.DueMigrations(ctx, r.queue, x.Now(), g.config.Limit+1, readLimits())
+	due, err := x.Database.DueMigrations(ctx, r.queue, x.Now(), g.config.Limit+1, run.ReadLimits())
 	if err != nil {
 		return err
 	}
 	more := len(due) > g.config.Limit
 	if err := r.all(ctx, due[:min(len(due), g.config.Limit)]); err != nil {
-		if endsEarly(err) {
+		if run.EndsEarly(err) {
 			r.conclude()
 		}
 		return err
@@ -161,9 +162,9 @@ func (r *ghostRun) conclude() {
 	case r.stopped != "":
 		r.x.Limit(r.stopped, reason)
 	case r.deferred > 0:
-		r.x.Limit(fmt.Sprintf("%s, %d users deferred", allSeen, r.deferred), reason)
+		r.x.Limit(fmt.Sprintf("%s, %d users deferred", run.AllSeen, r.deferred), reason)
 	default:
-		r.x.Report(func(run *Run) { run.Reason = reason })
+		r.x.Report(func(record *run.Run) { record.Reason = reason })
 	}
 }
 
@@ -181,7 +182,7 @@ func (r *ghostRun) warn(ctx context.Context) {
 	if all := r.migrated + r.deferred + r.failed; r.failed*100 > manyFailed*all {
 		r.x.Log.WarnContext(ctx, "many users failed", "failed_users", r.failed, "users", all, "threshold_percent", manyFailed)
 	}
-	backlog, err := r.x.Database.GhostBacklog(ctx, r.queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.queue, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	switch {
 	case err != nil:
 		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)

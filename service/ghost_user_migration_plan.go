@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // ghostPlan is what there is to do for a user, by what the databases have at the start of the run (schema.md section 9).
@@ -46,14 +47,14 @@ func (s ghostStep) sameColumn(other ghostStep) bool {
 func (s ghostStep) String() string { return s.table + "." + s.column }
 
 // newPlan reads the catalogues, one query a database. A database that does not answer is an error.
-func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan, error) {
+func (g *ghostMigration) newPlan(ctx context.Context, x *run.Execution) (*ghostPlan, error) {
 	p := &ghostPlan{}
 	wanted := forRemoval(ghostColumns())
 	for table, columns := range repo.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
 	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id", "group_id")
-	for _, d := range g.databases {
+	for _, d := range g.Databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
 			return nil, err
@@ -63,7 +64,7 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *execution) (*ghostPlan,
 	main := p.catalogs[0]
 	var missing string
 	if p.queue, missing = main.GhostQueue(); missing != "" {
-		return nil, &failedError{text: fmt.Sprintf("database main has no %s in the application schema", missing)}
+		return nil, &run.FailedError{Text: fmt.Sprintf("database main has no %s in the application schema", missing)}
 	}
 	p.schedules = main.Table("group_deletion_schedules").Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run a rehearsal.
@@ -13,7 +14,7 @@ func (u *ghostUser) hands(c *repo.Catalog) *removal {
 	if u.x.DryRun {
 		r.hand = &rehearsal{seen: u.seenIn(c.Database), goOn: u.goOn, count: u.count}
 	} else {
-		r.hand = &sweeper{catalog: c, sizes: u.sizes, write: u.x.guarded, goOn: u.goOn, count: u.count, outside: u.outside}
+		r.hand = &sweeper{catalog: c, sizes: u.sizes, write: u.x.Guarded, goOn: u.goOn, count: u.count, outside: u.outside}
 	}
 	return r
 }
@@ -141,7 +142,7 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 		return err
 	}
 	if projects {
-		return &reasonedError{reason: reasonPersonalProjects, text: "a project is left in the personal namespace"}
+		return &run.ReasonedError{Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace"}
 	}
 	return u.hands(main).remove(ctx, rows[0])
 }
@@ -189,5 +190,5 @@ func (u *ghostUser) markedGroups(ctx context.Context) ([]int64, error) {
 	if err := u.goOn(); err != nil {
 		return nil, err
 	}
-	return u.x.Database.ScheduledGroups(ctx, u.UserID, readLimits())
+	return u.x.Database.ScheduledGroups(ctx, u.UserID, run.ReadLimits())
 }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // The reasons for which a user is put off in the middle (ghost_user_migration.md 4.3).
@@ -63,11 +64,11 @@ func (u *ghostUser) settle(ctx context.Context, err error) error {
 
 // linkDeletion leads from the user's batch to the job that has queued the user, as long as that is remembered.
 func (u *ghostUser) linkDeletion(ctx context.Context) {
-	if !u.x.span.IsRecording() {
+	if !u.x.Span.IsRecording() {
 		return
 	}
-	if parents, err := u.x.Database.DeletionTraces(ctx, u.UserID, readLimits()); err == nil {
-		u.x.link(ctx, "the job delete_user", parents)
+	if parents, err := u.x.Database.DeletionTraces(ctx, u.UserID, run.ReadLimits()); err == nil {
+		u.x.Link(ctx, "the job delete_user", parents)
 		if len(parents) > 0 {
 			u.sentBy = parents[0]
 		}
@@ -77,14 +78,14 @@ func (u *ghostUser) linkDeletion(ctx context.Context) {
 // tellDeleted says below the job that has queued the user that the user is gone: from there nothing
 // else leads on to here.
 func (u *ghostUser) tellDeleted(ctx context.Context) {
-	job := spanOf(ctx, u.sentBy)
+	job := run.SpanOf(ctx, u.sentBy)
 	if !job.IsValid() || u.x.DryRun {
 		return
 	}
 	ctx = trace.ContextWithRemoteSpanContext(ctx, job)
-	_, span := u.x.tracer.Start(ctx, "maintenance.deleted", trace.WithLinks(trace.Link{SpanContext: u.x.span.SpanContext()}),
-		trace.WithAttributes(attribute.Int64("maintenance.user_id", u.UserID), attribute.String("maintenance.worker", u.x.worker.name),
-			attribute.String("maintenance.run_id", u.x.snapshot().ID)))
+	_, span := u.x.Tracer.Start(ctx, "maintenance.deleted", trace.WithLinks(trace.Link{SpanContext: u.x.Span.SpanContext()}),
+		trace.WithAttributes(attribute.Int64("maintenance.user_id", u.UserID), attribute.String("maintenance.worker", u.x.Worker.Name),
+			attribute.String("maintenance.run_id", u.x.Snapshot().ID)))
 	span.End()
 }
 
@@ -105,7 +106,7 @@ func isLock(err error) bool { return classOf(err, 0, repo.Limits{}) == repo.Clas
 // work is steps 1 to 4 of the constructor's comment.
 func (u *ghostUser) work(ctx context.Context) (err error) {
 	d := u.x.Database
-	if u.GhostTarget, err = d.GhostTarget(ctx, u.queue, u.GhostMigration, readLimits()); err != nil {
+	if u.GhostTarget, err = d.GhostTarget(ctx, u.queue, u.GhostMigration, run.ReadLimits()); err != nil {
 		return err
 	}
 	switch {
@@ -114,9 +115,9 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	case !u.Exists:
 		return u.write(ctx, func(f repo.Fence, l repo.Limits) error { return d.RemoveOrphan(ctx, f, u.queue, u.GhostMigration, l) })
 	case !u.Migratable:
-		return &reasonedError{reason: reasonInternalUser, text: fmt.Sprintf("users of type %d are not deleted", u.Type)}
+		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: fmt.Sprintf("users of type %d are not deleted", u.Type)}
 	case u.Ghost == u.UserID:
-		return &reasonedError{reason: reasonInternalUser, text: "the user is the ghost"}
+		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
 	}
 	if u.Ghost == 0 {
 		if err := u.createGhost(ctx); err != nil {
@@ -129,7 +130,7 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	u.migrated++
 	u.x.Count(ctx, "migrated_users", 1)
 	u.tellDeleted(ctx)
-	u.x.logDone(ctx, "user migrated", "user would be migrated", "user_id", u.UserID, "tables", u.tables)
+	u.x.LogDone(ctx, "user migrated", "user would be migrated", "user_id", u.UserID, "tables", u.tables)
 	return nil
 }
 
@@ -182,8 +183,8 @@ func (u *ghostUser) postpone(ctx context.Context, why error) error {
 	}
 	u.deferred++
 	u.x.Count(ctx, "deferred_users", 1)
-	tellOutcome(ctx, outcomeDeferred, whyDeferred(why))
-	u.x.logDone(ctx, "user deferred", "user would be deferred", "user_id", u.UserID, "why", why.Error(), "tables", u.tables)
+	run.TellOutcome(ctx, run.OutcomeDeferred, whyDeferred(why))
+	u.x.LogDone(ctx, "user deferred", "user would be deferred", "user_id", u.UserID, "why", why.Error(), "tables", u.tables)
 	return u.reschedule(ctx, u.x.Database.DeferMigration)
 }
 
@@ -192,7 +193,7 @@ func whyDeferred(why error) string {
 	if errors.Is(why, errDeadline) || errors.Is(why, errSliceUsed) {
 		return why.Error()
 	}
-	return publicText(why)
+	return run.PublicText(why)
 }
 
 // fail puts the user off after an error, which is logged here and nowhere else. That the user is of a type that stays is
@@ -200,14 +201,14 @@ func whyDeferred(why error) string {
 func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
-	tellFailure(ctx, cause)
+	run.TellFailure(ctx, cause)
 	if referenced, is := errors.AsType[*stillReferencedError](cause); is {
 		u.table, u.column = referenced.table, referenced.column
 	}
 	if unreadable, is := errors.AsType[*unreadableError](cause); is {
 		u.table, u.column = unreadable.rows.Table.Name, unreadable.column()
 	}
-	reason := reasonOf(cause)
+	reason := run.ReasonOf(cause)
 	attrs := []any{"reason", reason, "error", cause}
 	if u.table != "" {
 		attrs = append(attrs, "table", u.table, "column", u.column)
@@ -215,7 +216,7 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	if len(u.tables) > 0 {
 		attrs = append(attrs, "tables", u.tables)
 	}
-	if reason == reasonInternalUser {
+	if reason == run.ReasonInternalUser {
 		u.log.WarnContext(ctx, "user refused", attrs...)
 	} else {
 		u.log.ErrorContext(ctx, "user failed", attrs...)

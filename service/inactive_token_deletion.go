@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // InactiveTokenDeletionConfig configures the worker.
 type InactiveTokenDeletionConfig struct {
-	WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is how many bots are judged at a time, in one transaction.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 	// MaxRuntime is how long a run goes on; its lease holds 10 s longer. Under a second the log warns at the start.
@@ -43,25 +44,25 @@ type InactiveTokenDeletionConfig struct {
 // range, and no bot has two jobs. A bot gets its job whatever it was that dawdled: the job looks at the tokens again.
 // A range that takes too long is tried again in smaller parts; any other failure ends the run, and the next goes on.
 type inactiveTokens struct {
-	deps
+	run.Deps
 	config InactiveTokenDeletionConfig
 	schema *userSchema
 	// worker is what runs are started of.
-	worker *worker
+	worker *run.Worker
 }
 
-func newInactiveTokenDeletion(d deps, c Config) (*worker, []jobKind, error) {
+func newInactiveTokenDeletion(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
 	config := c.InactiveTokenDeletion
-	k := &inactiveTokens{deps: d, config: config, schema: &userSchema{main: d.main, logger: d.logger}}
-	k.worker = &worker{
-		name:       "inactive_token_deletion",
-		config:     config.WorkerConfig,
-		missing:    k.missing,
-		maxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
-		work:       k.work,
-		abandoned:  k.abandoned,
-		backlog:    k.backlog,
-		actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
+	k := &inactiveTokens{Deps: d, config: config, schema: &userSchema{main: d.Main, logger: d.Logger}}
+	k.worker = &run.Worker{
+		Name:       "inactive_token_deletion",
+		Config:     config.WorkerConfig,
+		Missing:    k.missing,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
+		Work:       k.work,
+		Abandoned:  k.abandoned,
+		Backlog:    k.backlog,
+		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
 	return k.worker, []jobKind{
 		{repo.ContinueInactiveTokenDeletion{}.Kind(), k.continuePass, nil},
@@ -71,20 +72,20 @@ func newInactiveTokenDeletion(d deps, c Config) (*worker, []jobKind, error) {
 
 // missing is what it needs itself, or its jobs need.
 func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
-	if k.queue == nil {
+	if k.Queue == nil {
 		return "no queue for its jobs", nil
 	}
 	features, err := k.schema.look(ctx)
 	return cmp.Or(features.Missing, features.MissingTokens), err
 }
 
-func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
+func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	features, err := k.schema.look(ctx)
 	if err != nil {
 		return err
 	}
 	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
-		return &failedError{text: lacks}
+		return &run.FailedError{Text: lacks}
 	}
 	setting, err := x.Database.TokenSetting(ctx, features)
 	switch {
@@ -102,7 +103,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 		return w.run(ctx)
 	}
 	// A run that is to go on with a pass opens none: another run may have finished it just now.
-	resume := x.snapshot().Reason == reasonContinuation
+	resume := x.Snapshot().Reason == run.ReasonContinuation
 	err = x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 		w.pass, err = x.Database.OpenTokenPass(ctx, f, rules, resume, l)
 		return err
@@ -111,17 +112,17 @@ func (k *inactiveTokens) work(ctx context.Context, x *execution) error {
 		return err
 	}
 	if w.pass.ID == "" {
-		return &skippedError{reason: reasonTargetGone}
+		return &run.SkippedError{Reason: run.ReasonTargetGone}
 	}
 	return w.run(ctx)
 }
 
 func invalidSetting(s repo.TokenSetting) error {
-	return &failedError{text: s.Invalid, reason: reasonSettingInvalid, discreet: s.Discreet}
+	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Discreet}
 }
 
 // switchedOff is a run that the setting keeps from working.
-func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
+func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) error {
 	if !x.DryRun {
 		var dropped bool
 		err := x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
@@ -135,11 +136,11 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *execution) error {
 			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
 		}
 	}
-	return &skippedError{reason: reasonSettingOff, text: repo.TokenSettingOff}
+	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
 }
 
 func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
-	b, goesOn, err := d.TokenBacklog(ctx, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	b, goesOn, err := d.TokenBacklog(ctx, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // The backlog guard: a pass schedules no more deletions than there is room for in front of the ghost migration.
@@ -67,7 +68,7 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 		return err
 	}
 	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.inactive_token_deletion.max_queued = %d",
-		reasonQueueFull, w.config.MaxQueued, w.config.MaxQueued)
+		run.ReasonQueueFull, w.config.MaxQueued, w.config.MaxQueued)
 	w.x.Limit(why, why)
 	return nil
 }
@@ -85,6 +86,6 @@ func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	waiting, err := k.main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+	waiting, err := k.Main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
 	return waiting > k.config.MaxQueued-max(1, k.config.MaxQueued/roomShare), err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What goes on with an unfinished pass before the schedule does (inactive_token_deletion.md section 5): the job
@@ -24,60 +25,60 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (Job
 	if err != nil {
 		return JobResult{}, err
 	}
-	unfinished, err := k.main.TokenPassUnfinished(ctx, args.PassID)
+	unfinished, err := k.Main.TokenPassUnfinished(ctx, args.PassID)
 	if err != nil {
 		return JobResult{}, err
 	}
 	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
+		result.Outcome, result.Reason, result.Quiet = JobSkipped, run.ReasonTargetGone, true
 		return result, nil
 	}
 	wait := func(reason string) (JobResult, error) {
 		return JobResult{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
 	}
-	if k.config.disabled() {
+	if k.config.Disabled() {
 		// Nothing starts by itself here; another process, or this one switched on again, goes on.
-		return wait(reasonDisabled)
+		return wait(run.ReasonDisabled)
 	}
 	if full, err := k.full(ctx); err != nil {
 		return result, err
 	} else if full {
-		return wait(reasonQueueFull)
+		return wait(run.ReasonQueueFull)
 	}
-	run, err := k.resume(ctx, k.worker, reasonContinuation)
+	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
 	if mustWait(err) {
-		reason, _, _ := strings.Cut(skipReason(err), ":")
-		return wait(cmp.Or(reason, errShutdown.reason))
+		reason, _, _ := strings.Cut(run.SkipReason(err), ":")
+		return wait(cmp.Or(reason, run.ErrShutdown.Reason))
 	}
-	result.Attributes = append(result.Attributes, "continued_by", run.ID)
+	result.Attributes = append(result.Attributes, "continued_by", record.ID)
 	return result, err
 }
 
 // abandoned says whether a run that died has left a pass unfinished.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
-	return k.main.TokenPassAbandoned(ctx, k.worker.name)
+	return k.Main.TokenPassAbandoned(ctx, k.worker.Name)
 }
 
 // mustWait says whether a run did not start for a reason that goes away by itself.
 func mustWait(err error) bool {
-	var held *LeaseHeldError
-	var paused *WorkerPausedError
-	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
+	var held *run.LeaseHeldError
+	var paused *run.WorkerPausedError
+	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, run.ErrStopping)
 }
 
 // ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early to spare the database, and
 // left work that must not wait for the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
 	// What died before it worked is then for RunDue to take over.
-	errs := []error{s.main.GiveBackDeadFires(ctx, s.workerNames()), s.closeAbandoned(ctx)}
-	for _, w := range s.workers {
-		if w.config.disabled() {
+	errs := []error{s.Main.GiveBackDeadFires(ctx, s.workerNames()), s.CloseAbandoned(ctx)}
+	for _, w := range s.Workers {
+		if w.Config.Disabled() {
 			continue
 		}
-		reason, err := s.unfinished(ctx, w)
+		reason, err := s.Unfinished(ctx, w)
 		if err == nil && reason != "" {
-			_, err = s.resume(ctx, w, reason)
+			_, err = s.Resume(ctx, w, reason)
 		}
 		if !mustWait(err) {
 			errs = append(errs, err)

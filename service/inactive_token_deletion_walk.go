@@ -9,12 +9,13 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // tokenWalk is one run's part of a pass.
 type tokenWalk struct {
 	*inactiveTokens
-	x        *execution
+	x        *run.Execution
 	features repo.UserFeatures
 	pass     repo.TokenPass
 	// limit is the size of the next range: batch_size, or less after one that took too long. failures in a row.
@@ -83,7 +84,7 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	w.x.Log.InfoContext(ctx, "range done", "cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
 	if over && r.More {
 		const limit = "limit reached: max_runtime"
-		w.x.Limit(limit, cmp.Or(w.x.snapshot().Reason, limit))
+		w.x.Limit(limit, cmp.Or(w.x.Snapshot().Reason, limit))
 	}
 	return over || !r.More, nil
 }
@@ -97,7 +98,7 @@ func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (sch
 		return w.x.Database.CountNewDeletions(ctx, r.Inactive, repo.TokenDeletionReason, tokenLimits())
 	}
 	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
-	origin := w.x.origin(ctx)
+	origin := w.x.Origin(ctx)
 	if step.Jobs, err = w.deletions(ctx, r, origin); err != nil {
 		return 0, err
 	}
@@ -105,7 +106,7 @@ func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (sch
 		step.Continue = &origin
 	}
 	err = w.x.Write(ctx, w.x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.queue, l)
+		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.Queue, l)
 		return err
 	})
 	return scheduled, err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a job's end is logged and
@@ -92,7 +93,7 @@ type jobKind struct {
 type jobExecution struct {
 	JobRequest
 	Log     *slog.Logger
-	loads   *loads
+	loads   *run.Loads
 	started time.Time
 	// look says what holds the job at this moment, nil: nothing; hold is what did.
 	look func() *hold
@@ -127,7 +128,7 @@ func (j *jobExecution) attempt() repo.AttemptOf {
 
 // origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
 func (j *jobExecution) origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: j.RunID, TraceParent: traceParent(ctx)}
+	return repo.Job{RunID: j.RunID, TraceParent: run.TraceParent(ctx)}
 }
 
 // decode reads the job's arguments.
@@ -144,7 +145,7 @@ func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
 func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	j := &jobExecution{JobRequest: r, Log: s.logger.With("kind", r.Kind, "job_id", r.ID), loads: s.loads, started: time.Now()}
+	j := &jobExecution{JobRequest: r, Log: s.Logger.With("kind", r.Kind, "job_id", r.ID), loads: s.Loads, started: time.Now()}
 	j.look = func() *hold { return s.hold(ctx, j) }
 	if r.Lost != nil {
 		s.reportLost(ctx, r)
@@ -160,14 +161,14 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 	result, err := s.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
 	if err != nil && result.Reason == "" {
-		result.Reason = reasonOf(err)
+		result.Reason = run.ReasonOf(err)
 	}
 	s.reportJob(traced, j, result, err)
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		result.TraceID = id.String()
 	}
 	if span.SpanContext().IsSampled() {
-		result.TraceParent = traceParent(traced)
+		result.TraceParent = run.TraceParent(traced)
 	}
 	return result, err
 }
@@ -176,11 +177,11 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
 	work := s.jobs[j.Kind]
 	if work == nil {
-		return JobResult{}, &failedError{text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+		return JobResult{}, &run.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = JobResult{}, Panicked(p)
+			result, err = JobResult{}, run.Panicked(p)
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
@@ -197,15 +198,15 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 	level, outcome := slog.LevelInfo, r.Outcome
 	switch {
 	case lost:
-		level, outcome, r.Reason = slog.LevelWarn, outcomeLost, reasonJobLost
+		level, outcome, r.Reason = slog.LevelWarn, run.OutcomeLost, run.ReasonJobLost
 	case interrupted:
-		level, outcome, r.Reason = slog.LevelDebug, outcomeInterrupted, reasonInterrupted
+		level, outcome, r.Reason = slog.LevelDebug, run.OutcomeInterrupted, run.ReasonInterrupted
 	case err != nil && j.Attempt >= j.MaxAttempts:
 		level, outcome = slog.LevelError, JobDiscarded
 	case err != nil:
 		level, outcome = slog.LevelError, JobFailed
 	case r.Snooze > 0:
-		level, outcome = slog.LevelDebug, outcomeSnoozed
+		level, outcome = slog.LevelDebug, run.OutcomeSnoozed
 	case r.Quiet:
 		level = slog.LevelDebug
 	case outcome == JobRefused:
@@ -219,7 +220,7 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		attrs = append(attrs, "error", discreet(err))
 	}
 	if lost {
-		back, span := s.comeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
+		back, span := s.ComeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
 		tellJob(back, r, outcome, err)
 		span.End()
 	} else {
@@ -232,12 +233,12 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
 	case r.Snooze > 0:
 		if j.hold != nil {
-			s.metrics.addHold(ctx, j.Kind, j.hold.reason)
+			s.Metrics.AddHold(ctx, j.Kind, j.hold.reason)
 		}
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:
 		j.Log.Log(ctx, level, "job finished", attrs...)
-		s.metrics.addJob(ctx, j.Kind, outcome)
+		s.Metrics.AddJob(ctx, j.Kind, outcome)
 	}
 }
 
@@ -261,5 +262,5 @@ func discreet(err error) error {
 
 // PublicJobError is a job's error in words fit for clients and for the queue's table.
 func PublicJobError(err error) error {
-	return errors.New(strings.ReplaceAll(publicText(err), "this run", "this job"))
+	return errors.New(strings.ReplaceAll(run.PublicText(err), "this run", "this job"))
 }

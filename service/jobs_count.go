@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // JobCount is how many jobs of a kind are in a state.
@@ -16,15 +17,15 @@ const jobsSearched = 20_000
 
 // JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
 func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
-	return s.main.CountJobs(ctx)
+	return s.Main.CountJobs(ctx)
 }
 
 // failedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
-func (s *Service) failedJobs(w *worker, all []repo.FailedJobs) (remarks []string) {
+func (s *Service) failedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
 	for _, f := range all {
 		owner := s.owners[f.Kind]
 		args, err := json.Marshal(map[string]string{"reason": f.Reason})
-		if owner == nil || err != nil || owner(args) != w.name {
+		if owner == nil || err != nil || owner(args) != w.Name {
 			continue
 		}
 		more := ""
@@ -42,21 +43,21 @@ func (s *Service) failedJobs(w *worker, all []repo.FailedJobs) (remarks []string
 }
 
 // JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.
-func (s *Service) JobsOfRun(ctx context.Context, run string, limit int) ([]Job, error) {
-	if err := validRunID(run); err != nil {
+func (s *Service) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, error) {
+	if err := run.ValidRunID(record); err != nil {
 		return nil, err
 	}
-	return s.main.JobsOfRun(ctx, run, limit, jobsSearched)
+	return s.Main.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
 // Job is a job by its id, or [ErrUnknownJob].
 func (s *Service) Job(ctx context.Context, id int64) (Job, error) {
-	jobs, err := s.main.ListJobs(ctx, "", "", id+1, 1)
+	jobs, err := s.Main.ListJobs(ctx, "", "", id+1, 1)
 	if err != nil {
 		return Job{}, err
 	}
 	if id < 1 || len(jobs) == 0 || jobs[0].ID != id {
-		return Job{}, fmt.Errorf("%w %d", ErrUnknownJob, id)
+		return Job{}, fmt.Errorf("%w %d", run.ErrUnknownJob, id)
 	}
 	return jobs[0], nil
 }

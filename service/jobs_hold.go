@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // A job is held while all workers are paused, or the worker whose destroying it does, or while main is over a limit of its
@@ -29,19 +30,19 @@ type hold struct {
 
 // hold of a job, nil if nothing speaks against working it.
 func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
-	pauses, known := s.pauses.get(ctx)
+	pauses, known := s.Pauses.Get(ctx)
 	if !known {
-		return &hold{reasonPaused + ": the pauses cannot be read", holdPause}
+		return &hold{run.ReasonPaused + ": the pauses cannot be read", holdPause}
 	}
-	if pauseFor(s.owner(j.JobRequest), pauses) != nil {
-		return &hold{reasonPaused, holdPause}
+	if run.PauseFor(s.owner(j.JobRequest), pauses) != nil {
+		return &hold{run.ReasonPaused, holdPause}
 	}
-	return j.loadHold(ctx, s.main, repo.Table{})
+	return j.loadHold(ctx, s.Main, repo.Table{})
 }
 
 func (j *jobExecution) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
-	if e := j.loads.overloaded(ctx, d, t); e != nil && !e.far.IsZero() {
-		return &hold{reasonThrottled + ": " + e.String(), holdLoad}
+	if e := j.loads.Overloaded(ctx, d, t); e != nil && !e.Far.IsZero() {
+		return &hold{run.ReasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil
 }
@@ -115,11 +116,11 @@ const (
 func (j *jobExecution) putOff(r JobResult, err error) (JobResult, error) {
 	switch {
 	case errors.Is(err, errSliceOver) && j.stops():
-		r.Snooze, r.Reason = sliceSnooze, errShutdown.reason
+		r.Snooze, r.Reason = sliceSnooze, run.ErrShutdown.Reason
 	case errors.Is(err, errSliceOver):
-		r.Snooze, r.Reason = sliceSnooze, reasonSliceUsed
+		r.Snooze, r.Reason = sliceSnooze, run.ReasonSliceUsed
 	case errors.Is(err, repo.ErrBusy):
-		r.Snooze, r.Reason = busySnooze, reasonTargetBusy
+		r.Snooze, r.Reason = busySnooze, run.ReasonTargetBusy
 	default:
 		return r, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Job is a deferred job as it stands in the queue.
@@ -42,14 +43,14 @@ func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
 	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {
 		return nil, err
 	}
-	return s.main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
+	return s.Main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
 }
 
 func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return &InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
+	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
@@ -58,11 +59,11 @@ func oneOf(field, value string, allowed []string) error {
 // Errors: [ErrUnknownJob], [*InvalidArgumentError], [*DuplicateJobError], [ErrUnreachable].
 func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
-		return Job{}, &InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}
+		return Job{}, &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}
 	}
-	job, err := s.main.RetryJob(ctx, id)
+	job, err := s.Main.RetryJob(ctx, id)
 	if errors.Is(err, repo.ErrNotFound) {
-		err = fmt.Errorf("%w %d", ErrUnknownJob, id)
+		err = fmt.Errorf("%w %d", run.ErrUnknownJob, id)
 	}
 	return job, err
 }

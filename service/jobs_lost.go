@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // reportLost is what reportJob is for an attempt whose process lives: the next one reports it. Its span takes the place
@@ -16,10 +17,10 @@ func (s *Service) reportLost(ctx context.Context, next JobRequest) {
 	ctx, span := s.startJob(ctx, lost, trace.WithTimestamp(next.Lost.Began))
 	defer span.End(trace.WithTimestamp(next.Lost.RescuedAt))
 	result := JobResult{Reason: repo.ReasonProcessGone, Attributes: withArguments(nil, lost.Args)}
-	tellJob(ctx, result, JobFailed, &reasonedError{reason: result.Reason, text: repo.ProcessGoneText})
-	s.logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", append([]any{
+	tellJob(ctx, result, JobFailed, &run.ReasonedError{Reason: result.Reason, Text: repo.ProcessGoneText})
+	s.Logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", append([]any{
 		"kind", lost.Kind, "job_id", lost.ID, "outcome", JobFailed, "reason", result.Reason,
 		"attempt", lost.Attempt, "run_id", lost.RunID,
 	}, result.Attributes...)...)
-	s.metrics.addJob(ctx, lost.Kind, JobFailed)
+	s.Metrics.AddJob(ctx, lost.Kind, JobFailed)
 }

@@ -16,15 +16,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
 func (s *Service) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ids := attemptIDs(r.Name)
-	ctx, span := s.startSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), linkTo(ctx, r.TraceParent),
+	ctx, span := s.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
-	return traced(ctx, span, &queued{job: true}), span
+	return run.Traced(ctx, span, &run.Queued{Job: true}), span
 }
 
 // attemptIDs are the trace and the span in which the attempt with this name is worked; random without a name. Whoever
@@ -63,19 +64,19 @@ func tellJob(ctx context.Context, r JobResult, outcome string, err error) {
 	if !span.IsRecording() {
 		return
 	}
-	setTexts(span, "maintenance.outcome", outcome, "maintenance.reason", r.Reason)
+	run.SetTexts(span, "maintenance.outcome", outcome, "maintenance.reason", r.Reason)
 	if r.Snooze > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
 	tellAttributes(span, r.Attributes)
-	if q, is := ctx.Value(queuedKey{}).(*queued); is {
+	if q, is := ctx.Value(run.QueuedKey{}).(*run.Queued); is {
 		// What an attempt has queued before it failed is not told: whether it was committed is not known.
-		q.committed(err == nil)
+		q.Committed(err == nil)
 	}
-	tellQueued(ctx, span)
+	run.TellQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
-	if err != nil && outcome != outcomeLost && outcome != outcomeInterrupted {
-		noteError(span, err)
+	if err != nil && outcome != run.OutcomeLost && outcome != run.OutcomeInterrupted {
+		run.NoteError(span, err)
 	}
 }
 

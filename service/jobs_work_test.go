@@ -19,7 +19,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // workshop is a service whose one kind of job, "test", does what the test says. It never connects.
@@ -38,21 +40,23 @@ func newWorkshop(t *testing.T, work jobWork) *workshop {
 	}
 	t.Cleanup(main.Close)
 	w := &workshop{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
-	w.Service, err = New(Config{
+	c := Config{
 		Databases: []*repo.Database{main},
 		Logger:    slog.New(slog.NewJSONHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
+	}
+	config.Defaults(&c)
+	w.Service, err = New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
 	w.jobs["test"] = work
 	// There is no main to ask: nothing is paused for as long as the test lasts.
-	w.pauses.triedAt = time.Now().Add(time.Hour)
-	w.pauses.readAt = w.pauses.triedAt
-	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
+	w.Pauses.TriedAt = time.Now().Add(time.Hour)
+	w.Pauses.ReadAt = w.Pauses.TriedAt
+	w.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)).Meter("test")
-	if w.metrics.jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
+	if w.Metrics.Jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -143,7 +147,7 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") {
 		t.Errorf("logged %s", text)
 	}
-	panicked, _ := errors.AsType[*panicError](err)
+	panicked, _ := errors.AsType[*run.PanicError](err)
 	where := ""
 	for frames := runtime.CallersFrames(panicked.Callers()); !strings.Contains(where, "jobs_work_test.go"); {
 		frame, more := frames.Next()
@@ -181,9 +185,9 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		job = j.origin(ctx)
 		return JobResult{Outcome: JobRefused, Reason: "NOT_AUTHORIZED"}, nil
 	})
-	ctx, run := w.tracer.Start(context.Background(), "maintenance.run")
-	parent := traceParent(ctx)
-	run.End()
+	ctx, record := w.Tracer.Start(context.Background(), "maintenance.run")
+	parent := run.TraceParent(ctx)
+	record.End()
 	result, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})
 	if err != nil {
 		t.Fatal(err)
@@ -193,11 +197,11 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		t.Errorf("the trace is said to be %q", result.TraceID)
 	}
 	links := span.Links()
-	if span.Name() != "maintenance.job" || len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() ||
-		links[0].SpanContext.TraceID() != run.SpanContext().TraceID() {
+	if span.Name() != "maintenance.job" || len(links) != 1 || links[0].SpanContext.SpanID() != record.SpanContext().SpanID() ||
+		links[0].SpanContext.TraceID() != record.SpanContext().TraceID() {
 		t.Errorf("%s is linked to %v", span.Name(), links)
 	}
-	if span.SpanContext().TraceID() == run.SpanContext().TraceID() || span.Parent().IsValid() {
+	if span.SpanContext().TraceID() == record.SpanContext().TraceID() || span.Parent().IsValid() {
 		t.Error("the job is in the run's trace")
 	}
 	attributes := attribute.NewSet(span.Attributes()...)
@@ -220,7 +224,7 @@ func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
 	}{
 		"interrupted": {context.Canceled, "INTERRUPTED", false},
 		"lost":        {repo.ErrJobLost, "JOB_LOST", false},
-		"failed":      {&reasonedError{reason: reasonInternalUser, text: "no"}, "INTERNAL_USER", true},
+		"failed":      {&run.ReasonedError{Reason: run.ReasonInternalUser, Text: "no"}, "INTERNAL_USER", true},
 	} {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
@@ -264,7 +268,7 @@ func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
 			t.Errorf("%q: linked to %v", parent, links)
 		}
 	}
-	if parent := traceParent(context.Background()); parent != "" {
+	if parent := run.TraceParent(context.Background()); parent != "" {
 		t.Errorf("traceparent %q without a span", parent)
 	}
 }

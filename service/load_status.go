@@ -6,31 +6,32 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // throttled says what slows the worker down: the load that its run at work rests for, that of its databases now, or what
 // has ended its last run early if another goes on here before the schedule; "" if nothing does.
-func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) string {
+func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
-		if x := s.local(st.CurrentRun.ID); x != nil {
-			return x.throttle.words()
+		if x := s.Local(st.CurrentRun.ID); x != nil {
+			return x.Throttle.Words()
 		}
 		// Its server says so with each sign of life.
-		if slow, is := strings.CutPrefix(st.CurrentRun.Reason, reasonThrottled+": "); is {
+		if slow, is := strings.CutPrefix(st.CurrentRun.Reason, run.ReasonThrottled+": "); is {
 			return slow
 		}
 	}
-	for _, d := range w.homes(s.Runner) {
-		if e := s.loads.overloaded(ctx, d, repo.Table{}); e != nil {
+	for _, d := range w.Homes(s.Runner) {
+		if e := s.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
 		if ended := earlyEnd(st); ended != "" {
-			if e := s.loads.lasting(ctx, d, st.LastRun.Reason); e != nil {
+			if e := s.Loads.Lasting(ctx, d, st.LastRun.Reason); e != nil {
 				return e.String()
 			}
 		}
 	}
-	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, reasonQueueFull) || !s.schedulerOff && s.goesOn(w)) {
+	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, run.ReasonQueueFull) || !s.schedulerOff && s.GoesOn(w)) {
 		return ended
 	}
 	return ""
@@ -38,7 +39,7 @@ func (s *Service) throttled(ctx context.Context, w *worker, st WorkerStatus) str
 
 // earlyEnd says what has ended the last run early, "" if nothing has, or one is at work.
 func earlyEnd(st WorkerStatus) string {
-	if st.CurrentRun != nil || st.LastRun == nil || !endedEarly(st.LastRun.Reason) {
+	if st.CurrentRun != nil || st.LastRun == nil || !run.EndedEarly(st.LastRun.Reason) {
 		return ""
 	}
 	return "the last run ended early, the next one goes on: " + st.LastRun.Reason
@@ -61,7 +62,7 @@ func failedItems(st WorkerStatus) string {
 	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, reason)
 }
 
-func runningDetail(r *Run, throttled string) string {
+func runningDetail(r *run.Run, throttled string) string {
 	detail := fmt.Sprintf("run %s is at work", r.ID)
 	if r.Database != "" {
 		detail += " on " + r.Database

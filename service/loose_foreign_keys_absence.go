@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // A child table that is in no configured database is absent. Perhaps it was never there; perhaps a database is missing
@@ -31,7 +32,7 @@ func absentWords(children []string) string {
 
 // acceptedAbsent are the children that were accepted as absent.
 func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (map[string]bool, error) {
-	children, err := k.main.AbsentChildren(ctx)
+	children, err := k.Main.AbsentChildren(ctx)
 	accepted := make(map[string]bool, len(children))
 	for _, c := range children {
 		accepted[c.Child] = true
@@ -40,11 +41,11 @@ func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (map[string]bool,
 }
 
 // endAbsence ends the acceptance of children that a run has found.
-func (k *looseForeignKeys) endAbsence(ctx context.Context, x *execution, found []string) error {
+func (k *looseForeignKeys) endAbsence(ctx context.Context, x *run.Execution, found []string) error {
 	if len(found) == 0 || x.DryRun {
 		return nil
 	}
-	if err := k.main.EndAbsence(ctx, found); err != nil {
+	if err := k.Main.EndAbsence(ctx, found); err != nil {
 		return err
 	}
 	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
@@ -53,7 +54,7 @@ func (k *looseForeignKeys) endAbsence(ctx context.Context, x *execution, found [
 }
 
 // noteAbsent keeps the children that hold records, for the worker's status, and warns of each once.
-func (k *looseForeignKeys) noteAbsent(ctx context.Context, x *execution, absent []string) {
+func (k *looseForeignKeys) noteAbsent(ctx context.Context, x *run.Execution, absent []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known := k.absent
@@ -80,7 +81,7 @@ func (k *looseForeignKeys) absentRemark(d *repo.Database, accepted map[string]bo
 		absent = k.holders(failing)
 	}
 	absent = slices.DeleteFunc(absent, func(c string) bool { return accepted[c] })
-	if len(absent) == 0 || looked && d != k.main {
+	if len(absent) == 0 || looked && d != k.Main {
 		return nil
 	}
 	return []string{"records are held, " + absentWords(absent)}
@@ -143,7 +144,7 @@ func (c *cleanup) tellHeld() {
 	}
 	slices.Sort(c.held.children)
 	words := fmt.Sprintf("%d records held, %s", c.held.records, absentWords(c.held.children))
-	c.x.Report(func(r *Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+words, "; ") })
+	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+words, "; ") })
 }
 
 // withoutHeld is the reason of a run without what [cleanup.tellHeld] has added: a status has its own remark about it, which

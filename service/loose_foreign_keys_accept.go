@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // ErrUnknownChild is a name that is none of those to choose from.
@@ -65,7 +66,7 @@ func (l LooseForeignKeys) AcceptAbsent(ctx context.Context, children []string, b
 				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are child_missing"))
 		case len(in) > 0:
 			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table that is in no configured database can be accepted as absent",
-				child, databaseNames(in)))
+				child, run.DatabaseNames(in)))
 		default:
 			done = append(done, AcceptedChild{child, definitions[child], before})
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // ErrUnknownTable and ErrUnknownRecord: nothing of that name or id is there to work on.
@@ -62,7 +63,7 @@ func (l LooseForeignKeys) Track(ctx context.Context, table, column string) (Trac
 	case err != nil:
 		return Tracked{}, err
 	case len(homes) > 1:
-		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table, databaseNames(homes))
+		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table, run.DatabaseNames(homes))
 	case len(homes) == 0:
 		return Tracked{}, fmt.Errorf("%w, except for write-protected leftovers", l.unknownTable(table))
 	}
@@ -85,7 +86,7 @@ func (l LooseForeignKeys) homesOf(ctx context.Context, table string) (homes []*r
 // unknownTable is the error for a table that no selected database has.
 func (l LooseForeignKeys) unknownTable(table string) error {
 	selected, _ := l.selected()
-	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, databaseNames(selected))
+	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
 }
 
 // Untracked is what Untrack did in one database.
@@ -146,7 +147,7 @@ func (l LooseForeignKeys) selected() ([]*repo.Database, error) {
 			return []*repo.Database{d}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, l.Only, databaseNames(l.Databases))
+	return nil, fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, l.Only, run.DatabaseNames(l.Databases))
 }
 
 // each does something in every selected database that is migrated and has an application schema, and joins the errors.

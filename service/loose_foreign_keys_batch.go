@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // batch is the records in hand, by key.
@@ -95,8 +96,8 @@ func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 	for _, k := range b.keys {
 		records = append(records, k.records...)
 	}
-	if parents, err := c.x.Database.RecordTraces(ctx, records, maxBatchLinks, readLimits()); err == nil {
-		c.x.link(ctx, "deletion of the parent", parents)
+	if parents, err := c.x.Database.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits()); err == nil {
+		c.x.Link(ctx, "deletion of the parent", parents)
 	}
 }
 
@@ -254,13 +255,13 @@ func (b *batch) tell(ctx context.Context, putOff map[string]int) {
 		}
 	}
 	if err := failures.err(); err != nil {
-		tellFailure(ctx, err)
+		run.TellFailure(ctx, err)
 		trace.SpanFromContext(ctx).SetAttributes(
 			attribute.Int64Slice("maintenance.failed_keys", keys[:min(len(keys), maxFailedKeys)]))
 	} else if len(putOff) > 0 {
-		tellOutcome(ctx, outcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
+		run.TellOutcome(ctx, run.OutcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
 	} else if len(b.absent) > 0 {
-		tellOutcome(ctx, outcomeDeferred, "held, "+absentWords(b.absentChildren()))
+		run.TellOutcome(ctx, run.OutcomeDeferred, "held, "+absentWords(b.absentChildren()))
 	}
 }
 

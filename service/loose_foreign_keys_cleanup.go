@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // LooseForeignKeysCleanupConfig configures the worker.
 type LooseForeignKeysCleanupConfig struct {
-	WorkerConfig `schedule:"* * * * *"`
+	run.WorkerConfig `schedule:"* * * * *"`
 	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
 	DefinitionsFile string `key:"definitions"`
 	// Definitions say what becomes of the children of deleted parents; nil: what the file says.
@@ -55,7 +56,7 @@ type LooseForeignKeysCleanupConfig struct {
 // Invariants: a record goes only when no row that was visible then still refers to its key, in any home; a statement
 // never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
 type looseForeignKeys struct {
-	deps
+	run.Deps
 	config  LooseForeignKeysCleanupConfig
 	sizes   *statementSizes
 	failing *failing
@@ -66,7 +67,7 @@ type looseForeignKeys struct {
 	looked bool
 }
 
-func newLooseForeignKeysCleanup(d deps, c Config) (*worker, []jobKind, error) {
+func newLooseForeignKeysCleanup(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
 	config := c.LooseForeignKeysCleanup
 	if config.Definitions == nil && config.DefinitionsFile != "" {
 		var err error
@@ -74,25 +75,25 @@ func newLooseForeignKeysCleanup(d deps, c Config) (*worker, []jobKind, error) {
 			return nil, nil, err
 		}
 	}
-	k := &looseForeignKeys{config: config, deps: d, sizes: newStatementSizes(), failing: newFailing()}
-	w := &worker{
-		name:       "loose_foreign_keys_cleanup",
-		config:     config.WorkerConfig,
-		databases:  d.databases,
-		missing:    k.missing,
-		maxRuntime: k.maxRuntime,
-		work:       k.work,
-		backlog:    k.backlog,
-		sli:        true,
-		actions: map[string]string{
+	k := &looseForeignKeys{config: config, Deps: d, sizes: newStatementSizes(), failing: newFailing()}
+	w := &run.Worker{
+		Name:       "loose_foreign_keys_cleanup",
+		Config:     config.WorkerConfig,
+		Databases:  d.Databases,
+		Missing:    k.missing,
+		MaxRuntime: k.maxRuntime,
+		Work:       k.work,
+		Backlog:    k.backlog,
+		Sli:        true,
+		Actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated", "processed_records": "processed",
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled", "dead_records": "dead",
 		},
 	}
 	if config.Rotation == RotationAll {
-		w.due = k.due
+		w.Due = k.due
 	} else {
-		w.starved = k.warnOfStarvation()
+		w.Starved = k.warnOfStarvation()
 	}
 	return w, nil, nil
 }
@@ -126,19 +127,19 @@ func queueWriteLimits() repo.Limits {
 	return repo.Limits{Statement: 2 * time.Second, Lock: longLockTime}
 }
 
-func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
+func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	queue, err := x.Database.Queue(ctx)
 	if none, is := errors.AsType[*repo.NoSchemaError](err); is {
-		return &skippedError{reason: none.Error()}
+		return &run.SkippedError{Reason: none.Error()}
 	}
 	if err != nil {
 		return err
 	}
 	if !queue.Exists {
-		return &skippedError{reason: fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
+		return &run.SkippedError{Reason: fmt.Sprintf("database %s has no table loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", x.Database.Name, x.Database.Name)}
 	}
 	if !queue.Partitioned {
-		return &failedError{text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}
+		return &run.FailedError{Text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s is not partitioned: caretaker lfk lint says what it should look like", x.Database.Name)}
 	}
 	if !x.DryRun {
 		if queue, err = k.maintainPartitions(ctx, x, queue); err != nil {
@@ -158,7 +159,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *execution) error {
 // cleanup is one run of the worker.
 type cleanup struct {
 	*looseForeignKeys
-	x        *execution
+	x        *run.Execution
 	queue    repo.Queue
 	budget   *budget
 	loader   *loader
@@ -174,11 +175,11 @@ type cleanup struct {
 	downs map[string]error
 }
 
-func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue repo.Queue) (*cleanup, error) {
+func (k *looseForeignKeys) newCleanup(ctx context.Context, x *run.Execution, queue repo.Queue) (*cleanup, error) {
 	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, failures: newFailures(x, k.failing), downs: map[string]error{}}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
-	if x.span.IsRecording() && !x.DryRun {
+	if x.Span.IsRecording() && !x.DryRun {
 		noted, err := x.Database.HasRecordTraces(ctx)
 		c.noted = noted && err == nil
 	}
@@ -186,7 +187,7 @@ func (k *looseForeignKeys) newCleanup(ctx context.Context, x *execution, queue r
 	if err != nil {
 		return nil, err
 	}
-	limits := readLimits()
+	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
 	c.loader = newLoader(x.Database, queue, k.config.BatchSize, plans)
 	return c, c.loader.begin(ctx, limits)
@@ -201,16 +202,16 @@ func (c *cleanup) run(ctx context.Context) error {
 	errs := make([]error, inFlight)
 	for i := range inFlight {
 		wait.Go(func() {
-			errs[i] = guarded(func() error { return c.drain(ctx, i > 0) })
+			errs[i] = run.Guarded(func() error { return c.drain(ctx, i > 0) })
 			if errs[i] != nil {
-				c.x.halt(errOtherBatch)
+				c.x.Halt(run.ErrOtherBatch)
 			}
 		})
 	}
 	wait.Wait()
 	c.tellLocks(ctx)
 	c.tellOver(ctx)
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, errOtherBatch) }); i >= 0 {
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, run.ErrOtherBatch) }); i >= 0 {
 		return c.failures.with(errs[i])
 	}
 	if reason := c.limit.reason(); reason != "" {
@@ -271,7 +272,7 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 	if err != nil || !queue.Exists {
 		return repo.Backlog{}, "", err
 	}
-	backlog, err := d.QueueBacklog(ctx, queue, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	backlog, err := d.QueueBacklog(ctx, queue, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	backlog.Partitions = queue.Leaves
 	if err != nil || k.config.Definitions == nil {
 		return backlog, "", err
@@ -281,7 +282,7 @@ func (k *looseForeignKeys) backlog(ctx context.Context, d *repo.Database) (repo.
 	accepted, _ := k.acceptedAbsent(ctx)
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, deadPage)
 	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
-	due, _ := d.DueParents(ctx, queue, readLimits())
+	due, _ := d.DueParents(ctx, queue, run.ReadLimits())
 	defined := k.defined(accepted)
 	due = slices.DeleteFunc(due, func(name string) bool {
 		parent, ours := strings.CutPrefix(name, queue.Schema+".")

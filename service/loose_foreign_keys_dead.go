@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // DeadRecord is a deleted parent whose children could not be cleaned.
@@ -95,7 +96,7 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 	case len(holders) == 0:
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
-		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, databaseNames(holders))
+		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {
 		n, retryErr := d.RetryDeadRecords(ctx, filter)

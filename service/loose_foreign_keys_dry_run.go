@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // dryRunRows is up to where a dry run counts the rows of a definition exactly (loose_foreign_keys_cleanup.md 3.8).
@@ -63,7 +64,7 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 
 // page counts for the next records of a parent. left: there are more; finished: there are none, false if the time was up.
 func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (left, finished bool, err error) {
-	limits := readLimits()
+	limits := run.ReadLimits()
 	limits.ReadOnly = true
 	records, position, err := d.x.Database.LoadRecords(ctx, d.queue,
 		repo.RecordPage{Parent: p.recorded, After: p.position, Limit: d.config.BatchSize}, limits)
@@ -151,7 +152,7 @@ func (d *dryRun) report(ctx context.Context) {
 			d.x.Changed(e.Table, 0, e.Rows)
 		}
 	}
-	d.x.Report(func(r *Run) {
+	d.x.Report(func(r *run.Run) {
 		for _, e := range d.counts {
 			r.Definitions = append(r.Definitions, *e)
 		}

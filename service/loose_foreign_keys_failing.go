@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // failingKey is a definition in a database of its child, for the records of a queue.
@@ -71,7 +73,7 @@ func (c *cleanup) tellOver(ctx context.Context) {
 		definitions = append(definitions, key.definition)
 	}
 	// If that is not to be learned, the next run says so.
-	left, err := c.x.Database.FailingDefinitions(ctx, c.queue, definitions, readLimits())
+	left, err := c.x.Database.FailingDefinitions(ctx, c.queue, definitions, run.ReadLimits())
 	if err != nil {
 		return
 	}

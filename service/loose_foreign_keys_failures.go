@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // failure is why a definition could not be done for a key.
@@ -45,7 +46,7 @@ type failures struct {
 	class, reason string
 }
 
-func newFailures(x *execution, known *failing) *failures {
+func newFailures(x *run.Execution, known *failing) *failures {
 	return &failures{
 		log: x.Log, queue: x.Database.Name, failing: known,
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{}, records: map[string]int{},
@@ -110,17 +111,17 @@ func (l *failures) err() error {
 		return nil
 	}
 	slices.Sort(texts)
-	return &itemsFailedError{text: strings.Join(texts, "; "), class: l.class, reason: l.reason}
+	return &run.ItemsFailedError{Text: strings.Join(texts, "; "), Class: l.class, Reason: l.reason}
 }
 
 // with adds the failures so far to an error that ended the run. A run that was cancelled or lost its lease stays so.
 func (l *failures) with(err error) error {
-	_, stopped := errors.AsType[stopError](err)
+	_, stopped := errors.AsType[run.StopError](err)
 	failed := l.err()
-	if failed == nil || stopped && !endsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
+	if failed == nil || stopped && !run.EndsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", &failedError{text: failed.Error() + "; " + publicText(err)}, err)
+	return fmt.Errorf("%w: %w", &run.FailedError{Text: failed.Error() + "; " + run.PublicText(err)}, err)
 }
 
 func newFailure(s *step, err error, isolated bool) *failure {

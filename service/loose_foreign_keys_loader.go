@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // loader hands out the batches of a run: parents take turns, a batch each.
@@ -104,7 +105,7 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 		l.turn %= len(l.parents)
 		p := l.parents[l.turn]
 		page := repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}
-		records, position, err := l.database.LoadRecords(ctx, l.queue, page, readLimits())
+		records, position, err := l.database.LoadRecords(ctx, l.queue, page, run.ReadLimits())
 		if err != nil {
 			return nil, err
 		}
@@ -126,5 +127,5 @@ func (l *loader) again(ctx context.Context) error {
 	}
 	queue.At = l.queue.At
 	l.queue = queue
-	return l.begin(ctx, readLimits())
+	return l.begin(ctx, run.ReadLimits())
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // locks are the records of a run that were put off because others hold rows or tables that they need, by place.
@@ -65,7 +67,7 @@ func (c *cleanup) tellLocks(ctx context.Context) {
 		return
 	}
 	c.x.Log.WarnContext(ctx, "records put off, others hold locks", "locked", words)
-	c.x.Report(func(r *Run) {
+	c.x.Report(func(r *run.Run) {
 		if r.Reason == "" {
 			r.Reason = words
 		}

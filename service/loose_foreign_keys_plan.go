@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // plan is what has to be done for the records of one parent, and how far loading them has got.
@@ -32,7 +33,7 @@ type step struct {
 
 // plan makes the steps of the parents that have definitions: one all of whose children are accepted as absent counts as
 // one without, and is left alone.
-func (k *looseForeignKeys) plan(ctx context.Context, x *execution, queue repo.Queue) ([]*plan, error) {
+func (k *looseForeignKeys) plan(ctx context.Context, x *run.Execution, queue repo.Queue) ([]*plan, error) {
 	accepted, err := k.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
@@ -90,9 +91,9 @@ type silentDatabase struct {
 
 // homes looks for the children in every configured database, the queue's own last. One that does not answer is silent:
 // absence is a fact only if all of them answered.
-func (k *looseForeignKeys) homes(ctx context.Context, x *execution, keys []repo.LooseForeignKey) (homes [][]*repo.Child, silent []silentDatabase, err error) {
+func (k *looseForeignKeys) homes(ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey) (homes [][]*repo.Child, silent []silentDatabase, err error) {
 	var own []*repo.Child
-	for _, d := range k.databases {
+	for _, d := range k.Databases {
 		children, err := d.Children(ctx, keys)
 		switch {
 		case err == nil && d == x.Database:
@@ -119,10 +120,10 @@ func hidden(err error) bool {
 // warnOfStarvation names the databases that no fire works, in the log and for the worker's status.
 func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	var names []string
-	for _, i := range starvedDatabases(k.config.Schedule, len(k.databases)) {
-		name := k.databases[i].Name
+	for _, i := range starvedDatabases(k.config.Schedule, len(k.Databases)) {
+		name := k.Databases[i].Name
 		names = append(names, name)
-		k.logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
+		k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
 			"choose one that fires every minute, or set rotation to all",
 			"worker", "loose_foreign_keys_cleanup", "database", name, "schedule", k.config.Schedule)
 	}
@@ -136,7 +137,7 @@ func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 
 // maintainPartitions rolls, drops and mends the partitions of a queue that caretaker made. What does not work out is
 // left for the next run; only a lost lease ends this one.
-func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *execution, queue repo.Queue) (repo.Queue, error) {
+func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *run.Execution, queue repo.Queue) (repo.Queue, error) {
 	if !queue.Managed {
 		return queue, nil
 	}
@@ -167,7 +168,7 @@ func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *execution,
 			return err
 		},
 	} {
-		err := x.Write(ctx, x.Database, readLimits(), func(f repo.Fence, _ repo.Limits) error { return do(f) })
+		err := x.Write(ctx, x.Database, run.ReadLimits(), func(f repo.Fence, _ repo.Limits) error { return do(f) })
 		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
 			return queue, err
 		}

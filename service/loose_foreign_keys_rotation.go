@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Rotations: which databases a fire works.
@@ -23,7 +24,7 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	if k.config.Definitions == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, duePatience, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
 	defer cancel()
 	queue, err := d.Queue(ctx)
 	switch {
@@ -34,7 +35,7 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
 		return true
 	}
-	recorded, err := d.DueParents(ctx, queue, readLimits())
+	recorded, err := d.DueParents(ctx, queue, run.ReadLimits())
 	if err != nil {
 		return true
 	}
@@ -50,14 +51,14 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 // fields, UTC. The day from the first fire shows every minute of the day in which it fires, and 24 hours are a multiple
 // of n minutes. An invalid schedule starves none here: [New] refuses it.
 func starvedDatabases(expression string, n int) []int {
-	schedule, err := ParseSchedule(expression)
+	schedule, err := run.ParseSchedule(expression)
 	if err != nil {
 		return nil
 	}
 	turns := make([]bool, n)
 	first := schedule.Next(time.Unix(0, 0).UTC())
 	for at := first; !at.IsZero() && at.Before(first.Add(24*time.Hour)); at = schedule.Next(at) {
-		turns[rotation(at, n)] = true
+		turns[run.Rotation(at, n)] = true
 	}
 	var starved []int
 	for i, had := range turns {

@@ -4,13 +4,15 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func TestRotation_IsTheMinuteModuloTheDatabases(t *testing.T) {
 	for minute, want := range map[int64][3]int{25772282: {0, 0, 2}, 25772283: {0, 1, 0}} {
 		for n := 1; n <= 3; n++ {
 			for _, second := range []int64{0, 59} {
-				if got := rotation(time.Unix(minute*60+second, 0), n); got != want[n-1] {
+				if got := run.Rotation(time.Unix(minute*60+second, 0), n); got != want[n-1] {
 					t.Errorf("minute %d of %d databases: %d, want %d", minute, n, got, want[n-1])
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // figures are what the gauges show of the records in main: read when somebody asks, and at most every backlogAge. What
@@ -20,38 +21,38 @@ type figures struct {
 	flags map[string]bool
 	jobs  []repo.JobCount
 	// used are the workers of which something is shown.
-	used map[*worker]bool
+	used map[*run.Worker]bool
 }
 
 // read reads what it can: one figure that fails hides no other, unless main does not answer at all.
 func (f *figures) read(ctx context.Context, s *Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.readAt.IsZero() && time.Since(f.readAt) < backlogAge {
+	if !f.readAt.IsZero() && time.Since(f.readAt) < run.BacklogAge {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogPatience, repo.ErrUnreachable)
 	defer cancel()
 	f.look(ctx, s)
 	var names, workers, databases []string
-	for _, w := range s.workers {
+	for _, w := range s.Workers {
 		if !f.used[w] {
 			continue
 		}
-		names = append(names, w.name)
-		for _, d := range w.homes(s.Runner) {
-			workers, databases = append(workers, w.name), append(databases, databaseLabel(w, d))
+		names = append(names, w.Name)
+		for _, d := range w.Homes(s.Runner) {
+			workers, databases = append(workers, w.Name), append(databases, run.DatabaseLabel(w, d))
 		}
 	}
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
-	if f.workers, err = s.main.WorkerFigures(ctx, names); !errors.Is(err, ErrUnreachable) {
+	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
 		// Nobody else may look where the scheduler is off: what has died is counted in the same reading or the next.
-		_ = s.closeAbandoned(ctx)
-		f.runs, _ = s.main.RunFigures(ctx, workers, databases)
-		f.flags, _ = s.main.FeatureFlags(ctx)
+		_ = s.CloseAbandoned(ctx)
+		f.runs, _ = s.Main.RunFigures(ctx, workers, databases)
+		f.flags, _ = s.Main.FeatureFlags(ctx)
 		// Last, because it can take longest.
-		if f.jobs, err = s.main.CountJobs(ctx); err == nil && f.jobs == nil {
+		if f.jobs, err = s.Main.CountJobs(ctx); err == nil && f.jobs == nil {
 			f.jobs = []repo.JobCount{}
 		}
 	}
@@ -59,7 +60,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 }
 
 // shown says whether there is anything to show of a worker.
-func (f *figures) shown(w *worker) bool {
+func (f *figures) shown(w *run.Worker) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.used[w]
@@ -69,9 +70,9 @@ func (f *figures) shown(w *worker) bool {
 // that is used from now on begin with 0.
 func (f *figures) look(ctx context.Context, s *Service) {
 	if f.used == nil {
-		f.used = map[*worker]bool{}
+		f.used = map[*run.Worker]bool{}
 	}
-	for _, w := range s.workers {
+	for _, w := range s.Workers {
 		why, err := s.notUsed(ctx, w)
 		if err != nil {
 			continue
@@ -85,7 +86,7 @@ func (f *figures) look(ctx context.Context, s *Service) {
 
 // overdue is for how long the oldest fire has waited that nobody has accounted for, beyond the time that this takes.
 func overdue(f repo.WorkerFigures) time.Duration {
-	schedule, err := ParseSchedule(f.Cron)
+	schedule, err := run.ParseSchedule(f.Cron)
 	if err != nil || f.AccountedUntil.IsZero() {
 		return 0
 	}

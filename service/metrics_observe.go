@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // gaugesAt writes the gauges of one reading.
@@ -18,10 +19,10 @@ type gaugesAt struct {
 
 func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	reachable := map[string]bool{}
-	for i, w := range s.workers {
+	for i, w := range s.Workers {
 		for j, p := range all[i] {
-			d := w.homes(s.Runner)[j]
-			worker, database := attribute.String("worker", w.name), attribute.String("database", d.Name)
+			d := w.Homes(s.Runner)[j]
+			worker, database := attribute.String("worker", w.Name), attribute.String("database", d.Name)
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]
 			reachable[d.Name] = p.err == nil && (answers || !seen)
@@ -29,12 +30,12 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 				continue
 			}
 			if p.err == nil {
-				name := metric.WithAttributes(attribute.String("name", w.leaseName(d)))
+				name := metric.WithAttributes(attribute.String("name", w.LeaseName(d)))
 				g.ObserveInt64(g.held, countHeld(p.leases), name)
 				g.ObserveFloat64(g.heldFor, heldFor(p.leases).Seconds(), name, labels)
 			}
 			if p.known {
-				g.backlog(p, w.databases != nil, labels)
+				g.backlog(p, w.Databases != nil, labels)
 			}
 		}
 	}
@@ -70,7 +71,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 	for _, r := range f.runs {
 		database := r.Database
 		if database == "" {
-			database = mainDatabase
+			database = run.MainDatabase
 		}
 		labels := metric.WithAttributes(attribute.String("worker", r.Worker), attribute.String("database", database))
 		g.ObserveFloat64(g.atWork, r.AtWork.Seconds(), labels)
@@ -78,8 +79,8 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 		if !r.LastSuccess.IsZero() {
 			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)
 		}
-		if i := slices.IndexFunc(s.workers, func(w *worker) bool { return w.name == r.Worker }); !s.workers[i].untimed && f.flags != nil {
-			limit, _ := s.workers[i].maxRuntime(database, f.flags)
+		if i := slices.IndexFunc(s.Workers, func(w *run.Worker) bool { return w.Name == r.Worker }); !s.Workers[i].Untimed && f.flags != nil {
+			limit, _ := s.Workers[i].MaxRuntime(database, f.flags)
 			g.ObserveFloat64(g.limit, limit.Seconds(), labels)
 		}
 	}
@@ -107,7 +108,7 @@ func (g gaugesAt) queue(s *Service, all []repo.JobCount) {
 }
 
 func (g gaugesAt) pools(s *Service) {
-	for _, d := range s.databases {
+	for _, d := range s.Databases {
 		for _, p := range d.PoolFigures() {
 			role := "primary"
 			if p.Replica {
@@ -130,7 +131,7 @@ func ageOf(b repo.Backlog) time.Duration {
 	return max(0, b.ReadAt.Sub(b.OldestAt))
 }
 
-func countHeld(leases []Lease) (n int64) {
+func countHeld(leases []run.Lease) (n int64) {
 	for _, l := range leases {
 		if !l.Expired {
 			n++
@@ -140,7 +141,7 @@ func countHeld(leases []Lease) (n int64) {
 }
 
 // heldFor is by the host's clock.
-func heldFor(leases []Lease) (longest time.Duration) {
+func heldFor(leases []run.Lease) (longest time.Duration) {
 	for _, l := range leases {
 		if !l.Expired {
 			longest = max(longest, time.Since(l.AcquiredAt))

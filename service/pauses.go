@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 const (
@@ -28,22 +30,22 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
 	switch n := len([]rune(reason)); {
 	case n == 0:
-		return WorkerStatus{}, &InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find the worker paused"}
+		return WorkerStatus{}, &run.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find the worker paused"}
 	case n > maxReason:
-		return WorkerStatus{}, &InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+		return WorkerStatus{}, &run.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
 	case ttl != 0 && (ttl < minPause || ttl > maxPause):
-		return WorkerStatus{}, &InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
+		return WorkerStatus{}, &run.InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
 	}
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
-	by = onRecord(by)
-	if err := s.main.Pause(ctx, name, reason, by, ttl); err != nil {
+	run.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
+	by = run.OnRecord(by)
+	if err := s.Main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}
-	s.pauses.forget()
-	s.logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
+	s.Pauses.Forget()
+	s.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
 	return s.pauseStatus(ctx, name)
 }
 
@@ -54,14 +56,14 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	ended, err := s.main.Resume(ctx, name)
+	ended, err := s.Main.Resume(ctx, name)
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	s.pauses.forget()
-	s.logger.InfoContext(ctx, "worker resumed", "worker", name, "by", onRecord(strings.TrimSpace(by)))
+	s.Pauses.Forget()
+	s.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.OnRecord(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
-	if ended && st.Worker == AllWorkers && st.Paused == nil {
+	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
 	}
 	return st, err
@@ -69,10 +71,10 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 
 // pausable refuses names of nothing.
 func (s *Service) pausable(name string) error {
-	if name == AllWorkers {
+	if name == run.AllWorkers {
 		return nil
 	}
-	_, err := s.worker(name)
+	_, err := s.Worker(name)
 	return err
 }
 
@@ -81,21 +83,21 @@ const noPauseOfAll = "no pause of all workers is in force"
 
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
-	if name != AllWorkers {
-		w, err := s.worker(name)
+	if name != run.AllWorkers {
+		w, err := s.Worker(name)
 		if err != nil {
 			return WorkerStatus{}, err
 		}
 		return s.status(ctx, w, func() overview { return s.overview(ctx) }), nil
 	}
-	all, err := s.main.Pauses(ctx)
+	all, err := s.Main.Pauses(ctx)
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	st := WorkerStatus{Worker: AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: noPauseOfAll}
-	if i := slices.IndexFunc(all, pauseOf(AllWorkers)); i >= 0 {
+	st := WorkerStatus{Worker: run.AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: noPauseOfAll}
+	if i := slices.IndexFunc(all, run.PauseOf(run.AllWorkers)); i >= 0 {
 		st.Paused, st.Condition = &all[i], ConditionPaused
-		st.ConditionDetail = (&WorkerPausedError{Worker: AllWorkers, Pause: all[i]}).Error()
+		st.ConditionDetail = (&run.WorkerPausedError{Worker: run.AllWorkers, Pause: all[i]}).Error()
 	}
 	if alone := pausedAlone(all); len(alone) > 0 {
 		st.ConditionDetail += "; paused by themselves, whatever becomes of that: " + strings.Join(alone, ", ")
@@ -104,9 +106,9 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 }
 
 // pausedAlone are the workers that have a pause of their own.
-func pausedAlone(all []Pause) (names []string) {
+func pausedAlone(all []run.Pause) (names []string) {
 	for _, p := range all {
-		if p.Worker != AllWorkers {
+		if p.Worker != run.AllWorkers {
 			names = append(names, p.Worker)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder user that nothing
@@ -32,13 +33,13 @@ func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobRes
 	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
 	switch {
 	case verdict.Missing != "":
-		return JobResult{}, &failedError{text: verdict.Missing}
+		return JobResult{}, &run.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.Quiet = JobSkipped, reasonTargetGone, true
+		result.Outcome, result.Reason, result.Quiet = JobSkipped, run.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
-		result.Outcome, result.Reason = JobSkipped, reasonNotAPlaceholder
+		result.Outcome, result.Reason = JobSkipped, run.ReasonNotAPlaceholder
 	case verdict.Reference != nil:
-		result.Outcome, result.Reason = JobRefused, reasonStillReferenced
+		result.Outcome, result.Reason = JobRefused, run.ReasonStillReferenced
 		result.Words = verdict.Reference.Table + "." + verdict.Reference.Column + " refers to it"
 		result.Attributes = append(result.Attributes, "table", verdict.Reference.Table, "column", verdict.Reference.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,

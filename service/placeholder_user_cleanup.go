@@ -9,11 +9,12 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // PlaceholderUserCleanupConfig configures the worker.
 type PlaceholderUserCleanupConfig struct {
-	WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// MaxAttempts is how often a deletion is attempted.
 	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
 	// RetryPeriod is how long to wait after an attempt.
@@ -48,21 +49,21 @@ type placeholderUserCleanup struct {
 	schema schemaWatch
 }
 
-func newPlaceholderUserCleanup(d deps, c Config) (*worker, []jobKind, error) {
+func newPlaceholderUserCleanup(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
 	config := c.PlaceholderUserCleanup
-	p := &placeholderUserCleanup{config: config, main: d.main, queue: d.queue, logger: d.logger}
-	job := &placeholderDeletion{databases: d.databases, queue: d.queue}
-	w := &worker{
-		name:       "placeholder_user_cleanup",
-		config:     config.WorkerConfig,
-		missing:    p.missing,
-		maxRuntime: untimed,
-		untimed:    true,
-		work:       p.work,
-		backlog:    p.backlog,
-		actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
+	job := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
+	w := &run.Worker{
+		Name:       "placeholder_user_cleanup",
+		Config:     config.WorkerConfig,
+		Missing:    p.missing,
+		MaxRuntime: run.Untimed,
+		Untimed:    true,
+		Work:       p.work,
+		Backlog:    p.backlog,
+		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
-	return w, []jobKind{{repo.DeletePlaceholderUser{}.Kind(), job.work, ownedBy(w.name)}}, nil
+	return w, []jobKind{{repo.DeletePlaceholderUser{}.Kind(), job.work, ownedBy(w.Name)}}, nil
 }
 
 // claimLimits bound each statement of a claim.
@@ -90,7 +91,7 @@ func (p *placeholderUserCleanup) rules(ctx context.Context, now time.Time) (repo
 	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables}, err
 }
 
-func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
+func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
 	rules, err := p.rules(ctx, x.Now())
 	switch {
 	case err != nil:
@@ -104,7 +105,7 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *execution) error {
 		err := x.Batch(ctx, func(ctx context.Context) error {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
 			err := x.WriteTable(ctx, p.main, repo.Table{Name: importDetails}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.origin(ctx), index, p.config.Interval, l)
+				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.Origin(ctx), index, p.config.Interval, l)
 				return err
 			})
 			if err == nil {
@@ -137,7 +138,7 @@ func behind(last int64) []attribute.KeyValue {
 }
 
 // dryRun walks the same pages and counts what a run started now would do.
-func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules repo.PlaceholderRules) error {
+func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *run.Execution, rules repo.PlaceholderRules) error {
 	last, counted := repo.BeforePlaceholders, map[int64]struct{}{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
@@ -145,7 +146,7 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 		}
 		var next *int64
 		err := x.Batch(ctx, func(ctx context.Context) error {
-			page, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, readLimits())
+			page, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, run.ReadLimits())
 			next = page.Last
 			x.Count(ctx, "exhausted_users", page.Exhausted)
 			x.Changed(importDetails, 0, page.Claimed)
@@ -162,7 +163,7 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *execution, rules
 		}
 		last = *next
 	}
-	x.Limit(dryRunOver, dryRunOver)
+	x.Limit(run.DryRunOver, run.DryRunOver)
 	return nil
 }
 
@@ -175,6 +176,6 @@ func (p *placeholderUserCleanup) backlog(ctx context.Context, d *repo.Database) 
 	if err != nil || rules.Tables.Missing != "" {
 		return repo.Backlog{}, "", err
 	}
-	b, err := d.PlaceholderBacklog(ctx, rules, repo.Limits{Statement: backlogPatience, Lock: time.Second})
+	b, err := d.PlaceholderBacklog(ctx, rules, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	return b, "", err
 }

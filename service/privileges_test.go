@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // documentedRights are those of docs/databases.md.
@@ -82,7 +83,7 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 			r, err := e.service(oneChild).RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
 			said := r.Error
 			if err != nil {
-				said, _ = service.PrivilegeMissing(err)
+				said, _ = run.PrivilegeMissing(err)
 			}
 			if !strings.Contains(said, strings.TrimSuffix(grant, " TO")) || !strings.Contains(said, " TO "+role) {
 				t.Errorf("%q (%v), want %q", said, err, grant)

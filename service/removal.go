@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Bounded removal of rows (spec/README.md section 4): what depends on them first, then the rows.
@@ -16,7 +17,7 @@ import (
 type stillReferencedError struct{ table, column, missing string }
 
 func (e *stillReferencedError) Error() string {
-	text := fmt.Sprintf("%s: %s.%s still refers to it", reasonStillReferenced, e.table, e.column)
+	text := fmt.Sprintf("%s: %s.%s still refers to it", run.ReasonStillReferenced, e.table, e.column)
 	if e.missing != "" {
 		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so", e.table, e.missing)
 	}
@@ -27,7 +28,7 @@ func (e *stillReferencedError) Error() string {
 func (e *stillReferencedError) Public() {}
 
 // TypedReason is STILL_REFERENCED.
-func (e *stillReferencedError) TypedReason() string { return reasonStillReferenced }
+func (e *stillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
 
 func isForbidden(err error) bool {
 	_, is := errors.AsType[*stillReferencedError](err)
@@ -36,7 +37,7 @@ func isForbidden(err error) bool {
 
 // requiredError means that a reference cannot be set to NULL.
 func requiredError(table, column string) error {
-	return &failedError{text: fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
+	return &run.FailedError{Text: fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
 }
 
 // removal removes rows of one table with all that depends on them.

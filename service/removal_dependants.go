@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // dependant is a table some rows of which depend on rows of another one, its parent.
@@ -215,7 +216,7 @@ func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo
 		return nil, err
 	}
 	has, err := d.Any(ctx, rows, repo.Limits{Statement: statementTime, Lock: longLockTime})
-	if err == nil || !hinders(err) && !forbidden(err) {
+	if err == nil || !hinders(err) && !run.Forbidden(err) {
 		return has, err
 	}
 	has = make([]bool, len(rows))

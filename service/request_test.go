@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // request asks for a run on main under a request id.
@@ -308,7 +309,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 			}
 			continue
 		}
-		if database, why := service.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
+		if database, why := run.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
 			t.Errorf("dry run %t: %v", dry, err)
 		}
 	}

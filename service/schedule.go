@@ -8,6 +8,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Fires are a ledger: a row of maintenance.fires for every fire of a schedule, with what became of
@@ -60,7 +61,7 @@ const (
 func (s *Service) RunDue(ctx context.Context) error {
 	for {
 		wait, err := s.lookAtFires(ctx)
-		if ctx.Err() == nil && !errors.Is(err, ErrStopping) {
+		if ctx.Err() == nil && !errors.Is(err, run.ErrStopping) {
 			s.pulse.beat(s.failing(ctx, err))
 		}
 		if err != nil || wait > lookAhead {
@@ -69,7 +70,7 @@ func (s *Service) RunDue(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.stopping:
+		case <-s.Stopping:
 		case <-time.After(wait):
 		}
 	}
@@ -77,10 +78,10 @@ func (s *Service) RunDue(ctx context.Context) error {
 
 // lookAtFires does what is due and says how long it is until the next fire.
 func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err error) {
-	if s.isStopping() {
-		return 0, ErrStopping
+	if s.IsStopping() {
+		return 0, run.ErrStopping
 	}
-	now, ledgers, err := s.main.Ledgers(ctx, s.workerNames(), claimPatience)
+	now, ledgers, err := s.Main.Ledgers(ctx, s.workerNames(), claimPatience)
 	if err != nil {
 		return 0, err
 	}
@@ -90,17 +91,17 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 	watched := s.unused.watched(now)
 	var used, crons []string
 	var errs []error
-	for _, w := range s.workers {
-		schedule, err := ParseSchedule(w.config.Schedule)
+	for _, w := range s.Workers {
+		schedule, err := run.ParseSchedule(w.Config.Schedule)
 		if err != nil {
 			return 0, err
 		}
-		l := &ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.name]}
+		l := &ledgerLook{service: s, worker: w, schedule: schedule, now: now, ledger: ledgers[w.Name]}
 		uses, err := l.uses(lasting, watched)
 		if err == nil && uses {
 			err = l.settle(lasting)
 		}
-		if errors.Is(err, ErrUnreachable) {
+		if errors.Is(err, run.ErrUnreachable) {
 			return 0, err
 		}
 		errs = append(errs, err)
@@ -108,35 +109,35 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 			continue
 		}
 		if now.Sub(l.ledger.UsedAt) >= useInterval {
-			used, crons = append(used, w.name), append(crons, w.config.Schedule)
+			used, crons = append(used, w.Name), append(crons, w.Config.Schedule)
 		}
 		if next := schedule.Next(now.UTC()); !next.IsZero() {
 			wait = min(wait, next.Sub(now))
 		}
 	}
 	if len(used) > 0 {
-		errs = append(errs, s.main.UseLedgers(lasting, used, crons, now))
+		errs = append(errs, s.Main.UseLedgers(lasting, used, crons, now))
 	}
-	if !s.inBackground(func() { s.prune(lasting) }) {
-		return 0, ErrStopping
+	if !s.inBackground(func() { s.Prune(lasting) }) {
+		return 0, run.ErrStopping
 	}
 	return wait, errors.Join(errs...)
 }
 
 // inBackground calls do in a goroutine that Shutdown waits for, or says that it is too late.
 func (s *Service) inBackground(do func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.stopped {
-		s.background.Go(do)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if !s.Stopped {
+		s.Background.Go(do)
 	}
-	return !s.stopped
+	return !s.Stopped
 }
 
 // ledgerLook is one worker's part of looking at the ledger.
 type ledgerLook struct {
 	service  *Service
-	worker   *worker
+	worker   *run.Worker
 	schedule cron.Schedule
 	now      time.Time
 	ledger   repo.Ledger
@@ -164,7 +165,7 @@ func (l *ledgerLook) settle(ctx context.Context) error {
 }
 
 func (l *ledgerLook) step(until time.Time) repo.LedgerStep {
-	return repo.LedgerStep{Ledger: l.ledger, Cron: l.worker.config.Schedule, Until: until, Patience: claimPatience}
+	return repo.LedgerStep{Ledger: l.ledger, Cron: l.worker.Config.Schedule, Until: until, Patience: claimPatience}
 }
 
 // miss records missed fires, counts them, and says what is worth a warning.
@@ -173,11 +174,11 @@ func (l *ledgerLook) miss(ctx context.Context, d dues) (moved bool, err error) {
 	if d.reason != "" {
 		missed.Kept = d.claim
 	}
-	moved, passed, abandoned, err := l.service.main.MissFires(ctx, l.step(d.until), missed)
+	moved, passed, abandoned, err := l.service.Main.MissFires(ctx, l.step(d.until), missed)
 	if err != nil || !moved {
 		return false, err
 	}
-	log := l.service.logger.With("worker", l.worker.name)
+	log := l.service.Logger.With("worker", l.worker.Name)
 	if d.until.Before(l.ledger.AccountedUntil) {
 		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
 			"accounted_until", l.ledger.AccountedUntil, "now", l.now)
@@ -190,9 +191,9 @@ func (l *ledgerLook) miss(ctx context.Context, d dues) (moved bool, err error) {
 		log.WarnContext(ctx, "fires missed: the replica that had claimed them died", "fires", abandoned)
 	}
 	if n := passed + abandoned; n > 0 {
-		l.service.metrics.addFires(ctx, l.worker.name, repo.FireMissed, n)
+		l.service.Metrics.AddFires(ctx, l.worker.Name, repo.FireMissed, n)
 	}
-	l.ledger.Cron, l.ledger.AccountedUntil, l.ledger.Abandoned = l.worker.config.Schedule, d.until, false
+	l.ledger.Cron, l.ledger.AccountedUntil, l.ledger.Abandoned = l.worker.Config.Schedule, d.until, false
 	if len(d.missed) > 0 {
 		l.ledger.Newest, l.ledger.Outcome, l.ledger.NewestAbandoned = d.until, repo.FireMissed, false
 	}
@@ -205,13 +206,13 @@ func (l *ledgerLook) claim(ctx context.Context, d dues) error {
 	if d.reason == "" {
 		until = d.claim
 	}
-	c := repo.FireClaim{Time: d.claim, Reason: d.reason, RunID: newID(l.now), Replica: s.replica}
-	ours, err := s.main.ClaimFire(ctx, l.step(until), c)
+	c := repo.FireClaim{Time: d.claim, Reason: d.reason, RunID: run.NewID(l.now), Replica: s.Replica}
+	ours, err := s.Main.ClaimFire(ctx, l.step(until), c)
 	if err != nil || !ours {
 		return err
 	}
 	if d.reason != "" {
-		s.logger.InfoContext(ctx, "fire taken over", "worker", l.worker.name, "fire", d.claim,
+		s.Logger.InfoContext(ctx, "fire taken over", "worker", l.worker.Name, "fire", d.claim,
 			"reason", d.reason, "late_seconds", l.now.Sub(d.claim).Seconds())
 	}
 	s.startInBackground(ctx, l.worker, d.claim, c.RunID)
@@ -219,9 +220,9 @@ func (l *ledgerLook) claim(ctx context.Context, d dues) error {
 }
 
 func (s *Service) workerNames() []string {
-	names := make([]string, len(s.workers))
-	for i, w := range s.workers {
-		names[i] = w.name
+	names := make([]string, len(s.Workers))
+	for i, w := range s.Workers {
+		names[i] = w.Name
 	}
 	return names
 }

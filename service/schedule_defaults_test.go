@@ -21,14 +21,14 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	for _, w := range s.workers {
-		daily := w.config.Schedule[0] == '0'
-		if w.catchesUp() != daily {
-			t.Errorf("%s (%s) catches up: %t", w.name, w.config.Schedule, !daily)
+	for _, w := range s.Workers {
+		daily := w.Config.Schedule[0] == '0'
+		if w.CatchesUp() != daily {
+			t.Errorf("%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
 		}
-		w.config.CatchUp = new(!daily)
-		if w.catchesUp() == daily {
-			t.Errorf("%s does not do as it is configured", w.name)
+		w.Config.CatchUp = new(!daily)
+		if w.CatchesUp() == daily {
+			t.Errorf("%s does not do as it is configured", w.Name)
 		}
 	}
 }

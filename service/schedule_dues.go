@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // dues are what is to become of a worker's fires. All is zero if nothing is to be done.
@@ -59,7 +60,7 @@ func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
 	switch {
 	case l.ledger.NewestAbandoned && l.now.Sub(newest) < fireGrace:
 		return newest, reasonTakenOver
-	case l.worker.catchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
+	case l.worker.CatchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
 		return newest, reasonCaughtUp
 	}
 	return time.Time{}, ""
@@ -74,15 +75,15 @@ func (l *ledgerLook) begin() (from time.Time, moved bool) {
 		// not run again.
 		return l.now, true
 	}
-	if l.ledger.Cron != l.worker.config.Schedule {
+	if l.ledger.Cron != l.worker.Config.Schedule {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
 		// schedules are at work.
-		from, moved = later(from, l.now.Add(-fireGrace)), true
+		from, moved = run.Later(from, l.now.Add(-fireGrace)), true
 	}
-	oldest := l.now.Add(-max(l.service.historyKeep, lookBack))
+	oldest := l.now.Add(-max(l.service.HistoryKeep, lookBack))
 	if next := l.schedule.Next(oldest.UTC()); next.IsZero() || next.After(l.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, moved
 	}
-	return later(from, oldest), moved
+	return run.Later(from, oldest), moved
 }

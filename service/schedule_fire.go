@@ -7,31 +7,32 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // startInBackground starts the run of a fire that is ours, which may take a while, or gives it back.
-func (s *Service) startInBackground(ctx context.Context, w *worker, fire time.Time, id string) {
+func (s *Service) startInBackground(ctx context.Context, w *run.Worker, fire time.Time, id string) {
 	if !s.inBackground(func() { s.runFire(ctx, w, fire, id) }) {
 		s.giveBack(ctx, w, fire, id)
 	}
 }
 
 // runFire starts the run of a fire that is ours, and logs what comes of it.
-func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id string) {
-	log := s.logger.With("worker", w.name, "fire", fire, "run_id", id)
-	var x *execution
-	var run Run
-	err := guarded(func() (err error) {
-		x, run, err = s.startFire(ctx, w, fire, id)
+func (s *Service) runFire(ctx context.Context, w *run.Worker, fire time.Time, id string) {
+	log := s.Logger.With("worker", w.Name, "fire", fire, "run_id", id)
+	var x *run.Execution
+	var record run.Run
+	err := run.Guarded(func() (err error) {
+		x, record, err = s.startFire(ctx, w, fire, id)
 		return err
 	})
 	switch {
 	case err == nil:
-		err := guarded(func() error { return s.goRound(ctx, w, run.Database, x) })
-		if err != nil && !errors.Is(err, ErrStopping) {
+		err := run.Guarded(func() error { return s.goRound(ctx, w, record.Database, x) })
+		if err != nil && !errors.Is(err, run.ErrStopping) {
 			log.WarnContext(ctx, "databases that are left of the fire wait for the next one", "error", err)
 		}
-	case errors.Is(err, ErrStopping):
+	case errors.Is(err, run.ErrStopping):
 		s.giveBack(ctx, w, fire, id)
 	case errors.Is(err, repo.ErrFireLost):
 		log.WarnContext(ctx, "fire taken over by another replica: its run did not start in time here")
@@ -44,115 +45,115 @@ func (s *Service) runFire(ctx context.Context, w *worker, fire time.Time, id str
 // startFire starts the run of a fire that is ours: x, or if it cannot start, run is on record as SKIPPED with the reason,
 // or as FAILED if something is broken. An error means that neither is, or that nobody knows: nothing has worked, and the
 // fire is to be given back.
-func (s *Service) startFire(ctx context.Context, w *worker, fire time.Time, id string) (x *execution, run Run, err error) {
+func (s *Service) startFire(ctx context.Context, w *run.Worker, fire time.Time, id string) (x *run.Execution, record run.Run, err error) {
 	database, err := s.turn(ctx, w, fire)
 	if err != nil {
-		return nil, Run{}, err
+		return nil, run.Run{}, err
 	}
-	return s.startScheduled(ctx, w, Run{ID: id, Fire: fire}, database)
+	return s.startScheduled(ctx, w, run.Run{ID: id, Fire: fire}, database)
 }
 
 // startScheduled is startFire for a database; also for a run that has no fire of its own.
-func (s *Service) startScheduled(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, Run, error) {
-	run.Worker, run.Database = w.name, databaseLabel(w, database)
-	run.Trigger, run.RequestedBy = repo.TriggerSchedule, s.replica
-	traced, begun := s.newExecution(ctx, w, run, database)
-	run = begun.snapshot()
+func (s *Service) startScheduled(ctx context.Context, w *run.Worker, record run.Run, database *repo.Database) (*run.Execution, run.Run, error) {
+	record.Worker, record.Database = w.Name, run.DatabaseLabel(w, database)
+	record.Trigger, record.RequestedBy = repo.TriggerSchedule, s.Replica
+	traced, begun := s.NewExecution(ctx, w, record, database)
+	record = begun.Snapshot()
 	err := s.startBegun(ctx, traced, begun)
 	if err == nil {
-		s.addFire(ctx, run, repo.FireRan)
-		return begun, run, nil
+		s.addFire(ctx, record, repo.FireRan)
+		return begun, record, nil
 	}
-	defer refusedRun(begun.span, err)
-	silent, _ := UnreachableDatabase(err)
-	switch reason := skipReason(err); {
-	case errors.Is(err, ErrStopping), errors.Is(err, repo.ErrFireLost):
-		return nil, Run{}, err
-	case errors.Is(err, ErrUnreachable) && silent == s.main.Name:
-		return nil, Run{}, err
+	defer run.RefusedRun(begun.Span, err)
+	silent, _ := run.UnreachableDatabase(err)
+	switch reason := run.SkipReason(err); {
+	case errors.Is(err, run.ErrStopping), errors.Is(err, repo.ErrFireLost):
+		return nil, run.Run{}, err
+	case errors.Is(err, run.ErrUnreachable) && silent == s.Main.Name:
+		return nil, run.Run{}, err
 	case reason != "":
-		run.State, run.Reason = repo.RunSkipped, reason
-		if reason == reasonLeaseHeld {
-			run.Error = err.Error()
+		record.State, record.Reason = repo.RunSkipped, reason
+		if reason == run.ReasonLeaseHeld {
+			record.Error = err.Error()
 		}
 	default:
-		run.State, run.Error = repo.RunFailed, publicText(err)
+		record.State, record.Error = repo.RunFailed, run.PublicText(err)
 	}
-	run, err = s.recordStillborn(traced, begun, run, err)
-	return nil, run, err
+	record, err = s.recordStillborn(traced, begun, record, err)
+	return nil, record, err
 }
 
 // startBegun starts the run of a fire unless something is against it. traced is the context of the run's span.
-func (s *Service) startBegun(ctx, traced context.Context, x *execution) error {
-	if err := s.ready(ctx, x.worker); err != nil {
+func (s *Service) startBegun(ctx, traced context.Context, x *run.Execution) error {
+	if err := s.Ready(ctx, x.Worker); err != nil {
 		return err
 	}
-	flags, err := s.main.FeatureFlags(ctx)
+	flags, err := s.Main.FeatureFlags(ctx)
 	if err != nil {
 		return err
 	}
-	return s.launch(traced, x, flags)
+	return s.Launch(traced, x, flags)
 }
 
 // recordStillborn records, logs and counts the run of a fire that could not start.
-func (s *Service) recordStillborn(ctx context.Context, x *execution, run Run, why error) (Run, error) {
+func (s *Service) recordStillborn(ctx context.Context, x *run.Execution, record run.Run, why error) (run.Run, error) {
 	var err error
-	if run.Fire.IsZero() {
-		run, _, err = s.main.InsertRun(ctx, run, 0)
+	if record.Fire.IsZero() {
+		record, _, err = s.Main.InsertRun(ctx, record, 0)
 	} else {
-		run, err = s.main.EndFire(ctx, run)
+		record, err = s.Main.EndFire(ctx, record)
 	}
 	if err != nil {
-		return run, errors.Join(why, err)
+		return record, errors.Join(why, err)
 	}
 	// The reason on record bears the words of whoever has paused the worker: the log has its type.
-	told := run
-	told.Reason, _, _ = strings.Cut(run.Reason, ":")
-	attrs := runLine(told, 0)
-	if fire := x.snapshot().Fire; !fire.IsZero() {
+	told := record
+	told.Reason, _, _ = strings.Cut(record.Reason, ":")
+	attrs := run.RunLine(told, 0)
+	if fire := x.Snapshot().Fire; !fire.IsZero() {
 		attrs = append(attrs, "fire", fire)
 	}
 	outcome := repo.FireRan
-	if run.State == repo.RunSkipped {
+	if record.State == repo.RunSkipped {
 		outcome = repo.FireSkipped
-		if _, paused := errors.AsType[*WorkerPausedError](why); !paused {
+		if _, paused := errors.AsType[*run.WorkerPausedError](why); !paused {
 			attrs = append(attrs, "why", why.Error())
 		}
 		x.Log.InfoContext(ctx, "run skipped", attrs...)
 	} else {
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
-	s.metrics.addRun(ctx, run, 0)
-	s.addFire(ctx, x.snapshot(), outcome)
-	if x.worker.sli {
-		s.metrics.addSLI(ctx, run)
+	s.Metrics.AddRun(ctx, record, 0)
+	s.addFire(ctx, x.Snapshot(), outcome)
+	if x.Worker.Sli {
+		s.Metrics.AddSLI(ctx, record)
 	}
-	return run, nil
+	return record, nil
 }
 
 // addFire counts the fire of a run that has one.
-func (s *Service) addFire(ctx context.Context, run Run, outcome string) {
-	if !run.Fire.IsZero() {
-		s.metrics.addFires(ctx, run.Worker, outcome, 1)
+func (s *Service) addFire(ctx context.Context, record run.Run, outcome string) {
+	if !record.Fire.IsZero() {
+		s.Metrics.AddFires(ctx, record.Worker, outcome, 1)
 	}
 }
 
 // giveBack lets another replica have a fire whose run does not start here. It tries as long as main does not answer; the
 // last try is made when the process stops. If that fails too, whoever takes the run for dead gives its fire back.
-func (s *Service) giveBack(ctx context.Context, w *worker, fire time.Time, id string) {
-	pace := Backoff{First: time.Second, Most: 5 * time.Second}
+func (s *Service) giveBack(ctx context.Context, w *run.Worker, fire time.Time, id string) {
+	pace := run.Backoff{First: time.Second, Most: 5 * time.Second}
 	for {
-		err := s.main.GiveBackFire(ctx, w.name, fire, id)
+		err := s.Main.GiveBackFire(ctx, w.Name, fire, id)
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, ErrUnreachable) || s.isStopping() {
-			s.logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.name, "fire", fire, "error", err)
+		if !errors.Is(err, run.ErrUnreachable) || s.IsStopping() {
+			s.Logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.Name, "fire", fire, "error", err)
 			return
 		}
 		wait, _ := pace.After(err)
 		select {
-		case <-s.stopping:
+		case <-s.Stopping:
 		case <-time.After(wait):
 		}
 	}

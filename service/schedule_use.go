@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // A worker is used by a replica on which it is enabled and configured. Only a worker that is used
@@ -26,7 +28,7 @@ const (
 // uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any
 // more: it has looked for long enough. It asks the worker's database only where the answer matters.
 func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, error) {
-	if l.begun() && !l.worker.config.disabled() && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
+	if l.begun() && !l.worker.Config.Disabled() && l.dues().idle() && l.now.Sub(l.ledger.UsedAt) < useInterval {
 		return true, nil
 	}
 	why, err := l.service.notUsed(ctx, l.worker)
@@ -34,19 +36,19 @@ func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, err
 		// A worker whose database does not answer is configured as it was before.
 		return l.begun(), nil //nolint:nilerr // see above
 	}
-	l.service.unused.changed(ctx, l.service, l.worker.name, why)
+	l.service.unused.changed(ctx, l.service, l.worker.Name, why)
 	if why != "" && l.begun() && watched >= unusedPatience {
-		err = l.service.main.CloseLedger(ctx, l.worker.name, unusedPatience, reasonAbandoned)
+		err = l.service.Main.CloseLedger(ctx, l.worker.Name, unusedPatience, reasonAbandoned)
 	}
 	return why == "", err
 }
 
 // notUsed is why this replica does not use a worker, "" if it does.
-func (s *Service) notUsed(ctx context.Context, w *worker) (why string, err error) {
-	if w.config.disabled() {
-		return notEnabled(w.name), nil
+func (s *Service) notUsed(ctx context.Context, w *run.Worker) (why string, err error) {
+	if w.Config.Disabled() {
+		return notEnabled(w.Name), nil
 	}
-	return w.missing(ctx)
+	return w.Missing(ctx)
 }
 
 func notEnabled(worker string) string {
@@ -85,8 +87,8 @@ func (u *unused) changed(ctx context.Context, s *Service, worker, why string) {
 	switch why {
 	case before:
 	case "":
-		s.logger.InfoContext(ctx, "worker used from now on", "worker", worker)
+		s.Logger.InfoContext(ctx, "worker used from now on", "worker", worker)
 	default:
-		s.logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
+		s.Logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
@@ -27,7 +28,7 @@ type Config struct {
 	// HistoryKeep is how long runs and the ledger of fires are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Load says when runs and jobs spare the databases.
-	Load LoadConfig `key:"load"`
+	Load run.LoadConfig `key:"load"`
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 
@@ -60,9 +61,9 @@ type Backlog = repo.Backlog
 type WorkerStatus struct {
 	Worker, Schedule    string
 	NextRunAt           time.Time
-	Paused              *Pause
-	Leases              []Lease
-	CurrentRun, LastRun *Run
+	Paused              *run.Pause
+	Leases              []run.Lease
+	CurrentRun, LastRun *run.Run
 	LastSuccessAt       time.Time
 	Backlog             Backlog
 	// NotUsed is why nothing of the worker is of interest: it is not configured, or not enabled on this server or any that
@@ -78,7 +79,7 @@ type WorkerStatus struct {
 
 // Service is what the edges call. Its methods may be called from any goroutine.
 type Service struct {
-	*Runner
+	*run.Runner
 	schedulerOff bool
 	// jobs are what the deferred jobs do, by kind.
 	jobs map[string]jobWork
@@ -98,7 +99,7 @@ func New(c Config) (*Service, error) {
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		return nil, errors.New("databases.main.url is required")
 	}
-	runner, err := newRunner(RunnerConfig{
+	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep, Load: c.Load, Logger: c.Logger,
 	})
 	if err != nil {
@@ -109,7 +110,7 @@ func New(c Config) (*Service, error) {
 		jobs: map[string]jobWork{}, owners: map[string]func(json.RawMessage) string{},
 	}
 	if c.Queue != nil {
-		s.queue = countedQueue{JobQueue: c.Queue}
+		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
 	s.pulse.beat(Failing{})
 	if err := s.addWorkers(c); err != nil {
@@ -121,10 +122,10 @@ func New(c Config) (*Service, error) {
 
 // addWorkers is the list of workers.
 func (s *Service) addWorkers(c Config) error {
-	d := deps{
-		main: s.main, databases: s.databases, queue: s.queue, logger: s.logger, resume: s.resume,
+	d := run.Deps{
+		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger, Resume: s.Resume,
 	}
-	for _, add := range []func(deps, Config) (*worker, []jobKind, error){
+	for _, add := range []func(run.Deps, Config) (*run.Worker, []jobKind, error){
 		newLooseForeignKeysCleanup,
 		newGhostUserMigration,
 		newAdjournedGroupDeletion,
@@ -138,7 +139,7 @@ func (s *Service) addWorkers(c Config) error {
 		for _, kind := range kinds {
 			s.jobs[kind.name], s.owners[kind.name] = kind.work, kind.owner
 		}
-		if err := s.add(w); err != nil {
+		if err := s.Add(w); err != nil {
 			return err
 		}
 	}
@@ -147,10 +148,10 @@ func (s *Service) addWorkers(c Config) error {
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
 func (s *Service) Healthy(ctx context.Context) error {
-	if err := s.main.Writable(ctx); err != nil || s.migrated.Load() {
+	if err := s.Main.Writable(ctx); err != nil || s.migrated.Load() {
 		return err
 	}
-	err := s.main.CheckMigrated(ctx)
+	err := s.Main.CheckMigrated(ctx)
 	s.migrated.Store(err == nil)
 	return err
 }

@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Status says where a worker stands, or all of them (""). It answers even while databases do not: the condition is
 // FAILING then.
 func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, error) {
-	workers := s.workers
+	workers := s.Workers
 	if name != "" {
-		w, err := s.worker(name)
+		w, err := s.Worker(name)
 		if err != nil {
 			return nil, err
 		}
-		workers = []*worker{w}
+		workers = []*run.Worker{w}
 	}
 	out := make([]WorkerStatus, len(workers))
 	shared := sync.OnceValue(func() overview { return s.overview(ctx) })
@@ -42,31 +43,31 @@ const statusTurns = 3
 
 // overview is what main knows of all workers at once.
 type overview struct {
-	pauses []Pause
+	pauses []run.Pause
 	failed []repo.FailedJobs
 	err    error
 }
 
 // overview is read once for each look at the workers.
 func (s *Service) overview(ctx context.Context) (o overview) {
-	if o.err = s.closeAbandoned(ctx); o.err == nil {
-		o.pauses, o.err = s.main.Pauses(ctx)
+	if o.err = s.CloseAbandoned(ctx); o.err == nil {
+		o.pauses, o.err = s.Main.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is told.
-		o.failed, _ = s.main.FailedJobs(ctx)
+		o.failed, _ = s.Main.FailedJobs(ctx)
 	}
 	return o
 }
 
-func (s *Service) status(ctx context.Context, w *worker, shared func() overview) WorkerStatus {
-	st := WorkerStatus{Worker: w.name, Schedule: w.config.Schedule}
+func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overview) WorkerStatus {
+	st := WorkerStatus{Worker: w.Name, Schedule: w.Config.Schedule}
 	var places []place
 	var missing string
 	var missingErr error
 	var wait sync.WaitGroup
 	wait.Go(func() { places = s.look(ctx, w) })
-	wait.Go(func() { missing, missingErr = w.missing(ctx) })
+	wait.Go(func() { missing, missingErr = w.Missing(ctx) })
 	failures, err := s.readMain(ctx, w, shared(), &st)
 	wait.Wait()
 	var found troubles
@@ -81,25 +82,25 @@ func (s *Service) status(ctx context.Context, w *worker, shared func() overview)
 	}
 	remarks = append(remarks, st.add(places)...)
 	found.add(s.queueTrouble(ctx, w))
-	if !s.schedulerOff && !w.config.disabled() {
+	if !s.schedulerOff && !w.Config.Disabled() {
 		found.add(s.pulse.trouble())
 	}
-	for _, run := range failures {
-		if f := failed(run); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, run) {
+	for _, record := range failures {
+		if f := failed(record); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, record) {
 			found.add(f)
 		} else {
 			remarks = append(remarks, f.Message+"; the databases answer again")
 		}
 	}
-	s.noticed.date(w.name, found)
+	s.noticed.date(w.Name, found)
 	fires := s.fireHealth(ctx, w)
 	remarks = append(remarks, fireRemark(fires))
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
-	if !s.schedulerOff && !w.config.disabled() && missing == "" {
-		st.NextRunAt = w.next(fires.Now)
-		remarks = append(remarks, w.starved)
+	if !s.schedulerOff && !w.Config.Disabled() && missing == "" {
+		st.NextRunAt = w.Next(fires.Now)
+		remarks = append(remarks, w.Starved)
 	}
 	throttled := ""
 	if len(found) == 0 {
@@ -141,7 +142,7 @@ func notConfigured(st *WorkerStatus, missing string) (remark string) {
 
 // place is what a worker's status has from one of its databases.
 type place struct {
-	leases  []Lease
+	leases  []run.Lease
 	backlog repo.Backlog
 	remark  string
 	// known says that the backlog has been read, now or before; err, that the database does not answer now.
@@ -169,8 +170,8 @@ func (st *WorkerStatus) add(places []place) (remarks []string) {
 const lookPatience = 2 * time.Second
 
 // look asks the worker's databases side by side: those that do not answer must not delay the others.
-func (s *Service) look(ctx context.Context, w *worker) []place {
-	homes := w.homes(s.Runner)
+func (s *Service) look(ctx context.Context, w *run.Worker) []place {
+	homes := w.Homes(s.Runner)
 	places := make([]place, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
@@ -179,10 +180,10 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 			bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
 			defer cancel()
 			if p.err = d.Writable(bounded); p.err == nil {
-				p.leases, p.err = d.ListLeases(bounded, []string{w.leaseName(d)})
+				p.leases, p.err = d.ListLeases(bounded, []string{w.LeaseName(d)})
 			}
-			p.backlog, p.remark, p.known = s.backlogs.get(ctx, w, d, p.err)
-			p.measuredAt = s.backlogs.measuredAt(w, d)
+			p.backlog, p.remark, p.known = s.Backlogs.Get(ctx, w, d, p.err)
+			p.measuredAt = s.Backlogs.MeasuredAt(w, d)
 		})
 	}
 	wait.Wait()
@@ -191,36 +192,36 @@ func (s *Service) look(ctx context.Context, w *worker) []place {
 
 // readMain fills in what main knows, and returns where the worker's runs fail. While main does not answer, at least the
 // run at work in this process is known.
-func (s *Service) readMain(ctx context.Context, w *worker, all overview, st *WorkerStatus) ([]repo.Failure, error) {
+func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st *WorkerStatus) ([]repo.Failure, error) {
 	err := all.err
 	var summary repo.RunSummary
 	if err == nil {
-		summary, err = s.main.RunSummary(ctx, w.name)
+		summary, err = s.Main.RunSummary(ctx, w.Name)
 	}
 	if err != nil {
-		st.CurrentRun = s.atWork(w)
+		st.CurrentRun = s.AtWork(w)
 		return nil, err
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
 	if st.CurrentRun != nil {
-		*st.CurrentRun = told(*st.CurrentRun)
+		*st.CurrentRun = run.Told(*st.CurrentRun)
 	}
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
-	st.Paused = pauseFor(w.name, all.pauses)
+	st.Paused = run.PauseFor(w.Name, all.pauses)
 	var databases []string
-	for _, d := range w.homes(s.Runner) {
-		databases = append(databases, databaseLabel(w, d))
+	for _, d := range w.Homes(s.Runner) {
+		databases = append(databases, run.DatabaseLabel(w, d))
 	}
-	return s.main.Failures(ctx, w.name, databases)
+	return s.Main.Failures(ctx, w.Name, databases)
 }
 
 // condition is the first of the contract's conditions that holds.
-func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled string, found troubles) (Condition, string) {
+func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled string, found troubles) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
-		if !l.Expired && l.Holder != s.replica {
+		if !l.Expired && l.Holder != s.Replica {
 			elsewhere = l.Holding()
 		}
 	}
@@ -228,7 +229,7 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 	case st.CurrentRun != nil:
 		return ConditionRunning, runningDetail(st.CurrentRun, throttled)
 	case st.Paused != nil:
-		return ConditionPaused, (&WorkerPausedError{Worker: w.name, Pause: *st.Paused}).Error()
+		return ConditionPaused, (&run.WorkerPausedError{Worker: w.Name, Pause: *st.Paused}).Error()
 	case missing != "":
 		return ConditionNotConfigured, missing
 	case len(found) > 0:
@@ -239,8 +240,8 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 		return ConditionThrottled, throttled
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
-	case w.config.disabled():
-		return ConditionSchedulerOff, notEnabled(w.name) + "; here only requests start runs"
+	case w.Config.Disabled():
+		return ConditionSchedulerOff, notEnabled(w.Name) + "; here only requests start runs"
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {
@@ -250,19 +251,19 @@ func (s *Service) condition(w *worker, st WorkerStatus, missing, throttled strin
 }
 
 // Leases lists the leases of a worker, or of all (""), by name. A database that does not answer is an error.
-func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
-	var out []Lease
+func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) {
+	var out []run.Lease
 	if name != "" {
-		if _, err := s.worker(name); err != nil {
+		if _, err := s.Worker(name); err != nil {
 			return nil, err
 		}
 	}
-	for _, w := range s.workers {
-		if name != "" && w.name != name {
+	for _, w := range s.Workers {
+		if name != "" && w.Name != name {
 			continue
 		}
-		for _, d := range w.homes(s.Runner) {
-			leases, err := d.ListLeases(ctx, []string{w.leaseName(d)})
+		for _, d := range w.Homes(s.Runner) {
+			leases, err := d.ListLeases(ctx, []string{w.LeaseName(d)})
 			if err != nil {
 				return nil, err
 			}
@@ -274,9 +275,9 @@ func (s *Service) Leases(ctx context.Context, name string) ([]Lease, error) {
 }
 
 // disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
-func disabled(w *worker, fires repo.FireHealth) string {
-	if w.config.disabled() && fires.Cron == "" {
-		return notEnabled(w.name)
+func disabled(w *run.Worker, fires repo.FireHealth) string {
+	if w.Config.Disabled() && fires.Cron == "" {
+		return notEnabled(w.Name)
 	}
 	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // FailureClass is what kind of trouble keeps a worker from its work.
@@ -88,7 +89,7 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return Failing{}
 	}
-	f := Failing{Class: FailureInternal, Message: publicText(err)}
+	f := Failing{Class: FailureInternal, Message: run.PublicText(err)}
 	switch {
 	case is:
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
@@ -104,7 +105,7 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 	case errors.Is(err, repo.ErrNotMigrated):
 		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
-	for _, d := range s.databases {
+	for _, d := range s.Databases {
 		if d.Name != f.Database {
 			continue
 		}
@@ -134,9 +135,9 @@ func failureClass(c repo.Class) FailureClass {
 }
 
 // queueTrouble is what keeps this process from working jobs. Workers that have no turn by database live on them.
-func (s *Service) queueTrouble(ctx context.Context, w *worker) Failing {
+func (s *Service) queueTrouble(ctx context.Context, w *run.Worker) Failing {
 	queue, is := s.queue.(interface{ Trouble() (time.Time, error) })
-	if !is || w.databases != nil {
+	if !is || w.Databases != nil {
 		return Failing{}
 	}
 	since, err := queue.Trouble()
@@ -149,26 +150,26 @@ func (s *Service) queueTrouble(ctx context.Context, w *worker) Failing {
 }
 
 // failed puts the newest run on a database, which failed, into words.
-func failed(run repo.Failure) Failing {
-	what := run.Error
-	if !strings.Contains(run.Error, run.Reason) {
-		what = strings.TrimSpace(run.Reason + " " + run.Error)
+func failed(record repo.Failure) Failing {
+	what := record.Error
+	if !strings.Contains(record.Error, record.Reason) {
+		what = strings.TrimSpace(record.Reason + " " + record.Error)
 	}
 	f := Failing{
-		Since: run.Since, Class: FailureInternal, Database: run.Database,
-		Message: fmt.Sprintf("last run on %s failed: %s", run.Database, what),
+		Since: record.Since, Class: FailureInternal, Database: record.Database,
+		Message: fmt.Sprintf("last run on %s failed: %s", record.Database, what),
 	}
-	if run.Database == "" {
+	if record.Database == "" {
 		f.Message = "last run failed: " + what
 	}
-	class, named := repo.ConditionClass(run.Error)
+	class, named := repo.ConditionClass(record.Error)
 	switch {
-	case strings.HasPrefix(run.Reason, repo.ReasonKeptByTrigger):
+	case strings.HasPrefix(record.Reason, repo.ReasonKeptByTrigger):
 		f.Class = FailureData
-	case run.Reason == reasonLeaseLost:
+	case record.Reason == run.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case strings.HasPrefix(run.Reason, "SETTING"):
+	case strings.HasPrefix(record.Reason, "SETTING"):
 		f.Class = FailureSetting
 	case named:
 		f.Class = failureClass(class)
@@ -178,19 +179,19 @@ func failed(run repo.Failure) Failing {
 
 // answerAgain says whether what a run could not reach has come back: all databases can work, and nobody else holds its
 // fence rows. Then the worker is in order, though its next run may be far off.
-func (s *Service) answerAgain(ctx context.Context, w *worker, run repo.Failure) bool {
-	name := w.name
-	if run.Database != "" {
-		name += "/" + run.Database
+func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Failure) bool {
+	name := w.Name
+	if record.Database != "" {
+		name += "/" + record.Database
 	}
-	return !slices.ContainsFunc(s.databases, func(d *repo.Database) bool {
+	return !slices.ContainsFunc(s.Databases, func(d *repo.Database) bool {
 		bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
 		defer cancel()
 		if d.Writable(bounded) != nil {
 			return true
 		}
 		leases, err := d.ListLeases(bounded, []string{name})
-		return err != nil || slices.ContainsFunc(leases, func(l Lease) bool { return !l.Expired && l.Holder != s.replica })
+		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.Replica })
 	})
 }
 

@@ -7,29 +7,30 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // SetFeatureFlag switches a flag; runs read it at their start.
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
-		return &InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+		return &run.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
 	}
-	if err := s.main.SetFeatureFlag(ctx, name, enabled); err != nil {
+	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(s.databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
-		s.logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
+	if !slices.ContainsFunc(s.Databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
+		s.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
 	}
 	return nil
 }
 
 // FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
-	set, err := s.main.FeatureFlags(ctx)
+	set, err := s.Main.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range s.databases {
+	for _, d := range s.Databases {
 		if _, known := set[turboFlag(d.Name)]; !known {
 			set[turboFlag(d.Name)] = false
 		}
@@ -48,6 +49,6 @@ func addBacklogs(a, b repo.Backlog) repo.Backlog {
 	return sum
 }
 
-func sortLeases(leases []Lease) {
-	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
+func sortLeases(leases []run.Lease) {
+	slices.SortFunc(leases, func(a, b run.Lease) int { return cmp.Compare(a.Name, b.Name) })
 }

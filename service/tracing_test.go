@@ -16,6 +16,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
@@ -24,7 +25,7 @@ func tracing(t *testing.T) *tracetest.SpanRecorder {
 	t.Helper()
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(service.SpanIDs{})))
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(run.SpanIDs{})))
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
 	return spans
 }

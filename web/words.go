@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // functions are what the templates know.
@@ -195,7 +196,7 @@ func why(j service.Job) string {
 }
 
 // cut is a text as it stands in a list.
-func cut(text string) string { return service.Shorten(text, 2<<10, "its page has all") }
+func cut(text string) string { return run.Shorten(text, 2<<10, "its page has all") }
 
 // subject is what a run works on.
 func subject(r service.Run) string {

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 // that the trace alone tells. Values of rows other than ids, and texts of the server's, are not in them.
 
 // startRun begins the span of a run. The run outlives its caller, and keeps the caller's trace.
-func (r *Runner) startRun(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, trace.Span) {
+func (r *Runner) startRun(ctx context.Context, w *Worker, run Run, database *repo.Database) (context.Context, trace.Span) {
 	attributes := []attribute.KeyValue{
-		attribute.String("maintenance.worker", w.name), attribute.String("maintenance.run_id", run.ID),
+		attribute.String("maintenance.worker", w.Name), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", database.Name), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun),
 	}
@@ -33,7 +33,7 @@ func (r *Runner) startRun(ctx context.Context, w *worker, run Run, database *rep
 		attributes = append(attributes, attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
 	ctx, span := r.startRunSpan(context.WithoutCancel(ctx), run.ID, trace.WithAttributes(attributes...))
-	return traced(ctx, span, &queued{}), span
+	return Traced(ctx, span, &Queued{}), span
 }
 
 // WithSpans lets what is done in a context have spans below its own.
@@ -43,52 +43,52 @@ func WithSpans(ctx context.Context) context.Context {
 }
 
 // tellStarted says on its span under which lease a run has started, and how late that was for its fire.
-func (x *execution) tellStarted() {
-	run := x.snapshot()
-	x.span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
+func (x *Execution) tellStarted() {
+	run := x.Snapshot()
+	x.Span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
 	if !run.Fire.IsZero() {
-		x.span.SetAttributes(attribute.Float64("maintenance.lateness_seconds", run.StartedAt.Sub(run.Fire).Seconds()))
+		x.Span.SetAttributes(attribute.Float64("maintenance.lateness_seconds", run.StartedAt.Sub(run.Fire).Seconds()))
 	}
 }
 
-// queuedKey is the context's key of the [queued] of a run or a job.
-type queuedKey struct{}
+// QueuedKey is the context's key of the [queued] of a run or a job.
+type QueuedKey struct{}
 
-// traced lets what a run or job does in the databases have spans, and lead back to its own:
+// Traced lets what a run or job does in the databases have spans, and lead back to its own:
 // deletions that triggers note, jobs.
-func traced(ctx context.Context, span trace.Span, q *queued) context.Context {
+func Traced(ctx context.Context, span trace.Span, q *Queued) context.Context {
 	if !span.IsRecording() {
 		return ctx
 	}
 	ctx = WithSpans(ctx)
-	return context.WithValue(repo.WithTraceParent(ctx, traceParent(ctx)), queuedKey{}, q)
+	return context.WithValue(repo.WithTraceParent(ctx, TraceParent(ctx)), QueuedKey{}, q)
 }
 
-// queued is what a run or a job has queued, by kind.
-type queued struct {
+// Queued is what a run or a job has queued, by kind.
+type Queued struct {
 	mu              sync.Mutex
 	pending, number map[string]int
 	// tx is the last transaction that has inserted some. What a run has pending from another one is lost: every write of a
 	// run is one transaction, which comes again after a deadlock.
 	tx repo.Tx
 	// job: the transactions of a job are not told apart.
-	job bool
+	Job bool
 }
 
 // add counts jobs that wait for the end of a transaction.
-func (q *queued) add(tx repo.Tx, kind string, n int) {
+func (q *Queued) add(tx repo.Tx, kind string, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.pending == nil || !q.job && q.tx != tx {
+	if q.pending == nil || !q.Job && q.tx != tx {
 		q.pending = map[string]int{}
 	}
 	q.tx = tx
 	q.pending[kind] += n
 }
 
-// tellQueued says on the span of a context's run or job what it has queued.
-func tellQueued(ctx context.Context, span trace.Span) {
-	q, _ := ctx.Value(queuedKey{}).(*queued)
+// TellQueued says on the span of a context's run or job what it has queued.
+func TellQueued(ctx context.Context, span trace.Span) {
+	q, _ := ctx.Value(QueuedKey{}).(*Queued)
 	if q == nil {
 		return
 	}
@@ -104,8 +104,8 @@ func tellQueued(ctx context.Context, span trace.Span) {
 	}
 }
 
-// committed counts what was queued in the transaction that has ended, or forgets it.
-func (q *queued) committed(yes bool) {
+// Committed counts what was queued in the transaction that has ended, or forgets it.
+func (q *Queued) Committed(yes bool) {
 	if q == nil {
 		return
 	}
@@ -122,12 +122,12 @@ func (q *queued) committed(yes bool) {
 	q.pending, q.tx = nil, nil
 }
 
-// countedQueue is a queue that counts for the traces.
-type countedQueue struct{ repo.JobQueue }
+// CountedQueue is a queue that counts for the traces.
+type CountedQueue struct{ repo.JobQueue }
 
 // InsertJobs inserts kind by kind, in the order in which the queue itself sorts them.
-func (c countedQueue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Job) (inserted int, err error) {
-	q, _ := ctx.Value(queuedKey{}).(*queued)
+func (c CountedQueue) InsertJobs(ctx context.Context, tx repo.Tx, jobs []repo.Job) (inserted int, err error) {
+	q, _ := ctx.Value(QueuedKey{}).(*Queued)
 	if q == nil {
 		return c.JobQueue.InsertJobs(ctx, tx, jobs)
 	}
@@ -159,7 +159,7 @@ type batchCounts struct {
 	rested time.Duration
 	// failed: the batch has; reason is why, or why it ended otherwise than is usual.
 	failed bool
-	reason string
+	Reason string
 }
 
 // rest adds to the time that the batch has rested, and says whether it had not before.
@@ -178,8 +178,8 @@ func (b *batchCounts) add(key string, n int64) {
 }
 
 // Batch calls do within a span of a batch. An error is the batch's failure, unless the run is to stop.
-func (x *execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
-	ctx, span := x.tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
+func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, attributes ...attribute.KeyValue) error {
+	ctx, span := x.Tracer.Start(ctx, "maintenance.batch", trace.WithAttributes(attributes...))
 	defer span.End()
 	if !span.IsRecording() {
 		return do(ctx)
@@ -196,12 +196,12 @@ func (x *execution) Batch(ctx context.Context, do func(context.Context) error, a
 	switch reason := stoppedBy(ctx, err); {
 	case err == nil:
 	case reason != "":
-		tellOutcome(ctx, outcomeStopped, reason)
+		TellOutcome(ctx, outcomeStopped, reason)
 	default:
-		tellFailure(ctx, err)
+		TellFailure(ctx, err)
 	}
 	span.SetAttributes(scope.Attributes()...)
-	if !scope.EndBatch(time.Since(began), counts.failed, counts.reason) {
+	if !scope.EndBatch(time.Since(began), counts.failed, counts.Reason) {
 		span.SetAttributes(attribute.Bool(withheldKey, true))
 	}
 	return err
@@ -221,11 +221,11 @@ func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
 const maxTables = 20
 
 // tell says on its span how a run has ended.
-func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err error) {
+func (x *Execution) tell(ctx context.Context, span trace.Span, run *Run, err error) {
 	if !span.IsRecording() {
 		return
 	}
-	setTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", x.whyStopped(run, err))
+	SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason, "maintenance.stopped_because", x.whyStopped(run, err))
 	span.SetAttributes(attribute.Bool("maintenance.over_limit", run.OverLimit))
 	span.SetAttributes(countAttributes(run.Counts)...)
 	if run.TurboMode {
@@ -237,16 +237,16 @@ func (x *execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	if tables := tableTexts(run.Tables); len(tables) > 0 {
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
-	tellQueued(ctx, span)
+	TellQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
-	if _, rested := x.throttle.state(); rested > 0 {
+	if _, rested := x.Throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
 		text := discreetText(run.Error, err)
-		setTexts(span, "maintenance.error", text)
-		noteError(span, err)
+		SetTexts(span, "maintenance.error", text)
+		NoteError(span, err)
 		span.SetStatus(codes.Error, text)
 	}
 }
@@ -263,46 +263,46 @@ func tableTexts(tables []repo.TableCount) (out []string) {
 	return out
 }
 
-// traceParent is the span of a context in W3C's form, "" if there is none.
-func traceParent(ctx context.Context) string {
+// TraceParent is the span of a context in W3C's form, "" if there is none.
+func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier.Get("traceparent")
 }
 
-// spanOf is the span that a traceparent names, invalid if that is empty or malformed.
-func spanOf(ctx context.Context, parent string) trace.SpanContext {
+// SpanOf is the span that a traceparent names, invalid if that is empty or malformed.
+func SpanOf(ctx context.Context, parent string) trace.SpanContext {
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 	return trace.SpanContextFromContext(ctx)
 }
 
-// linkTo is a link to the span of a traceparent, none if that is empty or malformed.
-func linkTo(ctx context.Context, parent string) trace.SpanStartOption {
-	if span := spanOf(ctx, parent); span.IsValid() {
+// LinkTo is a link to the span of a traceparent, none if that is empty or malformed.
+func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
+	if span := SpanOf(ctx, parent); span.IsValid() {
 		return trace.WithLinks(trace.Link{SpanContext: span})
 	}
 	return trace.WithLinks()
 }
 
 // How many links a span has at most.
-const maxBatchLinks, maxRunLinks = 16, 64
+const MaxBatchLinks, maxRunLinks = 16, 64
 
-// link leads from a batch, and from its run in case that batch is left out of the trace, to what has caused the work:
+// Link leads from a batch, and from its run in case that batch is left out of the trace, to what has caused the work:
 // spans in W3C's form, each of which is linked once. what says what they are.
-func (x *execution) link(ctx context.Context, what string, parents []string) {
+func (x *Execution) Link(ctx context.Context, what string, parents []string) {
 	batch := trace.SpanFromContext(ctx)
 	if !batch.IsRecording() {
 		return
 	}
 	linked := 0
 	for _, parent := range parents {
-		span := spanOf(ctx, parent)
-		if !span.IsValid() || span.SpanID() == x.span.SpanContext().SpanID() {
+		span := SpanOf(ctx, parent)
+		if !span.IsValid() || span.SpanID() == x.Span.SpanContext().SpanID() {
 			continue
 		}
 		link := trace.Link{SpanContext: span, Attributes: []attribute.KeyValue{attribute.String("maintenance.link", what)}}
-		if linked++; linked <= maxBatchLinks && batch.SpanContext().SpanID() != x.span.SpanContext().SpanID() {
+		if linked++; linked <= MaxBatchLinks && batch.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
 			batch.AddLink(link)
 		}
 		x.mu.Lock()
@@ -315,7 +315,7 @@ func (x *execution) link(ctx context.Context, what string, parents []string) {
 		}
 		x.mu.Unlock()
 		if fresh {
-			x.span.AddLink(link)
+			x.Span.AddLink(link)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"slices"
@@ -53,20 +53,20 @@ func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	seen := func(ratio float64) []excess { return []excess{{measure: "a", ratio: ratio}} }
 	first := since(seen(2), nil, at(1), true)
-	if e := first[0]; e.began != at(1) || !e.far.IsZero() {
+	if e := first[0]; e.began != at(1) || !e.Far.IsZero() {
 		t.Errorf("%+v", e)
 	}
 	second := since(seen(farOver), first, at(2), true)
-	if e := second[0]; e.began != at(1) || e.far != at(2) {
+	if e := second[0]; e.began != at(1) || e.Far != at(2) {
 		t.Errorf("far over: %+v", e)
 	}
-	if e := since(seen(farOver+1), second, at(3), true)[0]; e.began != at(1) || e.far != at(2) {
+	if e := since(seen(farOver+1), second, at(3), true)[0]; e.began != at(1) || e.Far != at(2) {
 		t.Errorf("still far over: %+v", e)
 	}
-	if e := since(seen(2), second, at(3), true)[0]; e.began != at(1) || !e.far.IsZero() {
+	if e := since(seen(2), second, at(3), true)[0]; e.began != at(1) || !e.Far.IsZero() {
 		t.Errorf("no longer far over: %+v", e)
 	}
-	if e := since(seen(farOver), second, at(99), false)[0]; e.began != at(99) || e.far != at(99) {
+	if e := since(seen(farOver), second, at(99), false)[0]; e.began != at(99) || e.Far != at(99) {
 		t.Errorf("after a long time without a look: %+v", e)
 	}
 	if e := since([]excess{{measure: "b", ratio: 2}}, second, at(3), true)[0]; e.began != at(3) {

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 )
 
 // keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
-func (r *Runner) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
+func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 	// A beat a second would bury what the run's trace is for.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
@@ -40,7 +40,7 @@ func (r *Runner) keepAlive(ctx context.Context, x *execution) <-chan struct{} {
 // beats saves the progress every second, and sooner when something was counted. While main does not answer a run on another
 // database goes on: its lease decides, not its record. A run on main, which then is too busy to be asked, ends rather than
 // go on unheard.
-func (r *Runner) beats(ctx context.Context, x *execution) {
+func (r *Runner) beats(ctx context.Context, x *Execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
 		err := r.beat(ctx, x)
@@ -50,8 +50,8 @@ func (r *Runner) beats(ctx context.Context, x *execution) {
 		if err == nil {
 			heard = time.Now()
 		}
-		if !x.DryRun && x.Database == r.main && time.Since(heard) > deafness {
-			x.halt(errUnheard)
+		if !x.DryRun && x.Database == r.Main && time.Since(heard) > deafness {
+			x.Halt(errUnheard)
 		}
 		wait, news := pace.After(err)
 		switch {
@@ -79,12 +79,12 @@ func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 }
 
 // beat saves the progress, and what slows the run down as its reason for the time being, and hears what others want of the run.
-func (r *Runner) beat(ctx context.Context, x *execution) error {
-	run := x.snapshot()
-	if slow := x.throttle.words(); slow != "" {
-		run.Reason = reasonThrottled + ": " + slow
+func (r *Runner) beat(ctx context.Context, x *Execution) error {
+	run := x.Snapshot()
+	if slow := x.Throttle.Words(); slow != "" {
+		run.Reason = ReasonThrottled + ": " + slow
 	}
-	wishes, err := r.main.SaveProgress(ctx, run)
+	wishes, err := r.Main.SaveProgress(ctx, run)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)
@@ -92,27 +92,27 @@ func (r *Runner) beat(ctx context.Context, x *execution) error {
 	case err != nil:
 		return err
 	case wishes.Cancelled:
-		x.halt(cancelled(wishes.Words))
+		x.Halt(cancelled(wishes.Words))
 	case wishes.Paused:
-		x.halt(stopError{reason: "PAUSED", words: r.pausedBy(ctx, x.worker)})
+		x.Halt(StopError{Reason: "PAUSED", Words: r.pausedBy(ctx, x.Worker)})
 	}
 	return nil
 }
 
 // pausedBy says whose the pause of a worker is and why, "" if nobody knows.
-func (r *Runner) pausedBy(ctx context.Context, w *worker) string {
+func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
 	pause, err := r.paused(ctx, w)
 	if err != nil || pause == nil {
 		return ""
 	}
-	return (&WorkerPausedError{Worker: w.name, Pause: *pause}).Error()
+	return (&WorkerPausedError{Worker: w.Name, Pause: *pause}).Error()
 }
 
 // record writes the end of the run, and only then shows it to those who wait, and tells it. If main does not answer, that
 // is tried again in the background: the run's lease is free by then, and its caller gets the record as we know it. why is
 // what the run's work returned.
-func (r *Runner) record(ctx context.Context, x *execution, run Run, why error) {
-	stored, closed, err := r.main.FinishRun(ctx, run)
+func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
+	stored, closed, err := r.Main.FinishRun(ctx, run)
 	if err != nil {
 		stored = run
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
@@ -120,13 +120,13 @@ func (r *Runner) record(ctx context.Context, x *execution, run Run, why error) {
 	x.Report(func(r *Run) { *r = stored })
 	if !r.tellEnd(ctx, x, stored, closed, why, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
-		r.background.Go(func() { r.recordLater(ctx, x, stored, closed, why) })
+		r.Background.Go(func() { r.recordLater(ctx, x, stored, closed, why) })
 	}
 }
 
 // tellEnd tells a run's end unless that may still come on record: until then others may close it, and tell it. Whoever
 // closes the record of a run tells its end, so that it is told once.
-func (r *Runner) tellEnd(ctx context.Context, x *execution, run Run, closed bool, why, recordErr error) (told bool) {
+func (r *Runner) tellEnd(ctx context.Context, x *Execution, run Run, closed bool, why, recordErr error) (told bool) {
 	switch {
 	case recordErr == nil && closed:
 		r.correct(ctx, x, run, why)
@@ -156,16 +156,16 @@ func hopeless(err error) bool {
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
 // when the process stops; what is not recorded then is closed, and told, by others as abandoned. closed: others have done
 // so before, and the answer to what corrects their record was lost.
-func (r *Runner) recordLater(ctx context.Context, x *execution, run Run, closed bool, why error) {
+func (r *Runner) recordLater(ctx context.Context, x *Execution, run Run, closed bool, why error) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
 		select {
-		case <-r.stopping:
+		case <-r.Stopping:
 			last = true
 		case <-time.After(wait):
 		}
-		_, found, err := r.main.FinishRun(ctx, run)
+		_, found, err := r.Main.FinishRun(ctx, run)
 		if closed && errors.Is(err, repo.ErrNotFound) {
 			err = nil
 		}

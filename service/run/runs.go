@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -15,54 +15,54 @@ import (
 )
 
 // admit lets a run in unless the service is stopping.
-func (r *Runner) admit(x *execution) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopped {
+func (r *Runner) admit(x *Execution) error {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	if r.Stopped {
 		return ErrStopping
 	}
 	r.active[x] = struct{}{}
 	return nil
 }
 
-func (r *Runner) dismiss(x *execution) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (r *Runner) dismiss(x *Execution) {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	delete(r.active, x)
-	if len(r.active) == 0 && r.stopped {
+	if len(r.active) == 0 && r.Stopped {
 		r.idle.Broadcast()
 	}
 }
 
-func (r *Runner) isStopping() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stopped
+func (r *Runner) IsStopping() bool {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	return r.Stopped
 }
 
-// local is the run with this id if it is at work in this process.
-func (r *Runner) local(id string) *execution {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Local is the run with this id if it is at work in this process.
+func (r *Runner) Local(id string) *Execution {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	for x := range r.active {
-		if x.snapshot().ID == id {
+		if x.Snapshot().ID == id {
 			return x
 		}
 	}
 	return nil
 }
 
-// atWork is a run of the worker in this process, nil if there is none.
-func (r *Runner) atWork(w *worker) *Run {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// AtWork is a run of the worker in this process, nil if there is none.
+func (r *Runner) AtWork(w *Worker) *Run {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	for x := range r.active {
 		select {
 		case <-x.begun:
 		default:
 			continue
 		}
-		if run := x.snapshot(); x.worker == w && run.State == repo.RunRunning {
+		if run := x.Snapshot(); x.Worker == w && run.State == repo.RunRunning {
 			return &run
 		}
 	}
@@ -75,10 +75,10 @@ var errForgotten = errors.New("run forgotten")
 // errSeen ends the watching of a run that has begun.
 var errSeen = errors.New("seen")
 
-// join waits for a run of any replica: for its end, or if async, for its beginning.
+// Join waits for a run of any replica: for its end, or if async, for its beginning.
 func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
-	if x := r.local(run.ID); x != nil {
-		return x.join(ctx, async)
+	if x := r.Local(run.ID); x != nil {
+		return x.Join(ctx, async)
 	}
 	err := r.watch(ctx, run.ID, true, func(r Run) error {
 		run = r
@@ -96,16 +96,16 @@ func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
 	return run, err
 }
 
-// join returns the run as it is once it has begun if async, else as it is at its end.
-func (x *execution) join(ctx context.Context, async bool) (Run, error) {
+// Join returns the run as it is once it has begun if async, else as it is at its end.
+func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
 	begun := x.begun
 	if !async {
 		begun = nil
 	}
 	select {
 	case <-begun:
-		return x.snapshot(), nil
-	case <-x.done:
+		return x.Snapshot(), nil
+	case <-x.Done:
 	case <-ctx.Done():
 		return Run{}, context.Cause(ctx)
 	}
@@ -119,29 +119,29 @@ func (x *execution) join(ctx context.Context, async bool) (Run, error) {
 	case refused != nil:
 		return Run{}, refused
 	}
-	return x.snapshot(), nil
+	return x.Snapshot(), nil
 }
 
 // Run returns a run by its id, or [ErrUnknownRun].
 func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
-	if err := validRunID(id); err != nil {
+	if err := ValidRunID(id); err != nil {
 		return Run{}, err
 	}
-	if x := r.local(id); x != nil {
-		return x.snapshot(), nil
+	if x := r.Local(id); x != nil {
+		return x.Snapshot(), nil
 	}
-	run, err := r.main.Run(ctx, id)
+	run, err := r.Main.Run(ctx, id)
 	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
 		// Its process may have died. One that gives signs of life has not: whoever watches it asks twice a second.
-		if err = r.closeAbandoned(ctx); err == nil {
-			run, err = r.main.Run(ctx, id)
+		if err = r.CloseAbandoned(ctx); err == nil {
+			run, err = r.Main.Run(ctx, id)
 		}
 	}
-	return told(run), unknownRun(id, err)
+	return Told(run), unknownRun(id, err)
 }
 
-// told is a run as it is shown: one at work that gives no sign of life says so.
-func told(run Run) Run {
+// Told is a run as it is shown: one at work that gives no sign of life says so.
+func Told(run Run) Run {
 	if !run.SilentSince.IsZero() {
 		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died, stands still or cannot reach main; without one it ends as failed at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
@@ -149,7 +149,7 @@ func told(run Run) Run {
 	return run
 }
 
-func validRunID(id string) error {
+func ValidRunID(id string) error {
 	if id == "" {
 		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
 	}
@@ -166,29 +166,29 @@ func unknownRun(id string, err error) error {
 	return err
 }
 
-// RunFilter selects runs: of one worker, in one state, behind the run named by After; each "" for all.
-type RunFilter struct {
+// Filter selects runs: of one worker, in one state, behind the run named by After; each "" for all.
+type Filter struct {
 	Worker, State, After string
 	// Limit is how many at most.
 	Limit int
 }
 
 // Runs lists runs, the newest first.
-func (r *Runner) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
+func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if f.After != "" && uuid.Validate(f.After) != nil {
 		return nil, &InvalidArgumentError{Field: "page_token", Description: "is not one that ListRuns returned"}
 	}
 	if f.Worker != "" {
-		if _, err := r.worker(f.Worker); err != nil {
+		if _, err := r.Worker(f.Worker); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.closeAbandoned(ctx); err != nil {
+	if err := r.CloseAbandoned(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := r.main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
+	runs, err := r.Main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
 	for i := range runs {
-		runs[i] = told(runs[i])
+		runs[i] = Told(runs[i])
 	}
 	return runs, err
 }
@@ -237,15 +237,15 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 // CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is now. Who asks, ""
 // if nobody knows, becomes the run's error; the first who asks counts.
 func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
-	if err := validRunID(id); err != nil {
+	if err := ValidRunID(id); err != nil {
 		return Run{}, err
 	}
-	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
-	if x := r.local(id); x != nil {
-		x.halt(cancelled(words))
+	if x := r.Local(id); x != nil {
+		x.Halt(cancelled(words))
 	}
-	if err := r.main.RequestCancel(ctx, id, words); err != nil {
+	if err := r.Main.RequestCancel(ctx, id, words); err != nil {
 		return Run{}, err
 	}
 	return r.Run(ctx, id)
@@ -253,7 +253,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 
 // cancelWords are a cancelled run's error, "" if nobody knows who asked.
 func cancelWords(by string) string {
-	by = onRecord(strings.TrimSpace(by))
+	by = OnRecord(strings.TrimSpace(by))
 	if by == "" {
 		return ""
 	}
@@ -263,16 +263,16 @@ func cancelWords(by string) string {
 // insertRun records a run: that of a fire only while the fire is ours.
 func (r *Runner) insertRun(ctx context.Context, run Run, ttl time.Duration) (stored Run, created bool, err error) {
 	if run.Fire.IsZero() {
-		return r.main.InsertRun(ctx, run, ttl)
+		return r.Main.InsertRun(ctx, run, ttl)
 	}
-	stored, err = r.main.StartFire(ctx, run, ttl)
+	stored, err = r.Main.StartFire(ctx, run, ttl)
 	return stored, err == nil, err
 }
 
 // forgetRun leaves nothing of a run whose lease cannot be had; one of the schedule is put on record as skipped.
 func (r *Runner) forgetRun(ctx context.Context, run Run) error {
 	if run.Fire.IsZero() {
-		return r.main.DeleteRun(ctx, run.ID)
+		return r.Main.DeleteRun(ctx, run.ID)
 	}
 	return nil
 }
@@ -280,26 +280,26 @@ func (r *Runner) forgetRun(ctx context.Context, run Run) error {
 // maxBy is how many characters of who asks are put on record.
 const maxBy = 200
 
-// onRecord is who asks, as long as may be put on record.
-func onRecord(by string) string {
+// OnRecord is who asks, as long as may be put on record.
+func OnRecord(by string) string {
 	if long := []rune(by); len(long) > maxBy {
 		return string(long[:maxBy])
 	}
 	return by
 }
 
-// resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (r *Runner) resume(ctx context.Context, w *worker, reason string) (Run, error) {
-	if err := r.ready(ctx, w); err != nil {
+// Resume starts a run that goes on with what another one has left. It does not wait for its end.
+func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, error) {
+	if err := r.Ready(ctx, w); err != nil {
 		return Run{}, err
 	}
-	now, err := r.main.Now(ctx)
+	now, err := r.Main.Now(ctx)
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := r.start(ctx, w, Run{ID: newID(now), Worker: w.name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.replica}, r.main)
+	x, err := r.start(ctx, w, Run{ID: NewID(now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.Replica}, r.Main)
 	if err != nil {
 		return Run{}, err
 	}
-	return x.snapshot(), nil
+	return x.Snapshot(), nil
 }

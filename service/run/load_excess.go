@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ type excess struct {
 	ratio float64
 	// began is when it was first seen, far when it was first seen to be far over the limit; zero:
 	// it is not.
-	began, far time.Time
+	began, Far time.Time
 }
 
 // String is for the reason of a run and the detail of a condition.
@@ -59,15 +59,15 @@ func since(now, before []excess, at time.Time, goesOn bool) []excess {
 		e := &now[i]
 		e.began = at
 		if e.ratio >= farOver {
-			e.far = at
+			e.Far = at
 		}
 		for _, old := range before {
 			if !goesOn || old.measure != e.measure {
 				continue
 			}
 			e.began = old.began
-			if e.ratio >= farOver && !old.far.IsZero() {
-				e.far = old.far
+			if e.ratio >= farOver && !old.Far.IsZero() {
+				e.Far = old.Far
 			}
 		}
 	}

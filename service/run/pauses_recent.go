@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -13,21 +13,21 @@ import (
 const AllWorkers = "*"
 
 // paused is the pause in force for a worker, nil when there is none: that of all workers before its own.
-func (r *Runner) paused(ctx context.Context, w *worker) (*Pause, error) {
-	all, err := r.main.Pauses(ctx)
-	return pauseFor(w.name, all), err
+func (r *Runner) paused(ctx context.Context, w *Worker) (*Pause, error) {
+	all, err := r.Main.Pauses(ctx)
+	return PauseFor(w.Name, all), err
 }
 
-func pauseFor(worker string, all []Pause) *Pause {
+func PauseFor(worker string, all []Pause) *Pause {
 	for _, name := range []string{AllWorkers, worker} {
-		if i := slices.IndexFunc(all, pauseOf(name)); i >= 0 {
+		if i := slices.IndexFunc(all, PauseOf(name)); i >= 0 {
 			return &all[i]
 		}
 	}
 	return nil
 }
 
-func pauseOf(name string) func(Pause) bool {
+func PauseOf(name string) func(Pause) bool {
 	return func(p Pause) bool { return p.Worker == name }
 }
 
@@ -37,32 +37,32 @@ type recentPauses struct {
 	main *repo.Database
 
 	mu sync.Mutex
-	// triedAt is when they were last asked for, readAt when that last succeeded.
-	triedAt, readAt time.Time
+	// TriedAt is when they were last asked for, readAt when that last succeeded.
+	TriedAt, ReadAt time.Time
 	known           []Pause
 }
 
-// get is what is in force; false: nobody knows.
-func (r *recentPauses) get(ctx context.Context) ([]Pause, bool) {
+// Get is what is in force; false: nobody knows.
+func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.triedAt) >= pausesAge {
+	if time.Since(r.TriedAt) >= pausesAge {
 		ctx, cancel := context.WithTimeoutCause(ctx, pausesPatience, repo.ErrUnreachable)
 		defer cancel()
 		all, err := r.main.Pauses(ctx)
-		r.triedAt = time.Now()
+		r.TriedAt = time.Now()
 		if err == nil {
-			r.known, r.readAt = all, r.triedAt
+			r.known, r.ReadAt = all, r.TriedAt
 		}
 	}
-	return r.known, time.Since(r.readAt) < pausesLife
+	return r.known, time.Since(r.ReadAt) < pausesLife
 }
 
-// forget lets a pause that was set or ended here count at once here.
-func (r *recentPauses) forget() {
+// Forget lets a pause that was set or ended here count at once here.
+func (r *recentPauses) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.triedAt = time.Time{}
+	r.TriedAt = time.Time{}
 }
 
 const (

@@ -1,12 +1,12 @@
-package service
+package run
 
 import (
 	"fmt"
 	"runtime"
 )
 
-// panicError is a panic that was recovered from.
-type panicError struct {
+// PanicError is a panic that was recovered from.
+type PanicError struct {
 	value   any
 	callers []uintptr
 }
@@ -18,11 +18,11 @@ const maxPanicStack = 64
 func Panicked(value any) error {
 	callers := make([]uintptr, maxPanicStack)
 	// Without this function and the runtime's own.
-	return &panicError{value, callers[:runtime.Callers(2, callers)]}
+	return &PanicError{value, callers[:runtime.Callers(2, callers)]}
 }
 
 // Error has what was thrown.
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 // Callers are the program counters of the stack.
-func (e *panicError) Callers() []uintptr { return e.callers }
+func (e *PanicError) Callers() []uintptr { return e.callers }

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// RunRequest asks for one run.
-type RunRequest struct {
+// Request asks for one run.
+type Request struct {
 	// Worker is required.
 	Worker string
 	// Database is for loose_foreign_keys_cleanup only; empty: the one whose turn it is this minute.
@@ -37,12 +37,12 @@ type RunRequest struct {
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
 // [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
-func (r *Runner) RunBatch(ctx context.Context, req RunRequest) (Run, error) {
+func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
 	if err != nil {
 		return Run{}, err
 	}
-	setTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.name)
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
 	for {
 		run, err := r.runOnce(ctx, w, req)
 		// The first run of the request id was refused after we had found it: then this is the first.
@@ -52,9 +52,9 @@ func (r *Runner) RunBatch(ctx context.Context, req RunRequest) (Run, error) {
 	}
 }
 
-func (r *Runner) runOnce(ctx context.Context, w *worker, req RunRequest) (Run, error) {
+func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, error) {
 	if req.RequestID != "" {
-		first, err := r.main.RunByRequest(ctx, req.RequestID)
+		first, err := r.Main.RunByRequest(ctx, req.RequestID)
 		if err == nil {
 			return r.joinFirst(ctx, first, req)
 		}
@@ -63,19 +63,19 @@ func (r *Runner) runOnce(ctx context.Context, w *worker, req RunRequest) (Run, e
 		}
 	}
 	// Of a privilege that is missing the run itself says so, and what to grant.
-	if err := r.ready(ctx, w); err != nil && !errors.Is(err, repo.ErrForbidden) {
+	if err := r.Ready(ctx, w); err != nil && !errors.Is(err, repo.ErrForbidden) {
 		return Run{}, err
 	}
-	now, err := r.main.Now(ctx)
+	now, err := r.Main.Now(ctx)
 	if err != nil {
 		return Run{}, err
 	}
-	database, err := r.database(w, req.Database, now)
+	database, err := r.Database(w, req.Database, now)
 	if err != nil {
 		return Run{}, err
 	}
 	x, err := r.start(ctx, w, Run{
-		ID: newID(now), Worker: w.name, Database: databaseLabel(w, database),
+		ID: NewID(now), Worker: w.Name, Database: DatabaseLabel(w, database),
 		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
 	}, database)
 	if known, is := errors.AsType[*knownRequestError](err); is {
@@ -84,12 +84,12 @@ func (r *Runner) runOnce(ctx context.Context, w *worker, req RunRequest) (Run, e
 	if err != nil {
 		return Run{}, err
 	}
-	setTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.snapshot().ID)
-	return x.join(ctx, req.Async)
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.Snapshot().ID)
+	return x.Join(ctx, req.Async)
 }
 
 // joinFirst is the first run of a request id, if this request asks for the same.
-func (r *Runner) joinFirst(ctx context.Context, first Run, req RunRequest) (Run, error) {
+func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, error) {
 	tellKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
 		return Run{}, &RequestReusedError{First: first}
@@ -101,29 +101,29 @@ func (r *Runner) joinFirst(ctx context.Context, first Run, req RunRequest) (Run,
 const maxRequestID = 128
 
 // validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
-func (r *Runner) validRequest(req RunRequest) (*worker, error) {
+func (r *Runner) validRequest(req Request) (*Worker, error) {
 	if len([]rune(req.RequestID)) > maxRequestID {
 		return nil, &InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
 	}
-	w, err := r.worker(req.Worker)
+	w, err := r.Worker(req.Worker)
 	if err == nil {
-		_, err = r.database(w, req.Database, time.Time{})
+		_, err = r.Database(w, req.Database, time.Time{})
 	}
 	return w, err
 }
 
-// ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].
-func (r *Runner) ready(ctx context.Context, w *worker) error {
+// Ready says why a worker must not start: [*WorkerPausedError], [*NotConfiguredError].
+func (r *Runner) Ready(ctx context.Context, w *Worker) error {
 	pause, err := r.paused(ctx, w)
 	if err != nil {
 		return err
 	}
 	if pause != nil {
-		return &WorkerPausedError{Worker: w.name, Pause: *pause}
+		return &WorkerPausedError{Worker: w.Name, Pause: *pause}
 	}
-	missing, err := w.missing(ctx)
+	missing, err := w.Missing(ctx)
 	if err == nil && missing != "" {
-		err = &NotConfiguredError{Worker: w.name, Missing: missing}
+		err = &NotConfiguredError{Worker: w.Name, Missing: missing}
 	}
 	return err
 }
@@ -137,43 +137,43 @@ func (e *knownRequestError) Error() string { return "request id used before" }
 const dryRunTTL = 60 * time.Second
 
 // start records a run, takes its lease, and sets it to work.
-func (r *Runner) start(ctx context.Context, w *worker, run Run, database *repo.Database) (*execution, error) {
-	flags, err := r.main.FeatureFlags(ctx)
+func (r *Runner) start(ctx context.Context, w *Worker, run Run, database *repo.Database) (*Execution, error) {
+	flags, err := r.Main.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx, x := r.newExecution(ctx, w, run, database)
-	if err := r.launch(ctx, x, flags); err != nil {
-		refusedRun(x.span, err)
+	ctx, x := r.NewExecution(ctx, w, run, database)
+	if err := r.Launch(ctx, x, flags); err != nil {
+		RefusedRun(x.Span, err)
 		return nil, err
 	}
 	return x, nil
 }
 
-// newExecution is a run that nothing has been done for yet, but that has its span: that is to be ended if it cannot start.
-func (r *Runner) newExecution(ctx context.Context, w *worker, run Run, database *repo.Database) (context.Context, *execution) {
+// NewExecution is a run that nothing has been done for yet, but that has its span: that is to be ended if it cannot start.
+func (r *Runner) NewExecution(ctx context.Context, w *Worker, run Run, database *repo.Database) (context.Context, *Execution) {
 	ctx, span := r.startRun(ctx, w, run, database)
-	run.State, run.Replica, run.Counts = repo.RunRunning, r.replica, map[string]int64{}
-	for key := range w.actions {
+	run.State, run.Replica, run.Counts = repo.RunRunning, r.Replica, map[string]int64{}
+	for key := range w.Actions {
 		run.Counts[key] = 0
 	}
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		run.TraceID = id.String()
 	}
-	return ctx, &execution{
-		Database: database, DryRun: run.DryRun, worker: w, metrics: r.metrics, tracer: r.tracer, span: span,
-		Log:   r.logger.With("worker", w.name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
-		loads: r.loads, throttle: throttle{halted: make(chan struct{})}, run: run,
-		started: time.Now(), begun: make(chan struct{}), done: make(chan struct{}), counted: make(chan struct{}, 1),
+	return ctx, &Execution{
+		Database: database, DryRun: run.DryRun, Worker: w, metrics: r.Metrics, Tracer: r.Tracer, Span: span,
+		Log:   r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name, "dry_run", run.DryRun),
+		loads: r.Loads, Throttle: throttle{halted: make(chan struct{})}, run: run,
+		started: time.Now(), begun: make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 }
 
-// launch is start for a run that has its span.
-func (r *Runner) launch(ctx context.Context, x *execution, flags map[string]bool) error {
+// Launch is start for a run that has its span.
+func (r *Runner) Launch(ctx context.Context, x *Execution, flags map[string]bool) error {
 	x.Flags = flags
-	x.MaxRuntime, x.run.TurboMode = x.worker.maxRuntime(x.Database.Name, flags)
+	x.MaxRuntime, x.run.TurboMode = x.Worker.MaxRuntime(x.Database.Name, flags)
 	ctx, x.cancel = context.WithCancelCause(ctx)
-	if err := r.enlist(ctx, x, x.snapshot()); err != nil {
+	if err := r.enlist(ctx, x, x.Snapshot()); err != nil {
 		x.refuse(err)
 		r.dismiss(x)
 		return err
@@ -185,13 +185,13 @@ func (r *Runner) launch(ctx context.Context, x *execution, flags map[string]bool
 }
 
 // enlist writes the run's record and takes its lease. On an error nothing is left of either.
-func (r *Runner) enlist(ctx context.Context, x *execution, run Run) error {
+func (r *Runner) enlist(ctx context.Context, x *Execution, run Run) error {
 	if err := r.admit(x); err != nil {
 		return err
 	}
 	ttl := dryRunTTL
 	if !x.DryRun {
-		ttl = x.MaxRuntime + leaseMargin
+		ttl = x.MaxRuntime + LeaseMargin
 	}
 	stored, created, err := r.insertRun(ctx, run, ttl)
 	switch {
@@ -210,7 +210,7 @@ func (r *Runner) enlist(ctx context.Context, x *execution, run Run) error {
 	if err := r.takeLease(ctx, x, ttl); err != nil {
 		if held, is := errors.AsType[*LeaseHeldError](err); is {
 			// Without it the error says enough.
-			held.RunID, _ = r.main.RunAtWork(ctx, run, held.Lease.Holder)
+			held.RunID, _ = r.Main.RunAtWork(ctx, run, held.Lease.Holder)
 		}
 		return errors.Join(err, r.forgetRun(ctx, run))
 	}
@@ -219,7 +219,7 @@ func (r *Runner) enlist(ctx context.Context, x *execution, run Run) error {
 
 // markBegun puts the epoch on the record of a fire's run before it works: a run without one has done nothing, so that
 // its fire can be given back (repo.GiveBackDeadFires).
-func (r *Runner) markBegun(ctx context.Context, x *execution, run Run) error {
+func (r *Runner) markBegun(ctx context.Context, x *Execution, run Run) error {
 	if run.Fire.IsZero() {
 		return nil
 	}
@@ -227,19 +227,19 @@ func (r *Runner) markBegun(ctx context.Context, x *execution, run Run) error {
 	if err == nil {
 		return nil
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 	defer cancel()
 	return errors.Join(err, x.leases.release(clean))
 }
 
-func (r *Runner) takeLease(ctx context.Context, x *execution, ttl time.Duration) error {
-	ctx, span := r.tracer.Start(ctx, "maintenance.lease.acquire")
+func (r *Runner) takeLease(ctx context.Context, x *Execution, ttl time.Duration) error {
+	ctx, span := r.Tracer.Start(ctx, "maintenance.lease.acquire")
 	defer span.End()
 	x.leases = r.newLeaseSet(x, ttl)
-	setTexts(span, "maintenance.lease", x.leases.name)
+	SetTexts(span, "maintenance.lease", x.leases.name)
 	lease, err := x.leases.acquire(ctx, x.Database)
 	if err == nil {
-		err = x.leases.fence(ctx, x.worker.fences)
+		err = x.leases.fence(ctx, x.Worker.Fences)
 	}
 	if err != nil {
 		tellRefusedLease(span, err)
@@ -252,15 +252,15 @@ func (r *Runner) takeLease(ctx context.Context, x *execution, ttl time.Duration)
 }
 
 // execute is the one loop around every worker.
-func (r *Runner) execute(ctx context.Context, x *execution) {
+func (r *Runner) execute(ctx context.Context, x *Execution) {
 	defer r.dismiss(x)
-	defer r.prune(context.WithoutCancel(ctx))
-	defer close(x.done)
-	run := x.snapshot()
+	defer r.Prune(context.WithoutCancel(ctx))
+	defer close(x.Done)
+	run := x.Snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
-	err := guarded(func() error { return x.worker.work(repo.ReadBy(repo.WithWork(ctx, x.worker.name), x.reader), x) })
+	err := Guarded(func() error { return x.Worker.Work(repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader), x) })
 	stopBackground()
 	<-ended
 	if x.leases != nil && x.leases.expired() {
@@ -270,7 +270,7 @@ func (r *Runner) execute(ctx context.Context, x *execution) {
 		err = cause
 	}
 	if x.leases != nil {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseMargin)
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 		if err := tryAgain(clean, func() error { return x.reader.Remember(clean) }); err != nil {
 			x.Log.WarnContext(ctx, "last write not remembered, the next run waits for the replica", "error", err)
 		}
@@ -280,15 +280,15 @@ func (r *Runner) execute(ctx context.Context, x *execution) {
 		cancel()
 	}
 	x.ended = time.Now()
-	run = x.snapshot()
+	run = x.Snapshot()
 	conclude(&run, err)
 	r.record(context.WithoutCancel(ctx), x, run, err)
-	r.backlogs.forget(x.worker, x.Database)
+	r.Backlogs.forget(x.Worker, x.Database)
 	x.cancel(nil)
 }
 
-// guarded calls do; a panic is an error: it ends the run, not the server.
-func guarded(do func() error) (err error) {
+// Guarded calls do; a panic is an error: it ends the run, not the server.
+func Guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = Panicked(p)
@@ -298,18 +298,18 @@ func guarded(do func() error) (err error) {
 }
 
 // report is the run's one wide log line, its span's end, its metrics.
-func (r *Runner) report(ctx context.Context, x *execution, run Run, err error) {
-	x.tell(ctx, x.span, &run, err)
+func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
+	x.tell(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
-	attrs := runLine(run, duration)
-	if _, rested := x.throttle.state(); rested > 0 {
+	attrs := RunLine(run, duration)
+	if _, rested := x.Throttle.state(); rested > 0 {
 		attrs = append(attrs, "rested_seconds", rested.Seconds())
 	}
 	if from, _ := x.reader.Source(); from != "" {
 		attrs = append(attrs, "read_from", from)
-		x.span.SetAttributes(attribute.String("maintenance.read_from", from))
+		x.Span.SetAttributes(attribute.String("maintenance.read_from", from))
 	}
-	x.span.End(trace.WithTimestamp(x.ended))
+	x.Span.End(trace.WithTimestamp(x.ended))
 	level := slog.LevelInfo
 	switch {
 	case run.State == repo.RunFailed:
@@ -319,17 +319,17 @@ func (r *Runner) report(ctx context.Context, x *execution, run Run, err error) {
 		attrs = append(attrs, "why", run.Error)
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
-	r.metrics.addRun(ctx, run, duration)
-	if x.worker.sli {
-		r.metrics.addSLI(ctx, run)
+	r.Metrics.AddRun(ctx, run, duration)
+	if x.Worker.Sli {
+		r.Metrics.AddSLI(ctx, run)
 	}
 }
 
 // runFinished is the message of the line that every run has at its end.
 const runFinished = "run finished"
 
-// runLine is what that line says, besides which run it is.
-func runLine(run Run, duration time.Duration) []any {
+// RunLine is what that line says, besides which run it is.
+func RunLine(run Run, duration time.Duration) []any {
 	attrs := []any{
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
@@ -341,9 +341,9 @@ func runLine(run Run, duration time.Duration) []any {
 	return attrs
 }
 
-// newID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
+// NewID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
 // The microseconds stand where RFC 9562 (6.2, method 3) wants them.
-func newID(at time.Time) string {
+func NewID(at time.Time) string {
 	id := uuid.New()
 	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000 //nolint:gosec // nanoseconds are not negative
 	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|7<<12|fraction)

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"math/rand/v2"

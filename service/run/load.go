@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -60,11 +60,11 @@ const (
 	tooSlow = 3
 )
 
-// loads are what all runs and jobs of this process know of the load. One of them looks every
+// Loads are what all runs and jobs of this process know of the load. One of them looks every
 // second, with a statement for each database, and the others wait for that and go by what it has
 // seen. A look that fails stops nobody; one that takes too long lets what was seen before count on,
 // and a few of them slow down.
-type loads struct {
+type Loads struct {
 	config LoadConfig
 	logger *slog.Logger
 
@@ -89,29 +89,29 @@ type databaseLoad struct {
 	told string
 }
 
-func newLoads(c LoadConfig, logger *slog.Logger) *loads {
-	return &loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
+func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
+	return &Loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
-// overloaded is the limit of a database that is exceeded most, as far as it concerns a table (""
+// Overloaded is the limit of a database that is exceeded most, as far as it concerns a table (""
 // for none): of the database, or of the table itself. nil: none is.
-func (l *loads) overloaded(ctx context.Context, d *repo.Database, table repo.Table) *excess {
+func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *excess {
 	worst, _ := l.worst(ctx, d, func(e *excess) bool { return e.table == nil || e.table.Of(table) })
 	return worst
 }
 
-// lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
+// Lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
 // not.
-func (l *loads) lasting(ctx context.Context, d *repo.Database, reason string) *excess {
+func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *excess {
 	worst, _ := l.worst(ctx, d, func(e *excess) bool {
-		return strings.HasPrefix(reason, reasonThrottled+": "+e.measure+": ")
+		return strings.HasPrefix(reason, ReasonThrottled+": "+e.measure+": ")
 	})
 	return worst
 }
 
-// ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
+// Ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
 // looks at the database fail.
-func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
+func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
 	worst, seen := l.worst(ctx, d, func(e *excess) bool { return e.table == nil })
 	if worst != nil {
 		ratio = worst.ratio
@@ -121,7 +121,7 @@ func (l *loads) ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 
 // worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not
 // seen: nobody knows.
-func (l *loads) worst(ctx context.Context, d *repo.Database, counts func(*excess) bool) (worst *excess, seen bool) {
+func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*excess) bool) (worst *excess, seen bool) {
 	if l.config.off() {
 		return nil, true
 	}
@@ -148,7 +148,7 @@ func (l *loads) worst(ctx context.Context, d *repo.Database, counts func(*excess
 	return worst, true
 }
 
-func (l *loads) of(d *repo.Database) *databaseLoad {
+func (l *Loads) of(d *repo.Database) *databaseLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.databases[d] == nil {
@@ -158,7 +158,7 @@ func (l *loads) of(d *repo.Database) *databaseLoad {
 }
 
 // look looks at a database. b.mu is held.
-func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
+func (l *Loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	// A span a second would bury what the run's trace is for; what is seen is for others too, and
 	// our caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
@@ -182,7 +182,7 @@ func (l *loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
 }
 
 // tell says once what keeps us from seeing the load.
-func (l *loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
+func (l *Loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
 	trouble := ""
 	switch {
 	case errors.Is(err, repo.ErrUnreachable):

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"cmp"
@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// backlogAge is how old a figure may be before it is read again (spec/README.md section 4).
-	backlogAge = 15 * time.Second
-	// backlogPatience is how long one reading may take.
-	backlogPatience = 2 * time.Second
+	// BacklogAge is how old a figure may be before it is read again (spec/README.md section 4).
+	BacklogAge = 15 * time.Second
+	// BacklogPatience is how long one reading may take.
+	BacklogPatience = 2 * time.Second
 )
 
 // backlogs keeps the last known backlog of each worker and database, so that status calls and metrics cost at most one
@@ -27,7 +27,7 @@ type backlogs struct {
 }
 
 type backlogKey struct {
-	worker   string
+	Worker   string
 	database *repo.Database
 }
 
@@ -36,7 +36,7 @@ type backlogEntry struct {
 	stale  atomic.Bool
 	mu     sync.Mutex
 	readAt time.Time
-	// measuredAt is when the backlog was read that is known.
+	// MeasuredAt is when the backlog was read that is known.
 	measuredAt time.Time
 	known      bool
 	backlog    repo.Backlog
@@ -47,18 +47,18 @@ type backlogEntry struct {
 
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
 
-// get reads the backlog or returns the last known one with a remark; ok is false if it was never known. A database that
+// Get reads the backlog or returns the last known one with a remark; ok is false if it was never known. A database that
 // is known to be in trouble is not asked.
-func (b *backlogs) get(ctx context.Context, w *worker, d *repo.Database, trouble error) (backlog repo.Backlog, remark string, ok bool) {
-	e := b.entry(backlogKey{w.name, d})
+func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble error) (backlog repo.Backlog, remark string, ok bool) {
+	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if trouble == nil && (e.stale.Swap(false) || time.Since(e.readAt) > backlogAge) {
+	if trouble == nil && (e.stale.Swap(false) || time.Since(e.readAt) > BacklogAge) {
 		// What is read is for others too: this caller may go away.
-		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), backlogPatience, repo.ErrUnreachable)
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
 		defer cancel()
-		reader := d.Reader(w.leaseName(d), 0)
-		fresh, remark, err := w.backlog(repo.ReadBy(ctx, reader), d)
+		reader := d.Reader(w.LeaseName(d), 0)
+		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
 		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
 		e.readAt, e.failure = time.Now(), err
 		if err == nil {
@@ -82,9 +82,9 @@ func readRemark(reader *repo.Reader, d *repo.Database) string {
 	return ""
 }
 
-// measuredAt is when the backlog was read that get returns.
-func (b *backlogs) measuredAt(w *worker, d *repo.Database) time.Time {
-	e := b.entry(backlogKey{w.name, d})
+// MeasuredAt is when the backlog was read that get returns.
+func (b *backlogs) MeasuredAt(w *Worker, d *repo.Database) time.Time {
+	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.measuredAt
@@ -103,6 +103,6 @@ func (b *backlogs) entry(key backlogKey) *backlogEntry {
 }
 
 // forget makes the next status read afresh: a run has just changed the backlog.
-func (b *backlogs) forget(w *worker, d *repo.Database) {
-	b.entry(backlogKey{w.name, d}).stale.Store(true)
+func (b *backlogs) forget(w *Worker, d *repo.Database) {
+	b.entry(backlogKey{w.Name, d}).stale.Store(true)
 }

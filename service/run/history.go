@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -13,8 +13,8 @@ const (
 
 // pruneDue says, once an hour, that it is time to prune.
 func (r *Runner) pruneDue() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	due := r.prunedAt.IsZero() || time.Since(r.prunedAt) > pruneInterval
 	if due {
 		r.prunedAt = time.Now()
@@ -22,19 +22,19 @@ func (r *Runner) pruneDue() bool {
 	return due
 }
 
-// prune deletes old history at the end of a run, whatever started it, and when fires are looked at: nothing grows where
+// Prune deletes old history at the end of a run, whatever started it, and when fires are looked at: nothing grows where
 // the scheduler is off, or where no run ever starts.
-func (r *Runner) prune(ctx context.Context) {
+func (r *Runner) Prune(ctx context.Context) {
 	if !r.pruneDue() {
 		return
 	}
 	for range pruneRounds {
-		if r.isStopping() {
+		if r.IsStopping() {
 			return
 		}
-		more, err := r.main.PruneHistory(ctx, r.historyKeep)
+		more, err := r.Main.PruneHistory(ctx, r.HistoryKeep)
 		if err != nil {
-			r.logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+			r.Logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
 		}
 		if !more {
 			return

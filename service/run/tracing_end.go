@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"cmp"
@@ -22,26 +22,26 @@ const (
 	// outcomeStopped: the run was told to stop in the middle of the batch, the reason says by what.
 	outcomeStopped = "stopped"
 	// outcomeDeferred: what the batch is about is put off, and is no failure.
-	outcomeDeferred = "deferred"
-	// outcomeInterrupted and outcomeLost are those of attempts of jobs that are worked again by somebody else.
-	outcomeInterrupted = "interrupted"
-	outcomeLost        = "lost"
-	outcomeSnoozed     = "snoozed"
+	OutcomeDeferred = "deferred"
+	// OutcomeInterrupted and outcomeLost are those of attempts of jobs that are worked again by somebody else.
+	OutcomeInterrupted = "interrupted"
+	OutcomeLost        = "lost"
+	OutcomeSnoozed     = "snoozed"
 )
 
 // reasonInterrupted: the process or the queue has ended the work.
-const reasonInterrupted = "INTERRUPTED"
+const ReasonInterrupted = "INTERRUPTED"
 
-// tellOutcome says on the span of a context how that ended, and why, if that is not as usual.
-func tellOutcome(ctx context.Context, outcome, reason string) {
+// TellOutcome says on the span of a context how that ended, and why, if that is not as usual.
+func TellOutcome(ctx context.Context, outcome, reason string) {
 	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
-		batch.failed, batch.reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
+		batch.failed, batch.Reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
 	}
-	setTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
 
-// setTexts sets attributes, key by key, except those that are empty.
-func setTexts(span trace.Span, pairs ...string) {
+// SetTexts sets attributes, key by key, except those that are empty.
+func SetTexts(span trace.Span, pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			span.SetAttributes(attribute.String(pairs[i], pairs[i+1]))
@@ -56,29 +56,29 @@ func stoppedBy(ctx context.Context, err error) string {
 		return ""
 	}
 	for _, e := range []error{cause, err} {
-		if stopped, is := errors.AsType[stopError](e); is {
-			reason, _, _ := strings.Cut(stopped.reason, ":")
+		if stopped, is := errors.AsType[StopError](e); is {
+			reason, _, _ := strings.Cut(stopped.Reason, ":")
 			return reason
 		}
 	}
 	switch {
-	case errors.Is(err, errOtherBatch):
+	case errors.Is(err, ErrOtherBatch):
 		return "OTHER_BATCH"
 	case errors.Is(ctx.Err(), context.Canceled):
-		return reasonInterrupted
+		return ReasonInterrupted
 	}
 	return ""
 }
 
-// tellFailure says on the span of a context that what it is about has failed.
-func tellFailure(ctx context.Context, err error) {
-	tellOutcome(ctx, repo.RunFailed, reasonOf(err))
-	noteError(trace.SpanFromContext(ctx), err)
+// TellFailure says on the span of a context that what it is about has failed.
+func TellFailure(ctx context.Context, err error) {
+	TellOutcome(ctx, repo.RunFailed, ReasonOf(err))
+	NoteError(trace.SpanFromContext(ctx), err)
 }
 
-// noteError marks a span as failed, in words fit for clients.
-func noteError(span trace.Span, err error) {
-	text := discreetText(publicText(err), err)
+// NoteError marks a span as failed, in words fit for clients.
+func NoteError(span trace.Span, err error) {
+	text := discreetText(PublicText(err), err)
 	span.SetAttributes(attribute.String("error.type", errorType(err)))
 	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
 		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
@@ -90,27 +90,27 @@ func noteError(span trace.Span, err error) {
 // errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
 func errorType(err error) string {
 	refused, is := errors.AsType[*repo.Error](err)
-	items, some := errors.AsType[*itemsFailedError](err)
+	items, some := errors.AsType[*ItemsFailedError](err)
 	switch {
 	case is && refused.SQLState != "":
 		return refused.SQLState
 	case errors.Is(err, repo.ErrUnreachable):
 		return "unreachable"
 	case errors.Is(err, repo.ErrLeaseLost):
-		return reasonLeaseLost
+		return ReasonLeaseLost
 	case errors.Is(err, repo.ErrJobLost):
-		return reasonJobLost
+		return ReasonJobLost
 	case some:
-		return items.class
+		return items.Class
 	}
-	if reason := reasonOf(err); reason != "" {
+	if reason := ReasonOf(err); reason != "" {
 		return reason
 	}
 	if fitForClients(err) != nil {
 		return "failed"
 	}
-	if stopped, is := errors.AsType[stopError](err); is {
-		kind, _, _ := strings.Cut(stopped.reason, ":")
+	if stopped, is := errors.AsType[StopError](err); is {
+		kind, _, _ := strings.Cut(stopped.Reason, ":")
 		return kind
 	}
 	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
@@ -120,9 +120,9 @@ func errorType(err error) string {
 }
 
 // whyStopped is a run's end in words. That some of what it did failed is another matter: that is its error.
-func (x *execution) whyStopped(run *Run, err error) string {
-	_, items := errors.AsType[*itemsFailedError](err)
-	stopped, _ := errors.AsType[stopError](err)
+func (x *Execution) whyStopped(run *Run, err error) string {
+	_, items := errors.AsType[*ItemsFailedError](err)
+	stopped, _ := errors.AsType[StopError](err)
 	switch {
 	case run.State == repo.RunFailed && !items:
 		return discreetText(run.Error, err)
@@ -130,42 +130,42 @@ func (x *execution) whyStopped(run *Run, err error) string {
 		return "it was told to stop: " + run.Reason
 	case run.State == repo.RunSkipped:
 		return strings.TrimSuffix("there was nothing it could do: "+run.Reason+": "+run.Error, ": ")
-	case stopped.early:
-		return stopped.reason + "; more is left"
+	case stopped.Early:
+		return stopped.Reason + "; more is left"
 	case x.limit != "":
 		return x.limit + "; more is left"
 	}
-	return allSeen
+	return AllSeen
 }
 
-// allSeen is why a run stops that nothing has stopped.
-const allSeen = "all that was due has been looked at"
+// AllSeen is why a run stops that nothing has stopped.
+const AllSeen = "all that was due has been looked at"
 
-// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
-func refusedRun(span trace.Span, err error) {
+// RefusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
+func RefusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
-	switch reason, _, _ := strings.Cut(skipReason(err), ":"); {
+	switch reason, _, _ := strings.Cut(SkipReason(err), ":"); {
 	case reason != "":
 		why := err.Error()
 		if paused, is := errors.AsType[*WorkerPausedError](err); is {
 			// Who has paused it, and why, is an operator's, and none of a trace's business.
 			why = paused.what() + " paused"
 		}
-		setTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
+		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
 		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reasonRequestKnown),
 			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
 	default:
 		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
-		noteError(span, err)
+		NoteError(span, err)
 	}
 }
 
 // tellKnownRequest leads from the span of a call to the run that its request id has started before.
 func tellKnownRequest(ctx context.Context, first Run) {
 	span := trace.SpanFromContext(ctx)
-	setTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
+	SetTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
 	if id, err := trace.TraceIDFromHex(first.TraceID); err == nil {
 		span.AddLink(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: runSpanID(first.ID)})})
 	}
@@ -175,18 +175,18 @@ func tellKnownRequest(ctx context.Context, first Run) {
 func tellRefusedLease(span trace.Span, err error) {
 	held, is := errors.AsType[*LeaseHeldError](err)
 	if !is {
-		noteError(span, err)
+		NoteError(span, err)
 		return
 	}
-	setTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)
+	SetTexts(span, "maintenance.outcome", "held", "maintenance.lease", held.Lease.Name, "maintenance.holder", held.Lease.Holder)
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
 // tellRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
-func (x *execution) tellRest(ctx context.Context, load string, rested time.Duration, first bool) {
+func (x *Execution) tellRest(ctx context.Context, load string, rested time.Duration, first bool) {
 	event := trace.WithAttributes(attribute.String("maintenance.load", load))
 	if first {
-		x.span.AddEvent("throttled", event)
+		x.Span.AddEvent("throttled", event)
 	}
 	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is && batch.rest(rested) {
 		trace.SpanFromContext(ctx).AddEvent("throttled", event)

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// closeAbandoned closes the runs of processes that died. Their ends are told here, because nobody else is left to tell
+// CloseAbandoned closes the runs of processes that died. Their ends are told here, because nobody else is left to tell
 // them: a run that died is logged, counted and traced once, by the process that closes it.
-func (r *Runner) closeAbandoned(ctx context.Context) error {
-	runs, err := r.main.CloseAbandonedRuns(ctx)
+func (r *Runner) CloseAbandoned(ctx context.Context) error {
+	runs, err := r.Main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
 		r.tellAbandoned(ctx, run)
 	}
@@ -26,28 +26,28 @@ func (r *Runner) tellAbandoned(ctx context.Context, run Run) {
 	ctx, span := r.abandonedSpan(ctx, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))
-	log := r.logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
-	log.Log(ctx, slog.LevelError, runFinished, append(runLine(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
-	r.metrics.addRun(ctx, run, took)
+	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
+	log.Log(ctx, slog.LevelError, runFinished, append(RunLine(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
+	r.Metrics.AddRun(ctx, run, took)
 	// One of a worker that only other versions know has no more to be told.
-	if w, err := r.worker(run.Worker); err == nil && w.sli {
-		r.metrics.addSLI(ctx, run)
+	if w, err := r.Worker(run.Worker); err == nil && w.Sli {
+		r.Metrics.AddSLI(ctx, run)
 	}
 }
 
 // correct is what report is for a run that others have closed and told meanwhile: its process had only stood still, or could
 // not reach main. Its end is on record now as it was, but is counted no second time.
-func (r *Runner) correct(ctx context.Context, x *execution, run Run, err error) {
-	ctx, span := r.comeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
+func (r *Runner) correct(ctx context.Context, x *Execution, run Run, err error) {
+	ctx, span := r.ComeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
 	x.tell(ctx, span, &run, err)
 	span.End(trace.WithTimestamp(x.ended))
-	x.span.End(trace.WithTimestamp(x.ended))
+	x.Span.End(trace.WithTimestamp(x.ended))
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
 }
 
 // endLine is what the log says of an end that is not told as such.
-func (x *execution) endLine(run Run, err error) []any {
-	attrs := runLine(run, x.ended.Sub(x.started))
+func (x *Execution) endLine(run Run, err error) []any {
+	attrs := RunLine(run, x.ended.Sub(x.started))
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
@@ -57,11 +57,11 @@ func (x *execution) endLine(run Run, err error) []any {
 // withheldKey is the attribute of a span that is not sent.
 const withheldKey = "maintenance.withheld"
 
-// comeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
+// ComeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
 // back: with its id whoever has taken it for dead has sent one in its place.
-func (r *Runner) comeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+func (r *Runner) ComeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool(withheldKey, true))
-	return r.tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
+	return r.Tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
 }
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
@@ -76,7 +76,7 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),
 		attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
 		attribute.String("maintenance.stopped_because", run.Error), attribute.String("error.type", run.Reason)))
-	setTexts(span, "maintenance.requested_by", run.RequestedBy)
+	SetTexts(span, "maintenance.requested_by", run.RequestedBy)
 	span.SetAttributes(countAttributes(run.Counts)...)
 	span.SetStatus(codes.Error, run.Error)
 	return ctx, span
@@ -85,7 +85,7 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 // homeOf is the database of a run in the log, in metrics and in traces: main of a worker that takes no turns.
 func homeOf(run Run) string {
 	if run.Database == "" {
-		return mainDatabase
+		return MainDatabase
 	}
 	return run.Database
 }

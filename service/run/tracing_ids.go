@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -49,12 +49,12 @@ func runSpanID(run string) (span trace.SpanID) {
 
 // startRunSpan begins the span of the run with this id.
 func (r *Runner) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	return r.startSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
+	return r.StartSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
 }
 
-// startSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.
-func (r *Runner) startSpan(ctx context.Context, name string, ids trace.SpanContextConfig, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ctx, span := r.tracer.Start(context.WithValue(ctx, wantedIDs{}, ids), name, options...) //nolint:spancheck // the caller ends it
+// StartSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.
+func (r *Runner) StartSpan(ctx context.Context, name string, ids trace.SpanContextConfig, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, span := r.Tracer.Start(context.WithValue(ctx, wantedIDs{}, ids), name, options...) //nolint:spancheck // the caller ends it
 	// Spans below it have ids of their own.
 	return context.WithValue(ctx, wantedIDs{}, trace.SpanContextConfig{}), span //nolint:spancheck // the caller ends it
 }

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -10,87 +10,87 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// skippedError ends a run as SKIPPED: there is nothing it could do.
-type skippedError struct {
-	// reason is typed, text says what to do, if there is something.
-	reason, text string
+// SkippedError ends a run as SKIPPED: there is nothing it could do.
+type SkippedError struct {
+	// Reason is typed, text says what to do, if there is something.
+	Reason, Text string
 }
 
-func (e *skippedError) Error() string { return e.reason }
+func (e *SkippedError) Error() string { return e.Reason }
 
-// failedError ends a run as FAILED although it did all it could: its text is fit for clients.
-type failedError struct {
-	text string
-	// reason is typed, discreet the text without values of rows: "" where there is none, and where the text has none.
-	reason, discreet string
+// FailedError ends a run as FAILED although it did all it could: its text is fit for clients.
+type FailedError struct {
+	Text string
+	// Reason is typed, discreet the text without values of rows: "" where there is none, and where the text has none.
+	Reason, Discreet string
 }
 
-func (e *failedError) Error() string { return e.text }
+func (e *FailedError) Error() string { return e.Text }
 
 // Public says that the text is fit for clients.
-func (e *failedError) Public() {}
+func (e *FailedError) Public() {}
 
 // TypedReason is "" where there is none.
-func (e *failedError) TypedReason() string { return e.reason }
+func (e *FailedError) TypedReason() string { return e.Reason }
 
-// itemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
+// ItemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
 // the one of all failures, "_OTHER" if they differ; reason is typed, "" where there is none.
-type itemsFailedError struct {
-	text, class, reason string
+type ItemsFailedError struct {
+	Text, Class, Reason string
 }
 
-func (e *itemsFailedError) Error() string { return e.text }
+func (e *ItemsFailedError) Error() string { return e.Text }
 
 // Unwrap lets it be one.
-func (e *itemsFailedError) Unwrap() error { return &failedError{text: e.text, reason: e.reason} }
+func (e *ItemsFailedError) Unwrap() error { return &FailedError{Text: e.Text, Reason: e.Reason} }
 
 // conclude sets the state, reason and error of a run by what its work returned.
 func conclude(run *Run, workErr error) {
-	var skipped *skippedError
-	var stopped stopError
+	var skipped *SkippedError
+	var stopped StopError
 	switch {
 	case errors.Is(workErr, repo.ErrLeaseLost):
-		run.State, run.Reason = repo.RunFailed, reasonLeaseLost
+		run.State, run.Reason = repo.RunFailed, ReasonLeaseLost
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
-		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.reason, skipped.text
-	case errors.As(workErr, &stopped) && stopped.early:
+		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.Reason, skipped.Text
+	case errors.As(workErr, &stopped) && stopped.Early:
 		run.State, run.OverLimit = repo.RunSucceeded, true
-		if run.Reason == reasonContinuation || run.Reason == reasonAfterLoad {
+		if run.Reason == ReasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
-		run.Reason = strings.TrimSuffix(stopped.reason+"; "+run.Reason, "; ")
+		run.Reason = strings.TrimSuffix(stopped.Reason+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped):
-		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.reason, stopped.words
+		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason, stopped.Words
 	case workErr != nil:
-		run.State, run.Error = repo.RunFailed, publicText(workErr)
-		if invalid, is := errors.AsType[*failedError](workErr); is && invalid.reason != "" {
-			run.Reason = invalid.reason
+		run.State, run.Error = repo.RunFailed, PublicText(workErr)
+		if invalid, is := errors.AsType[*FailedError](workErr); is && invalid.Reason != "" {
+			run.Reason = invalid.Reason
 		}
 	default:
 		run.State = repo.RunSucceeded
 	}
 }
 
-// endsEarly says whether an error ends a run for its own sake: it succeeds, and what became of its items counts.
-func endsEarly(err error) bool {
-	stopped, is := errors.AsType[stopError](err)
-	return is && stopped.early
+// EndsEarly says whether an error ends a run for its own sake: it succeeds, and what became of its items counts.
+func EndsEarly(err error) bool {
+	stopped, is := errors.AsType[StopError](err)
+	return is && stopped.Early
 }
 
-// reasonedError is a typed reason (spec/README.md section 4) with words for it, fit for clients.
-type reasonedError struct{ reason, text string }
+// ReasonedError is a typed reason (spec/README.md section 4) with words for it, fit for clients.
+type ReasonedError struct{ Reason, Text string }
 
-func (e *reasonedError) Error() string { return e.reason + ": " + e.text }
+func (e *ReasonedError) Error() string { return e.Reason + ": " + e.Text }
 
 // Public says that the text is fit for clients.
-func (e *reasonedError) Public() {}
+func (e *ReasonedError) Public() {}
 
 // TypedReason is never "".
-func (e *reasonedError) TypedReason() string { return e.reason }
+func (e *ReasonedError) TypedReason() string { return e.Reason }
 
-// reasonOf is the typed reason of an error, "" if it has none.
-func reasonOf(err error) string {
+// ReasonOf is the typed reason of an error, "" if it has none.
+func ReasonOf(err error) string {
 	var typed interface{ TypedReason() string }
 	if errors.As(err, &typed) {
 		return typed.TypedReason()
@@ -112,12 +112,12 @@ func Shorten(text string, most int, where string) string {
 	return fmt.Sprintf("%s… (%d bytes more: %s)", text[:most], len(text)-most, where)
 }
 
-// publicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
-func publicText(err error) string { return Shorten(inWords(err), maxText, "the log has them") }
+// PublicText is an error in words fit for clients: SQLSTATE and condition, never the driver's text, values or SQL.
+func PublicText(err error) string { return Shorten(inWords(err), maxText, "the log has them") }
 
 func inWords(err error) string {
 	var refused *repo.Error
-	var stopped stopError
+	var stopped StopError
 	switch {
 	case err == nil:
 		return ""
@@ -131,7 +131,7 @@ func inWords(err error) string {
 	case errors.Is(err, repo.ErrLeaseLost):
 		return repo.ErrLeaseLost.Error()
 	case errors.As(err, &stopped):
-		return strings.ToLower(stopped.reason)
+		return strings.ToLower(stopped.Reason)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "stopped before its end"
 	}
@@ -140,8 +140,8 @@ func inWords(err error) string {
 
 // discreetText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
 func discreetText(text string, err error) string {
-	if failed, is := errors.AsType[*failedError](err); is && failed.discreet != "" {
-		return failed.discreet
+	if failed, is := errors.AsType[*FailedError](err); is && failed.Discreet != "" {
+		return failed.Discreet
 	}
 	return text
 }
@@ -151,7 +151,7 @@ func briefText(err error) string {
 	if refused, is := errors.AsType[*repo.Error](err); is {
 		return refused.Condition()
 	}
-	return publicText(err)
+	return PublicText(err)
 }
 
 // fitForClients is the error within err, if there is one, that says by a method Public that its text
@@ -170,14 +170,14 @@ func fitForClients(err error) error {
 	return nil
 }
 
-// skipReason is why a fire gets no run, "" if the error is another one.
-func skipReason(err error) string {
+// SkipReason is why a fire gets no run, "" if the error is another one.
+func SkipReason(err error) string {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return reasonLeaseHeld
+		return ReasonLeaseHeld
 	case errors.As(err, &paused):
 		return "WORKER_PAUSED: " + err.Error()
 	case errors.As(err, &unconfigured):
@@ -186,6 +186,6 @@ func skipReason(err error) string {
 	return ""
 }
 
-func endedEarly(reason string) bool {
-	return strings.HasPrefix(reason, reasonThrottled+": ") || strings.HasPrefix(reason, reasonQueueFull+": ")
+func EndedEarly(reason string) bool {
+	return strings.HasPrefix(reason, ReasonThrottled+": ") || strings.HasPrefix(reason, ReasonQueueFull+": ")
 }

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"errors"
@@ -36,8 +36,8 @@ func UnreachableDatabase(err error) (name, why string) {
 // PrivilegeMissing says which right the role of a database lacks, and what to grant; false if an error is about something
 // else.
 func PrivilegeMissing(err error) (text string, is bool) {
-	if forbidden(err) || errors.Is(err, repo.ErrForbidden) {
-		return publicText(err), true
+	if Forbidden(err) || errors.Is(err, repo.ErrForbidden) {
+		return PublicText(err), true
 	}
 	return "", false
 }
@@ -112,15 +112,15 @@ func (e *NotConfiguredError) Error() string { return e.Worker + " is not configu
 
 // unknownWorker lists the names there are.
 func (r *Runner) unknownWorker(name string) error {
-	names := make([]string, 0, len(r.workers))
-	for _, w := range r.workers {
-		names = append(names, w.name)
+	names := make([]string, 0, len(r.Workers))
+	for _, w := range r.Workers {
+		names = append(names, w.Name)
 	}
 	return fmt.Errorf("%w %q: there are %s", ErrUnknownWorker, name, strings.Join(names, ", "))
 }
 
-// forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
-func forbidden(err error) bool {
+// Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
+func Forbidden(err error) bool {
 	refused, is := errors.AsType[*repo.Error](err)
 	return is && refused.SQLState == "42501"
 }

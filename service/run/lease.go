@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -35,9 +35,9 @@ type heldLease struct {
 	until time.Time
 }
 
-func (r *Runner) newLeaseSet(x *execution, ttl time.Duration) *leaseSet {
+func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
-		name: x.worker.leaseName(x.Database), holder: r.replica, ttl: ttl, home: x.Database,
+		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, home: x.Database,
 		leftovers: &r.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{},
 	}
 }

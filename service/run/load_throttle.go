@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -40,8 +40,8 @@ type throttle struct {
 
 // waitForLoad rests as the load of a database, and of the table that is to be changed, wants it.
 // Its error is why the run stops.
-func (x *execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
-	worked, rested := x.throttle.worked(), time.Duration(0)
+func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
+	worked, rested := x.Throttle.worked(), time.Duration(0)
 	for {
 		if err := x.Stopped(); err != nil {
 			return err
@@ -49,37 +49,37 @@ func (x *execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e := x.loads.overloaded(ctx, d, table)
+		e := x.loads.Overloaded(ctx, d, table)
 		switch {
 		case e == nil:
-			return x.throttle.release(nil)
+			return x.Throttle.release(nil)
 		case x.patienceOver(e):
 			return x.stopThrottled(ctx, e)
 		}
 		rest := restStep
-		if e.far.IsZero() {
+		if e.Far.IsZero() {
 			rest = min(restOf(worked, e.ratio)-rested, restStep)
 		}
-		if !x.worker.untimed {
+		if !x.Worker.Untimed {
 			rest = min(rest, x.Left())
 		}
 		if rest <= 0 {
-			if !e.far.IsZero() {
+			if !e.Far.IsZero() {
 				// Its time is over, and this is no moment for a last statement.
 				return x.stopThrottled(ctx, e)
 			}
-			return x.throttle.release(e)
+			return x.Throttle.release(e)
 		}
-		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
+		rest, ofRun, first := x.Throttle.rest(ctx, e, rest)
 		rested += rest
 		x.tellRest(ctx, e.String(), rest, first)
-		x.metrics.addRest(ctx, x.worker.name, x.Database.Name, ofRun)
+		x.metrics.AddRest(ctx, x.Worker.Name, x.Database.Name, ofRun)
 	}
 }
 
-func (x *execution) stopThrottled(ctx context.Context, e *excess) error {
+func (x *Execution) stopThrottled(ctx context.Context, e *excess) error {
 	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
-	x.halt(stopError{reason: reasonThrottled + ": " + e.String(), early: true})
+	x.Halt(StopError{Reason: ReasonThrottled + ": " + e.String(), Early: true})
 	return x.Stopped()
 }
 
@@ -89,7 +89,7 @@ func restOf(worked time.Duration, ratio float64) time.Duration {
 }
 
 // patienceOver says that an excess lasts too long for this run.
-func (x *execution) patienceOver(e *excess) bool {
+func (x *Execution) patienceOver(e *excess) bool {
 	lasts := func(began time.Time) time.Duration {
 		if began.Before(x.started) {
 			began = x.started
@@ -97,7 +97,7 @@ func (x *execution) patienceOver(e *excess) bool {
 		return time.Since(began)
 	}
 	patience := x.loads.config.Patience
-	return lasts(e.began) >= patience || !e.far.IsZero() && lasts(e.far) >= patience/farPatience
+	return lasts(e.began) >= patience || !e.Far.IsZero() && lasts(e.Far) >= patience/farPatience
 }
 
 // worked is the time since a statement was last let go.
@@ -125,8 +125,8 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	began := time.Now()
 	t.mu.Lock()
 	t.excess, first = e, t.rested == 0
-	ofRun = max(0, began.Add(wanted).Sub(later(began, t.until)))
-	t.rested, t.until = t.rested+ofRun, later(began.Add(wanted), t.until)
+	ofRun = max(0, began.Add(wanted).Sub(Later(began, t.until)))
+	t.rested, t.until = t.rested+ofRun, Later(began.Add(wanted), t.until)
 	t.mu.Unlock()
 	timer := time.NewTimer(wanted)
 	defer timer.Stop()
@@ -138,8 +138,8 @@ func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (r
 	return time.Since(began), ofRun, first
 }
 
-// words say what slows the run down at present, "" if nothing does.
-func (t *throttle) words() string {
+// Words say what slows the run down at present, "" if nothing does.
+func (t *throttle) Words() string {
 	e, rested := t.state()
 	if e == nil {
 		return ""
@@ -155,35 +155,35 @@ func (t *throttle) state() (*excess, time.Duration) {
 	return t.excess, t.rested
 }
 
-// goesOn says whether ResumeRuns goes on with what the load has ended.
-func (r *Runner) goesOn(w *worker) bool {
-	return !w.config.disabled() && w.databases == nil && !r.loads.config.off() && time.Until(w.next(time.Now())) >= soon
+// GoesOn says whether ResumeRuns goes on with what the load has ended.
+func (r *Runner) GoesOn(w *Worker) bool {
+	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= soon
 }
 
 // spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
-func (r *Runner) spared(ctx context.Context, w *worker) (bool, error) {
-	if !r.goesOn(w) {
+func (r *Runner) spared(ctx context.Context, w *Worker) (bool, error) {
+	if !r.GoesOn(w) {
 		return false, nil
 	}
-	runs, err := r.main.RunSummary(ctx, w.name)
+	runs, err := r.Main.RunSummary(ctx, w.Name)
 	if err != nil || runs.Current != nil || runs.Last == nil || runs.Last.State != repo.RunSucceeded {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return strings.HasPrefix(reason, reasonThrottled+": ") && r.loads.overloaded(ctx, r.main, repo.Table{}) == nil &&
-		r.loads.lasting(ctx, r.main, reason) == nil, nil
+	return strings.HasPrefix(reason, ReasonThrottled+": ") && r.Loads.Overloaded(ctx, r.Main, repo.Table{}) == nil &&
+		r.Loads.Lasting(ctx, r.Main, reason) == nil, nil
 }
 
-// unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
+// Unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
 // with the work of one which died, or which the load has ended.
-func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err error) {
-	if w.abandoned != nil {
-		abandoned, err := w.abandoned(ctx)
+func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err error) {
+	if w.Abandoned != nil {
+		abandoned, err := w.Abandoned(ctx)
 		if err != nil {
 			return "", err
 		}
 		if abandoned {
-			return reasonContinuation, nil
+			return ReasonContinuation, nil
 		}
 	}
 	if spared, err := r.spared(ctx, w); err != nil || !spared {
@@ -195,7 +195,7 @@ func (r *Runner) unfinished(ctx context.Context, w *worker) (reason string, err 
 // soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
 const soon = 5 * time.Minute
 
-func later(a, b time.Time) time.Time {
+func Later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}

@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// execution is a run at work: all that a worker needs of the runner.
-type execution struct {
+// Execution is a run at work: all that a worker needs of the runner.
+type Execution struct {
 	// Database the run is on, Flags as they were at its start, MaxRuntime its time limit.
 	Database   *repo.Database
 	Flags      map[string]bool
@@ -24,18 +24,18 @@ type execution struct {
 	DryRun     bool
 	Log        *slog.Logger
 
-	worker  *worker
-	metrics *metrics
-	tracer  trace.Tracer
-	span    trace.Span
+	Worker  *Worker
+	metrics *Metrics
+	Tracer  trace.Tracer
+	Span    trace.Span
 	leases  *leaseSet
 	reader  *repo.Reader
-	loads   *loads
+	loads   *Loads
 	// started and ended are of the host's clock.
 	started, ended time.Time
 	cancel         context.CancelCauseFunc
 	// begun closes when the lease is taken, done when the run has ended or was refused.
-	begun, done chan struct{}
+	begun, Done chan struct{}
 
 	mu   sync.Mutex
 	run  Run
@@ -49,89 +49,89 @@ type execution struct {
 	// counted wakes the heartbeat when there are counts to save.
 	counted chan struct{}
 
-	throttle throttle
+	Throttle throttle
 }
 
-// stopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
+// StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
 // sake, SUCCEEDED and over_limit.
-type stopError struct {
-	reason string
-	early  bool
+type StopError struct {
+	Reason string
+	Early  bool
 	// words for the run's error, fit for clients.
-	words string
+	Words string
 }
 
-func (r stopError) Error() string { return r.reason }
+func (r StopError) Error() string { return r.Reason }
 
 var (
-	errShutdown = stopError{reason: "SHUTDOWN"}
+	ErrShutdown = StopError{Reason: "SHUTDOWN"}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
-	errUnheard = stopError{reason: reasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), early: true}
+	errUnheard = StopError{Reason: ReasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), Early: true}
 )
 
 // cancelled stops a run for CancelRun, whose words say who wanted that.
-func cancelled(words string) stopError { return stopError{reason: "CANCELLED", words: words} }
+func cancelled(words string) StopError { return StopError{Reason: "CANCELLED", Words: words} }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
-func (x *execution) Now() time.Time {
+func (x *Execution) Now() time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.run.StartedAt
 }
 
 // Elapsed is how long the run has been at work.
-func (x *execution) Elapsed() time.Duration { return time.Since(x.started) }
+func (x *Execution) Elapsed() time.Duration { return time.Since(x.started) }
 
 // Left is the time until the run's limit.
-func (x *execution) Left() time.Duration { return x.MaxRuntime - x.Elapsed() }
+func (x *Execution) Left() time.Duration { return x.MaxRuntime - x.Elapsed() }
 
 // Stopped says why the run must stop after the statement in flight; nil: it need not.
-func (x *execution) Stopped() error {
+func (x *Execution) Stopped() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.stop
 }
 
-// halt makes the run stop after the statement in flight; the first reason counts.
-func (x *execution) halt(why error) {
+// Halt makes the run stop after the statement in flight; the first reason counts.
+func (x *Execution) Halt(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stop == nil {
 		x.stop = why
-		close(x.throttle.halted)
+		close(x.Throttle.halted)
 	}
 }
 
 // refuse ends a run that could not start, and tells those who wait for it why.
-func (x *execution) refuse(why error) {
+func (x *Execution) refuse(why error) {
 	x.mu.Lock()
 	x.refused = why
 	x.mu.Unlock()
 	x.cancel(why)
-	close(x.done)
+	close(x.Done)
 }
 
 // Write calls do with the fence under which to write in a database and with limits that end before the lease. A run
 // that has been stopped writes no more.
-func (x *execution) Write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
+func (x *Execution) Write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
 	return x.WriteTable(ctx, d, repo.Table{}, limits, do)
 }
 
 // WriteTable is Write for the rows of a table of the application.
-func (x *execution) WriteTable(ctx context.Context, d *repo.Database, t repo.Table, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
+func (x *Execution) WriteTable(ctx context.Context, d *repo.Database, t repo.Table, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
 	if err := x.waitForLoad(ctx, d, t); err != nil {
 		return err
 	}
 	defer x.reader.Wrote(d)
 	err := x.leases.write(ctx, d, limits, do)
-	if q, is := ctx.Value(queuedKey{}).(*queued); is {
-		q.committed(err == nil)
+	if q, is := ctx.Value(QueuedKey{}).(*Queued); is {
+		q.Committed(err == nil)
 	}
 	return err
 }
 
 // Count adds to one of the run's counts, and to the metric of rows.
-func (x *execution) Count(ctx context.Context, key string, n int64) {
+func (x *Execution) Count(ctx context.Context, key string, n int64) {
 	x.mu.Lock()
 	x.run.Counts[key] += n
 	x.mu.Unlock()
@@ -144,13 +144,13 @@ func (x *execution) Count(ctx context.Context, key string, n int64) {
 	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
 		batch.add(key, n)
 	}
-	if action := x.worker.actions[key]; action != "" && n > 0 && !x.DryRun {
-		x.metrics.addRows(ctx, x.worker.name, x.Database.Name, action, n)
+	if action := x.Worker.Actions[key]; action != "" && n > 0 && !x.DryRun {
+		x.metrics.AddRows(ctx, x.Worker.Name, x.Database.Name, action, n)
 	}
 }
 
 // Changed adds to the run's table counts.
-func (x *execution) Changed(table string, deleted, updated int64) {
+func (x *Execution) Changed(table string, deleted, updated int64) {
 	if deleted == 0 && updated == 0 {
 		return
 	}
@@ -166,8 +166,8 @@ func (x *execution) Changed(table string, deleted, updated int64) {
 	x.run.Tables[i].Updated += updated
 }
 
-// logDone logs what was done, which in a dry run it was not.
-func (x *execution) logDone(ctx context.Context, done, wouldBeDone string, attrs ...any) {
+// LogDone logs what was done, which in a dry run it was not.
+func (x *Execution) LogDone(ctx context.Context, done, wouldBeDone string, attrs ...any) {
 	if x.DryRun {
 		done = wouldBeDone
 	}
@@ -175,7 +175,7 @@ func (x *execution) logDone(ctx context.Context, done, wouldBeDone string, attrs
 }
 
 // Report changes the run's record.
-func (x *execution) Report(change func(*Run)) {
+func (x *Execution) Report(change func(*Run)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	change(&x.run)
@@ -183,17 +183,17 @@ func (x *execution) Report(change func(*Run)) {
 
 // Limit says what stopped the run before it was through, so that more is left; the reason in its record may have more to
 // tell, or another story.
-func (x *execution) Limit(what, reason string) {
+func (x *Execution) Limit(what, reason string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.limit, x.run.OverLimit, x.run.Reason = what, true, reason
 }
 
-// dryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.
-const dryRunOver = "the time of a dry run was over: the counts are of what was seen until then"
+// DryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.
+const DryRunOver = "the time of a dry run was over: the counts are of what was seen until then"
 
-// snapshot is a copy of the record as it is now.
-func (x *execution) snapshot() Run {
+// Snapshot is a copy of the record as it is now.
+func (x *Execution) Snapshot() Run {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	run := x.run
@@ -203,16 +203,16 @@ func (x *execution) snapshot() Run {
 	return run
 }
 
-// errOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
+// ErrOtherBatch ends a batch after its statement in flight, and charges its records nothing, because the one beside it
 // has found that the run cannot go on.
-var errOtherBatch = errors.New("another batch has ended the run")
+var ErrOtherBatch = errors.New("another batch has ended the run")
 
-// origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
-func (x *execution) origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: x.snapshot().ID, TraceParent: traceParent(trace.ContextWithSpan(ctx, x.span))}
+// Origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
+func (x *Execution) Origin(ctx context.Context) repo.Job {
+	return repo.Job{RunID: x.Snapshot().ID, TraceParent: TraceParent(trace.ContextWithSpan(ctx, x.Span))}
 }
 
-// guarded is the writer of a run.
-func (x *execution) guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
+// Guarded is the writer of a run.
+func (x *Execution) Guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
 }

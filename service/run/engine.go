@@ -1,4 +1,4 @@
-package service
+package run
 
 import (
 	"context"
@@ -26,8 +26,8 @@ type (
 	Pause = repo.Pause
 )
 
-// RunnerConfig is what a Runner needs. Databases is required, with main first.
-type RunnerConfig struct {
+// Config is what a Runner needs. Databases is required, with main first.
+type Config struct {
 	// Databases in the order of the rotation: main, ci, sec.
 	Databases []*repo.Database
 	// Replica names this process in leases and runs; empty: a [ReplicaName].
@@ -42,72 +42,72 @@ type RunnerConfig struct {
 
 // Runner runs the workers. Its methods may be called from any goroutine.
 type Runner struct {
-	main      *repo.Database
-	databases []*repo.Database
-	replica   string
-	logger    *slog.Logger
-	tracer    trace.Tracer
-	metrics   *metrics
-	workers   []*worker
-	pauses    *recentPauses
-	loads     *loads
-	backlogs  *backlogs
+	Main      *repo.Database
+	Databases []*repo.Database
+	Replica   string
+	Logger    *slog.Logger
+	Tracer    trace.Tracer
+	Metrics   *Metrics
+	Workers   []*Worker
+	Pauses    *recentPauses
+	Loads     *Loads
+	Backlogs  *backlogs
 	leftovers leftovers
 
-	mu      sync.Mutex
+	Mu      sync.Mutex
 	idle    *sync.Cond
-	active  map[*execution]struct{}
-	stopped bool
+	active  map[*Execution]struct{}
+	Stopped bool
 	// prunedAt is when history older than historyKeep was last pruned.
 	prunedAt    time.Time
-	historyKeep time.Duration
-	// stopping closes with stopped; background is what Shutdown waits for besides the runs.
-	stopping   chan struct{}
-	background sync.WaitGroup
+	HistoryKeep time.Duration
+	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
+	Stopping   chan struct{}
+	Background sync.WaitGroup
 }
 
-// newRunner does not connect; an error names the configuration key that is wrong.
-func newRunner(c RunnerConfig) (*Runner, error) {
+// New does not connect; an error names the configuration key that is wrong.
+func New(c Config) (*Runner, error) {
 	metrics, err := newMetrics()
 	if err != nil {
 		return nil, err
 	}
 	r := &Runner{
-		main: c.Databases[0], databases: c.Databases, replica: c.Replica, logger: c.Logger, metrics: metrics,
-		tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
-		pauses: &recentPauses{main: c.Databases[0]}, backlogs: newBacklogs(),
-		historyKeep: c.HistoryKeep,
-		active:      map[*execution]struct{}{}, stopping: make(chan struct{}),
+		Main: c.Databases[0], Databases: c.Databases, Replica: c.Replica, Logger: c.Logger, Metrics: metrics,
+		Tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
+		Pauses: &recentPauses{main: c.Databases[0]}, Backlogs: newBacklogs(),
+		HistoryKeep: c.HistoryKeep,
+		active:      map[*Execution]struct{}{}, Stopping: make(chan struct{}),
 	}
-	r.idle = sync.NewCond(&r.mu)
-	if r.replica == "" {
-		r.replica = ReplicaName()
+	r.idle = sync.NewCond(&r.Mu)
+	if r.Replica == "" {
+		r.Replica = ReplicaName()
 	}
-	if r.logger == nil {
-		r.logger = slog.Default()
+	if r.Logger == nil {
+		r.Logger = slog.Default()
 	}
-	r.loads = newLoads(c.Load, r.logger)
+	r.Loads = newLoads(c.Load, r.Logger)
 	return r, nil
 }
 
-// add puts a worker on the list; an error names the configuration key that is wrong.
-func (r *Runner) add(w *worker) error {
+// Add puts a worker on the list; an error names the configuration key that is wrong.
+func (r *Runner) Add(w *Worker) error {
 	if err := w.validate(); err != nil {
 		return err
 	}
 	r.warnOfShortRuns(w)
-	w.missing = orNoSchema(w.missing)
-	r.workers = append(r.workers, w)
+	w.Missing = orNoSchema(w.Missing)
+	r.Workers = append(r.Workers, w)
 	return nil
 }
 
-// worker finds a worker by its name.
-func (r *Runner) worker(name string) (*worker, error) {
+// Worker finds a worker by its name.
+func (r *Runner) Worker(name string) (*Worker, error) {
 	if name == "" {
 		return nil, &InvalidArgumentError{Field: "worker", Description: "is required"}
 	}
-	for _, w := range r.workers {
-		if w.name == name {
+	for _, w := range r.Workers {
+		if w.Name == name {
 			return w, nil
 		}
 	}
@@ -117,23 +117,23 @@ func (r *Runner) worker(name string) (*worker, error) {
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.
 func (r *Runner) Shutdown(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.stopped {
-		r.stopped = true
-		close(r.stopping)
+	r.Mu.Lock()
+	if !r.Stopped {
+		r.Stopped = true
+		close(r.Stopping)
 	}
 	for x := range r.active {
-		x.halt(errShutdown)
+		x.Halt(ErrShutdown)
 	}
-	r.mu.Unlock()
+	r.Mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		r.mu.Lock()
+		r.Mu.Lock()
 		for len(r.active) > 0 {
 			r.idle.Wait()
 		}
-		r.mu.Unlock()
-		r.background.Wait()
+		r.Mu.Unlock()
+		r.Background.Wait()
 		close(done)
 	}()
 	select {

@@ -1,0 +1,49 @@
+package service
+
+import (
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// What callers need of the engine, under the name of the package that they know.
+type (
+	// Run is one run of a worker.
+	Run = run.Run
+	// Lease makes sure that two runs never do the same work.
+	Lease = run.Lease
+	// RunRequest asks for one run.
+	RunRequest = run.Request
+	// RunFilter selects runs.
+	RunFilter = run.Filter
+	// WorkerConfig is what every worker's configuration has.
+	WorkerConfig = run.WorkerConfig
+	// LoadConfig says when runs and jobs spare the databases.
+	LoadConfig = run.LoadConfig
+	// Backoff is how long to wait after failures in a row.
+	Backoff = run.Backoff
+	// SpanIDs gives spans the ids that they were derived for.
+	SpanIDs = run.SpanIDs
+
+	// InvalidArgumentError names the field of a request that is wrong, and what is allowed.
+	InvalidArgumentError = run.InvalidArgumentError
+	// LeaseHeldError says who is doing this work already.
+	LeaseHeldError = run.LeaseHeldError
+	// WorkerPausedError says that a worker takes no new runs until it is resumed.
+	WorkerPausedError = run.WorkerPausedError
+	// NotConfiguredError says what a worker lacks, and what to do about it.
+	NotConfiguredError = run.NotConfiguredError
+	// RequestReusedError says that a request id has started a run of something else.
+	RequestReusedError = run.RequestReusedError
+)
+
+// AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
+const AllWorkers = run.AllWorkers
+
+// Errors of the methods of [Service].
+var (
+	ErrUnknownWorker   = run.ErrUnknownWorker
+	ErrUnknownDatabase = run.ErrUnknownDatabase
+	ErrUnknownRun      = run.ErrUnknownRun
+	ErrUnknownJob      = run.ErrUnknownJob
+	ErrStopping        = run.ErrStopping
+	ErrUnreachable     = run.ErrUnreachable
+)

@@ -1,0 +1,112 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Metrics are the instruments of contract.md section 6. Nothing in the control flow depends on them.
+type Metrics struct {
+	Meter      metric.Meter
+	Runs       metric.Int64Counter
+	duration   metric.Float64Histogram
+	rows       metric.Int64Counter
+	Apdex      metric.Int64Counter
+	ErrorRate  metric.Int64Counter
+	Jobs       metric.Int64Counter
+	fires      metric.Int64Counter
+	LeasesLost metric.Int64Counter
+	OverLimit  metric.Int64Counter
+	EndedEarly metric.Int64Counter
+	rested     metric.Float64Counter
+	JobsHeld   metric.Int64Counter
+}
+
+func newMetrics() (*Metrics, error) {
+	m := &Metrics{Meter: otel.Meter("github.com/caretaker-go/caretaker/service")}
+	var errs [12]error
+	m.Runs, errs[0] = m.Meter.Int64Counter("maintenance.runs", metric.WithDescription("Runs that ended, by outcome."))
+	m.duration, errs[1] = m.Meter.Float64Histogram("maintenance.run.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of runs."), metric.WithExplicitBucketBoundaries(.1, 1, 10, 30, 60, 180, 600))
+	m.rows, errs[2] = m.Meter.Int64Counter("maintenance.rows", metric.WithDescription("Rows worked on, by action."))
+	m.Apdex, errs[3] = m.Meter.Int64Counter("maintenance.sli.apdex", metric.WithDescription("Runs that did not fail; success: within their limits."))
+	m.ErrorRate, errs[4] = m.Meter.Int64Counter("maintenance.sli.error", metric.WithDescription("Runs that succeeded or failed; error: failed."))
+	m.Jobs, errs[5] = m.Meter.Int64Counter("maintenance.jobs", metric.WithDescription("Attempts of deferred jobs that ended, by outcome."))
+	m.fires, errs[6] = m.Meter.Int64Counter("maintenance.fires", metric.WithDescription("Fires of schedules, by what became of them."))
+	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
+	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
+	m.EndedEarly, errs[9] = m.Meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
+	m.rested, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have rested because of the load of a database."))
+	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was put back because of a pause or the load of a database."))
+	return m, errors.Join(errs[:]...)
+}
+
+// MainDatabase is the label of workers that have no turn by database.
+const MainDatabase = "main"
+
+// AddRun counts the end of a run. What a dry run would do is nothing to count, or to alert on.
+func (m *Metrics) AddRun(ctx context.Context, run Run, duration time.Duration) {
+	if run.DryRun {
+		return
+	}
+	worker := attribute.String("worker", run.Worker)
+	at := metric.WithAttributes(worker, attribute.String("database", homeOf(run)))
+	m.Runs.Add(ctx, 1, at, metric.WithAttributes(attribute.String("outcome", run.State)))
+	if run.State != repo.RunSkipped {
+		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))
+	}
+	if run.Reason == ReasonLeaseLost {
+		m.LeasesLost.Add(ctx, 1, at)
+	}
+	if run.OverLimit {
+		m.OverLimit.Add(ctx, 1, at)
+	}
+	if EndedEarly(run.Reason) {
+		m.EndedEarly.Add(ctx, 1, at)
+	}
+}
+
+func (m *Metrics) AddRows(ctx context.Context, worker, database, action string, n int64) {
+	m.rows.Add(ctx, n, metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database),
+		attribute.String("action", action)))
+}
+
+func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
+	m.Jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
+}
+
+// AddHold counts a job that was put back, by what held it.
+func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
+	reason, _, _ = strings.Cut(reason, ":")
+	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
+}
+
+// AddRest counts the time that a run on a database rested.
+func (m *Metrics) AddRest(ctx context.Context, worker, database string, rested time.Duration) {
+	m.rested.Add(ctx, rested.Seconds(), metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database)))
+}
+
+func (m *Metrics) AddFires(ctx context.Context, worker, outcome string, n int) {
+	m.fires.Add(ctx, int64(n), metric.WithAttributes(attribute.String("worker", worker), attribute.String("outcome", outcome)))
+}
+
+func (m *Metrics) AddSLI(ctx context.Context, run Run) {
+	database := attribute.String("database", run.Database)
+	failed := run.State == repo.RunFailed
+	if run.DryRun || (!failed && run.State != repo.RunSucceeded) {
+		return
+	}
+	m.ErrorRate.Add(ctx, 1, metric.WithAttributes(database, attribute.String("error", strconv.FormatBool(failed))))
+	if !failed {
+		m.Apdex.Add(ctx, 1, metric.WithAttributes(database, attribute.String("success", strconv.FormatBool(!run.OverLimit))))
+	}
+}

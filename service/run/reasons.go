@@ -1,0 +1,48 @@
+package run
+
+import "github.com/caretaker-go/caretaker/repo"
+
+// Typed reasons of runs, jobs and groups (spec/README.md section 4). What repo finds out in a transaction it names
+// itself.
+const (
+	ReasonTargetGone     = repo.ReasonTargetGone
+	ReasonSettingOff     = repo.ReasonSettingOff
+	ReasonSettingInvalid = "SETTING_INVALID"
+
+	ReasonLeaseLost = "LEASE_LOST"
+	ReasonJobLost   = "JOB_LOST"
+	ReasonLeaseHeld = "LEASE_HELD"
+	// reasonRequestKnown: the request id has started a run before.
+	reasonRequestKnown = "REQUEST_KNOWN"
+	// ReasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because
+	// too many users wait for their deletion. reasonPaused is that of jobs that wait for the end of a pause.
+	ReasonThrottled = "THROTTLED"
+	ReasonQueueFull = "QUEUE_FULL"
+	ReasonPaused    = "WORKER_PAUSED"
+	// ReasonDisabled is that of a continuation whose worker is not enabled here.
+	ReasonDisabled = "DISABLED"
+	// ReasonSliceUsed and reasonTargetBusy are those of jobs that go on later: their attempt has worked as long as it may,
+	// another one is at work on the same.
+	ReasonSliceUsed  = "SLICE_USED"
+	ReasonTargetBusy = "TARGET_BUSY"
+
+	ReasonInternalUser     = repo.ReasonInternalUser
+	ReasonPersonalProjects = "PERSONAL_PROJECTS"
+
+	ReasonStillReferenced = "STILL_REFERENCED"
+	reasonKeptByTrigger   = repo.ReasonKeptByTrigger
+	ReasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
+	ReasonNoLongerMarked  = "NO_LONGER_MARKED"
+
+	ReasonRightsMissing      = "RIGHTS_MISSING"
+	ReasonUserMissing        = "DELETING_USER_MISSING"
+	ReasonDeletionInProgress = "DELETION_IN_PROGRESS"
+	ReasonScheduleLost       = "SCHEDULE_LOST"
+)
+
+// The reasons of runs that go on with what another has left, besides the schedule. That of a run that the load has ended
+// does whatever the schedule's would: the other may not even have begun.
+const (
+	ReasonContinuation = "continuation"
+	reasonAfterLoad    = "after the load"
+)

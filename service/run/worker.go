@@ -1,0 +1,209 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// WorkerConfig is what every worker's configuration has. The tag of the embedding has the worker's defaults.
+type WorkerConfig struct {
+	// Schedule is a cron expression of five fields, in UTC.
+	Schedule string `key:"schedule"`
+	// Enabled lets the schedule start runs; requests do in any case.
+	Enabled *bool `key:"enabled" default:"true"`
+	// CatchUp makes up by one run for fires that were missed.
+	CatchUp *bool `key:"catch_up" default:"false"`
+}
+
+// Check refuses a schedule that is none. An empty one stands for the default.
+func (WorkerConfig) Check(key, text string) error {
+	if key != "schedule" || text == "" {
+		return nil
+	}
+	if _, err := ParseSchedule(text); err != nil {
+		return fmt.Errorf("%q %w", text, err)
+	}
+	return nil
+}
+
+func (c WorkerConfig) Disabled() bool { return c.Enabled != nil && !*c.Enabled }
+
+// Deps are what workers and their jobs are made with.
+type Deps struct {
+	Main *repo.Database
+	// Databases in the order of the rotation, main first.
+	Databases []*repo.Database
+	// Queue takes deferred jobs; nil: there is none.
+	Queue  repo.JobQueue
+	Logger *slog.Logger
+	// Resume starts a run that goes on with what another one has left, and does not wait for its end.
+	Resume func(ctx context.Context, w *Worker, reason string) (Run, error)
+}
+
+// Worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
+// runner.go.
+type Worker struct {
+	Name   string
+	Config WorkerConfig
+	// Databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
+	Databases []*repo.Database
+	// Due says whether there is something to do in a database, for a worker each of whose fires works all databases in which
+	// there is; nil: a fire works one.
+	Due func(ctx context.Context, database *repo.Database) bool
+	// Starved says which databases no fire works, and what to do; "": none.
+	Starved string
+	// Fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
+	Fences []*repo.Database
+	// Missing says what keeps it from running; "" when nothing does.
+	Missing func(ctx context.Context) (string, error)
+	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
+	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
+	// Untimed workers have no limit of their own: the one that maxRuntime names is that of the lease.
+	Untimed bool
+	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as failed; see outcome.
+	Work func(ctx context.Context, x *Execution) error
+	// Backlog counts what waits in a database, and may add a remark for condition_detail.
+	Backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
+	// Abandoned says that its last run died and left work that must not wait for the schedule; nil: none does.
+	Abandoned func(ctx context.Context) (bool, error)
+	// Actions are the labels of maintenance_rows_total by the keys of counts.
+	Actions map[string]string
+	// Sli says that its runs are counted as service levels.
+	Sli bool
+}
+
+// LeaseName is the worker's name, with the database where there is one lease a database (contract.md section 2).
+func (w *Worker) LeaseName(database *repo.Database) string {
+	if w.Databases == nil {
+		return w.Name
+	}
+	return w.Name + "/" + database.Name
+}
+
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day of the week. It fires
+// in UTC, sooner or later. The error goes on where the expression has been named.
+func ParseSchedule(expression string) (cron.Schedule, error) {
+	schedule, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
+	if err != nil {
+		return nil, fmt.Errorf("is no cron expression of five fields such as %q: %w", "0 2 * * *", err)
+	}
+	if schedule.Next(time.Now().UTC()).IsZero() {
+		return nil, errors.New("never fires: there is no such day in the next five years")
+	}
+	return schedule, nil
+}
+
+// UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs
+// (spec/README.md section 4).
+const UntimedRun = 60 * time.Second
+
+// Untimed is maxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed
+// (contract.md section 4).
+func Untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
+
+// LeaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
+const LeaseMargin = 10 * time.Second
+
+// renewals is how often a lease is renewed in the time it holds.
+const renewals = 3
+
+// Database chooses where a run works: the one asked for, or the one whose turn it is in this minute.
+func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Database, error) {
+	if w.Databases == nil {
+		if asked != "" {
+			return nil, &InvalidArgumentError{Field: "database", Description: fmt.Sprintf("%s cannot be limited to one database: leave it empty", w.Name)}
+		}
+		return r.Main, nil
+	}
+	if asked == "" {
+		return w.Databases[Rotation(minute, len(w.Databases))], nil
+	}
+	for _, d := range w.Databases {
+		if d.Name == asked {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, asked, DatabaseNames(w.Databases))
+}
+
+// warnOfShortRuns: a run of less than a second does little more than begin and end.
+func (r *Runner) warnOfShortRuns(w *Worker) {
+	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
+		r.Logger.Warn("max_runtime is less than a second: runs get next to nothing done, give them some seconds", "worker", w.Name, "max_runtime", limit)
+	}
+}
+
+// orNoSchema counts the lack of an application schema as one of what is missing.
+func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		what, err := missing(ctx)
+		if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+			return none.Error(), nil
+		}
+		return what, err
+	}
+}
+
+// validate checks what every worker's configuration has.
+func (w *Worker) validate() error {
+	if _, err := ParseSchedule(w.Config.Schedule); err != nil {
+		return fmt.Errorf("workers.%s.schedule: %q %w", w.Name, w.Config.Schedule, err)
+	}
+	return nil
+}
+
+// ReadLimits bound the reads of the queue and the catalogue.
+func ReadLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
+
+// Rotation is whose turn it is in a minute, out of n databases.
+func Rotation(at time.Time, n int) int {
+	turn := int(at.Unix() / 60 % int64(n))
+	return (turn + n) % n // before 1970 the remainder is negative
+}
+
+// DuePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
+const DuePatience = 3 * time.Second
+
+func DatabaseNames(databases []*repo.Database) string {
+	names := make([]string, len(databases))
+	for i, d := range databases {
+		names[i] = d.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// DatabaseLabel is Run.database: empty for workers that have no turn by database.
+func DatabaseLabel(w *Worker, d *repo.Database) string {
+	if w.Databases == nil {
+		return ""
+	}
+	return d.Name
+}
+
+// Next is the next fire of the worker's schedule.
+func (w *Worker) Next(after time.Time) time.Time {
+	schedule, err := ParseSchedule(w.Config.Schedule)
+	if err != nil {
+		return time.Time{}
+	}
+	return schedule.Next(after.UTC())
+}
+
+// Homes are the databases in which the worker has leases and backlogs.
+func (w *Worker) Homes(r *Runner) []*repo.Database {
+	if w.Databases == nil {
+		return []*repo.Database{r.Main}
+	}
+	return w.Databases
+}
+
+// CatchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up.
+func (w *Worker) CatchesUp() bool { return w.Config.CatchUp != nil && *w.Config.CatchUp }
