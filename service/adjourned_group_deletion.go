@@ -48,8 +48,7 @@ type adjournedGroups struct {
 	removal *projectRemovals
 }
 
-func newAdjournedGroupDeletion(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
-	config := c.AdjournedGroupDeletion
+func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []jobKind, error) {
 	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, newStatementSizes()}}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",

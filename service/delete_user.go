@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -123,3 +124,19 @@ func refusalWords(d repo.UserDeletion) string {
 	}
 	return ""
 }
+
+// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever job has queued it.
+func deletionOwner(raw json.RawMessage) string {
+	var args repo.DeleteUser
+	if json.Unmarshal(raw, &args) != nil {
+		return ""
+	}
+	return map[string]string{
+		repo.TokenDeletionReason:       "inactive_token_deletion",
+		repo.PlaceholderDeletionReason: "placeholder_user_cleanup",
+		groupDeletedReason:             "adjourned_group_deletion",
+	}[args.Reason]
+}
+
+// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
+const groupDeletedReason = "Group was deleted"

@@ -45,8 +45,7 @@ type ghostMigration struct {
 	sizes *statementSizes
 }
 
-func newGhostUserMigration(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
-	config := c.GhostUserMigration
+func newGhostUserMigration(d run.Deps, config GhostUserMigrationConfig) (*run.Worker, []jobKind, error) {
 	g := &ghostMigration{config, d, newStatementSizes()}
 	return &run.Worker{
 		Name:       "ghost_user_migration",

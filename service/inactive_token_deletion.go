@@ -51,8 +51,7 @@ type inactiveTokens struct {
 	worker *run.Worker
 }
 
-func newInactiveTokenDeletion(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
-	config := c.InactiveTokenDeletion
+func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []jobKind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: &userSchema{main: d.Main, logger: d.Logger}}
 	k.worker = &run.Worker{
 		Name:       "inactive_token_deletion",

@@ -81,6 +81,22 @@ type JobResult struct {
 // jobWork does an attempt of one kind of job. args are decoded by it.
 type jobWork func(ctx context.Context, j *jobExecution) (JobResult, error)
 
+// Pool works deferred jobs, and lists them. Its methods may be called from any goroutine.
+type Pool struct {
+	*run.Runner
+	kinds map[string]jobKind
+}
+
+// newPool has no kinds of job yet.
+func newPool(r *run.Runner) *Pool { return &Pool{r, map[string]jobKind{}} }
+
+// add adds kinds of job.
+func (p *Pool) add(kinds ...jobKind) {
+	for _, kind := range kinds {
+		p.kinds[kind.name] = kind
+	}
+}
+
 // jobKind is a kind of deferred job, as a value.
 type jobKind struct {
 	name string
@@ -140,30 +156,30 @@ func decode[T repo.JobArgs](j *jobExecution) (args T, err error) {
 }
 
 // JobKinds are the kinds of job that this process can work.
-func (s *Service) JobKinds() []string { return slices.Sorted(maps.Keys(s.jobs)) }
+func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.kinds)) }
 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
-func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	j := &jobExecution{JobRequest: r, Log: s.Logger.With("kind", r.Kind, "job_id", r.ID), loads: s.Loads, started: time.Now()}
-	j.look = func() *hold { return s.hold(ctx, j) }
+func (p *Pool) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
+	j := &jobExecution{JobRequest: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
+	j.look = func() *hold { return p.hold(ctx, j) }
 	if r.Lost != nil {
-		s.reportLost(ctx, r)
+		p.reportLost(ctx, r)
 	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
 		result := j.hold.putBack(JobResult{})
-		s.reportJob(ctx, j, result, nil)
+		p.reportJob(ctx, j, result, nil)
 		return result, nil
 	}
-	traced, span := s.startJob(ctx, r)
+	traced, span := p.startJob(ctx, r)
 	defer span.End()
-	result, err := s.attempt(traced, j)
+	result, err := p.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
 	if err != nil && result.Reason == "" {
 		result.Reason = run.ReasonOf(err)
 	}
-	s.reportJob(traced, j, result, err)
+	p.reportJob(traced, j, result, err)
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		result.TraceID = id.String()
 	}
@@ -174,8 +190,8 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 }
 
 // attempt turns a panic into an error.
-func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
-	work := s.jobs[j.Kind]
+func (p *Pool) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
+	work := p.kinds[j.Kind].work
 	if work == nil {
 		return JobResult{}, &run.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
 	}
@@ -192,7 +208,7 @@ func (s *Service) attempt(ctx context.Context, j *jobExecution) (result JobResul
 }
 
 // reportJob is the job's one log line, its metric and its span's end.
-func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
+func (p *Pool) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
 	lost := errors.Is(err, repo.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
 	level, outcome := slog.LevelInfo, r.Outcome
@@ -220,7 +236,7 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		attrs = append(attrs, "error", discreet(err))
 	}
 	if lost {
-		back, span := s.ComeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
+		back, span := p.ComeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
 		tellJob(back, r, outcome, err)
 		span.End()
 	} else {
@@ -233,12 +249,12 @@ func (s *Service) reportJob(ctx context.Context, j *jobExecution, r JobResult, e
 		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
 	case r.Snooze > 0:
 		if j.hold != nil {
-			s.Metrics.AddHold(ctx, j.Kind, j.hold.reason)
+			p.Metrics.AddHold(ctx, j.Kind, j.hold.reason)
 		}
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:
 		j.Log.Log(ctx, level, "job finished", attrs...)
-		s.Metrics.AddJob(ctx, j.Kind, outcome)
+		p.Metrics.AddJob(ctx, j.Kind, outcome)
 	}
 }
 

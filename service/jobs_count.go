@@ -16,14 +16,14 @@ type JobCount = repo.JobCount
 const jobsSearched = 20_000
 
 // JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
-func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
-	return s.Main.CountJobs(ctx)
+func (p *Pool) JobCounts(ctx context.Context) ([]JobCount, error) {
+	return p.Main.CountJobs(ctx)
 }
 
 // failedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
-func (s *Service) failedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
+func (p *Pool) failedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
 	for _, f := range all {
-		owner := s.owners[f.Kind]
+		owner := p.kinds[f.Kind].owner
 		args, err := json.Marshal(map[string]string{"reason": f.Reason})
 		if owner == nil || err != nil || owner(args) != w.Name {
 			continue
@@ -43,16 +43,16 @@ func (s *Service) failedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []st
 }
 
 // JobsOfRun are up to limit jobs that a run queued, the oldest first, as far as they are among the newest 20,000 of all.
-func (s *Service) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, error) {
+func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, error) {
 	if err := run.ValidRunID(record); err != nil {
 		return nil, err
 	}
-	return s.Main.JobsOfRun(ctx, record, limit, jobsSearched)
+	return p.Main.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
 // Job is a job by its id, or [ErrUnknownJob].
-func (s *Service) Job(ctx context.Context, id int64) (Job, error) {
-	jobs, err := s.Main.ListJobs(ctx, "", "", id+1, 1)
+func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
+	jobs, err := p.Main.ListJobs(ctx, "", "", id+1, 1)
 	if err != nil {
 		return Job{}, err
 	}

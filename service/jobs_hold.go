@@ -29,15 +29,15 @@ type hold struct {
 }
 
 // hold of a job, nil if nothing speaks against working it.
-func (s *Service) hold(ctx context.Context, j *jobExecution) *hold {
-	pauses, known := s.Pauses.Get(ctx)
+func (p *Pool) hold(ctx context.Context, j *jobExecution) *hold {
+	pauses, known := p.Pauses.Get(ctx)
 	if !known {
 		return &hold{run.ReasonPaused + ": the pauses cannot be read", holdPause}
 	}
-	if run.PauseFor(s.owner(j.JobRequest), pauses) != nil {
+	if run.PauseFor(p.owner(j.JobRequest), pauses) != nil {
 		return &hold{run.ReasonPaused, holdPause}
 	}
-	return j.loadHold(ctx, s.Main, repo.Table{})
+	return j.loadHold(ctx, p.Main, repo.Table{})
 }
 
 func (j *jobExecution) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
@@ -48,7 +48,7 @@ func (j *jobExecution) loadHold(ctx context.Context, d *repo.Database, t repo.Ta
 }
 
 // spare is a writer that ends the slice rather than change a table that is over a limit of its load.
-func (j *jobExecution) spare(write writer) writer {
+func (j *jobExecution) spare(write run.Writer) run.Writer {
 	return func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 		if h := j.loadHold(ctx, d, t); h != nil {
 			j.hold = h
@@ -60,8 +60,8 @@ func (j *jobExecution) spare(write writer) writer {
 
 // owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to
 // ask before it starts a run anyway.
-func (s *Service) owner(r JobRequest) string {
-	if of := s.owners[r.Kind]; of != nil {
+func (p *Pool) owner(r JobRequest) string {
+	if of := p.kinds[r.Kind].owner; of != nil {
 		return of(r.Args)
 	}
 	return ""
@@ -70,19 +70,6 @@ func (s *Service) owner(r JobRequest) string {
 // ownedBy is for kinds that one worker alone queues.
 func ownedBy(worker string) func(json.RawMessage) string {
 	return func(json.RawMessage) string { return worker }
-}
-
-// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever job has queued it.
-func deletionOwner(raw json.RawMessage) string {
-	var args repo.DeleteUser
-	if json.Unmarshal(raw, &args) != nil {
-		return ""
-	}
-	return map[string]string{
-		repo.TokenDeletionReason:       "inactive_token_deletion",
-		repo.PlaceholderDeletionReason: "placeholder_user_cleanup",
-		groupDeletedReason:             "adjourned_group_deletion",
-	}[args.Reason]
 }
 
 // held looks whether the job is held by now, and remembers it for the attempt's end.
@@ -126,6 +113,3 @@ func (j *jobExecution) putOff(r JobResult, err error) (JobResult, error) {
 	}
 	return r, nil
 }
-
-// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
-const groupDeletedReason = "Group was deleted"

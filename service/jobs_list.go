@@ -36,14 +36,14 @@ func jobStates() []string {
 }
 
 // Jobs lists deferred jobs, the newest first. Errors: [*InvalidArgumentError], [ErrUnreachable].
-func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
+func (p *Pool) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
 		return nil, err
 	}
 	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {
 		return nil, err
 	}
-	return s.Main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
+	return p.Main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
 }
 
 func oneOf(field, value string, allowed []string) error {
@@ -57,11 +57,11 @@ func oneOf(field, value string, allowed []string) error {
 // everything again. A job at work, or due, stays as it is.
 //
 // Errors: [ErrUnknownJob], [*InvalidArgumentError], [*DuplicateJobError], [ErrUnreachable].
-func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
+func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}
 	}
-	job, err := s.Main.RetryJob(ctx, id)
+	job, err := p.Main.RetryJob(ctx, id)
 	if errors.Is(err, repo.ErrNotFound) {
 		err = fmt.Errorf("%w %d", run.ErrUnknownJob, id)
 	}

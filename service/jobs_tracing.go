@@ -21,9 +21,9 @@ import (
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
-func (s *Service) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (p *Pool) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ids := attemptIDs(r.Name)
-	ctx, span := s.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
+	ctx, span := p.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
 	return run.Traced(ctx, span, &run.Queued{Job: true}), span
 }

@@ -50,7 +50,7 @@ func newWorkshop(t *testing.T, work jobWork) *workshop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
-	w.jobs["test"] = work
+	w.kinds["test"] = jobKind{work: work}
 	// There is no main to ask: nothing is paused for as long as the test lasts.
 	w.Pauses.TriedAt = time.Now().Add(time.Hour)
 	w.Pauses.ReadAt = w.Pauses.TriedAt

@@ -67,8 +67,7 @@ type looseForeignKeys struct {
 	looked bool
 }
 
-func newLooseForeignKeysCleanup(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
-	config := c.LooseForeignKeysCleanup
+func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig) (*run.Worker, []jobKind, error) {
 	if config.Definitions == nil && config.DefinitionsFile != "" {
 		var err error
 		if config.Definitions, err = LoadDefinitions(config.DefinitionsFile); err != nil {

@@ -40,7 +40,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 func (s *Service) beginJobs() {
 	m := s.Metrics
 	ctx := context.Background()
-	for kind := range s.jobs {
+	for _, kind := range s.JobKinds() {
 		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
 			m.Jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 		}

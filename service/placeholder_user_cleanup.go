@@ -49,8 +49,7 @@ type placeholderUserCleanup struct {
 	schema schemaWatch
 }
 
-func newPlaceholderUserCleanup(d run.Deps, c Config) (*run.Worker, []jobKind, error) {
-	config := c.PlaceholderUserCleanup
+func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []jobKind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	job := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -80,16 +79,13 @@ type WorkerStatus struct {
 // Service is what the edges call. Its methods may be called from any goroutine.
 type Service struct {
 	*run.Runner
+	*Pool
 	schedulerOff bool
-	// jobs are what the deferred jobs do, by kind.
-	jobs map[string]jobWork
-	// owners say, by kind, with the pause of which worker a job waits.
-	owners  map[string]func(json.RawMessage) string
-	queue   repo.JobQueue
-	noticed noticed
-	pulse   pulse
-	unused  unused
-	gauges  metric.Registration
+	queue        repo.JobQueue
+	noticed      noticed
+	pulse        pulse
+	unused       unused
+	gauges       metric.Registration
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }
@@ -105,10 +101,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{
-		Runner: runner, schedulerOff: c.SchedulerOff,
-		jobs: map[string]jobWork{}, owners: map[string]func(json.RawMessage) string{},
-	}
+	s := &Service{Runner: runner, Pool: newPool(runner), schedulerOff: c.SchedulerOff}
 	if c.Queue != nil {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
@@ -125,20 +118,20 @@ func (s *Service) addWorkers(c Config) error {
 	d := run.Deps{
 		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger, Resume: s.Resume,
 	}
-	for _, add := range []func(run.Deps, Config) (*run.Worker, []jobKind, error){
-		newLooseForeignKeysCleanup,
-		newGhostUserMigration,
-		newAdjournedGroupDeletion,
-		newPlaceholderUserCleanup,
-		newInactiveTokenDeletion,
+	for _, add := range []func() (*run.Worker, []jobKind, error){
+		func() (*run.Worker, []jobKind, error) {
+			return newLooseForeignKeysCleanup(d, c.LooseForeignKeysCleanup)
+		},
+		func() (*run.Worker, []jobKind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
+		func() (*run.Worker, []jobKind, error) { return newAdjournedGroupDeletion(d, c.AdjournedGroupDeletion) },
+		func() (*run.Worker, []jobKind, error) { return newPlaceholderUserCleanup(d, c.PlaceholderUserCleanup) },
+		func() (*run.Worker, []jobKind, error) { return newInactiveTokenDeletion(d, c.InactiveTokenDeletion) },
 	} {
-		w, kinds, err := add(d, c)
+		w, kinds, err := add()
 		if err != nil {
 			return err
 		}
-		for _, kind := range kinds {
-			s.jobs[kind.name], s.owners[kind.name] = kind.work, kind.owner
-		}
+		s.Pool.add(kinds...)
 		if err := s.Add(w); err != nil {
 			return err
 		}

@@ -6,14 +6,11 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// writer calls do with what a write transaction on a table of a database must check and may take: the fence of a run
-// ([execution.guarded]), the attempt of a job with its lock ([guardWriter]).
-type writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
-
 // guardWriter is the writer of a job, with the guard that its transactions have at the time.
-func guardWriter(guard func() repo.Guard) writer {
+func guardWriter(guard func() repo.Guard) run.Writer {
 	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 		return do(guard(), l)
 	}
@@ -24,7 +21,7 @@ func guardWriter(guard func() repo.Guard) writer {
 type sweeper struct {
 	catalog *repo.Catalog
 	sizes   *statementSizes
-	write   writer
+	write   run.Writer
 	// goOn is asked before every statement; its error ends the sweep as it is.
 	goOn func() error
 	// count hears of every change that is committed: the table, what was done, and to how many rows.

@@ -216,3 +216,7 @@ func (x *Execution) Origin(ctx context.Context) repo.Job {
 func (x *Execution) Guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
 }
+
+// Writer calls do with what a write transaction on a table of a database must check and may take: the fence of a run
+// ([Execution.Guarded]), the attempt of a job with its lock (package bulk).
+type Writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error
