@@ -174,7 +174,7 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 
 // GroupWrite is how a transaction for one group is carried out.
 type GroupWrite struct {
-	// Guard must hold. A rehearsal needs none: it does everything, and takes it back instead of committing.
+	// Guard must hold. A dry run needs none: it does everything, and takes it back instead of committing.
 	Guard    Guard
 	Rehearse bool
 	// Limits of each statement, Patience that of the transaction.
@@ -182,10 +182,10 @@ type GroupWrite struct {
 	Patience time.Duration
 }
 
-// errRehearsed takes a rehearsal back.
-var errRehearsed = errors.New("rehearsed")
+// errRehearsed takes a dry run back.
+var errRehearsed = errors.New("seenRows")
 
-// rehearsalKey is the context's key of a rehearsal.
+// rehearsalKey is the context's key of a dry run.
 type rehearsalKey struct{}
 
 // Rehearses says whether what is done in a context will be taken back: a queue tells nobody of jobs that never were.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -49,7 +50,7 @@ type adjournedGroups struct {
 }
 
 func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []jobKind, error) {
-	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, newStatementSizes()}}
+	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, bulk.NewStatementSizes()}}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",
 		Config:     config.WorkerConfig,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -162,7 +163,7 @@ func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.R
 		if len(seen) == before {
 			return total, err
 		}
-		if total, err = d.removeGroups(ctx, r, tree); !isForbidden(err) {
+		if total, err = d.removeGroups(ctx, r, tree); !bulk.IsForbidden(err) {
 			return total, err
 		}
 	}
@@ -194,18 +195,18 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (t
 		return total, err
 	}
 	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
-	if rows, there := r.catalog.Rows(importDetails, "namespace_id", repo.IDs(id)...); there {
-		if err := r.sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
+	if rows, there := r.Catalog.Rows(importDetails, "namespace_id", repo.IDs(id)...); there {
+		if err := r.Sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
 			return total, err
 		}
 	}
-	if err := r.goOn(); err != nil {
+	if err := r.GoOn(); err != nil {
 		return total, err
 	}
 	removed := r.removed
 	removed.Groups++
 	if total, err = d.Main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
-		return total, deleted(r.catalog, err)
+		return total, bulk.Deleted(r.Catalog, err)
 	}
 	r.saved()
 	return total, nil
@@ -216,7 +217,7 @@ const importDetails = "import_placeholder_user_details"
 
 func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int64) error {
 	for after := int64(0); ; {
-		if err := r.goOn(); err != nil {
+		if err := r.GoOn(); err != nil {
 			return err
 		}
 		projects, err := d.Main.GroupProjects(ctx, group, after, run.ReadLimits())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -24,7 +25,7 @@ type projectRemoval struct {
 // projectRemovals removes projects for jobs.
 type projectRemovals struct {
 	run.Deps
-	sizes *statementSizes
+	sizes *bulk.StatementSizes
 }
 
 // removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
@@ -40,7 +41,7 @@ func (s *projectRemovals) removeProject(ctx context.Context, j *jobExecution, p 
 
 // remover removes projects and groups in one attempt of a job.
 type remover struct {
-	*sweeper
+	*bulk.Sweeper
 	main  *repo.Database
 	queue repo.JobQueue
 	// guard is that of every transaction.
@@ -54,7 +55,7 @@ type remover struct {
 }
 
 func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
-	wanted := forRemoval(map[string][]string{
+	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, importDetails: {"namespace_id"},
 	})
 	for table, columns := range repo.ProjectTables() {
@@ -70,9 +71,9 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
 		return job
 	}}
-	r.sweeper = &sweeper{
-		catalog: catalog, sizes: s.sizes, write: j.spare(guardWriter(func() repo.Guard { return r.guard })),
-		goOn: func() error {
+	r.Sweeper = &bulk.Sweeper{
+		Catalog: catalog, Sizes: s.sizes, Write: j.spare(bulk.GuardWriter(func() repo.Guard { return r.guard })),
+		GoOn: func() error {
 			if j.Left() <= 0 {
 				return errSliceOver
 			}
@@ -81,12 +82,12 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 			}
 			return r.save(ctx)
 		},
-		count: func(_ context.Context, _ string, c repo.Change, rows int64) {
+		Count: func(_ context.Context, _ string, c repo.Change, rows int64) {
 			if c.Delete {
 				r.removed.Rows += rows
 			}
 		},
-		outside: func(ctx context.Context, paths []string) {
+		Outside: func(ctx context.Context, paths []string) {
 			j.Log.InfoContext(ctx, "left outside the database: remove it there", "project_id", r.project, "left_outside", paths)
 		},
 	}
@@ -94,12 +95,14 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 }
 
 // rowLimits bound the statements of a transaction for a single row that everything else of it has gone before.
-func rowLimits() repo.Limits { return repo.Limits{Statement: singleRowTime, Lock: longLockTime} }
+func rowLimits() repo.Limits {
+	return repo.Limits{Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime}
+}
 
 // removeProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
 func (r *remover) removeProject(ctx context.Context, id int64) error {
 	r.project = id
-	p, err := r.catalog.ProjectToRemove(ctx, id, probeLimits())
+	p, err := r.Catalog.ProjectToRemove(ctx, id, bulk.ProbeLimits())
 	if errors.Is(err, repo.ErrNotFound) {
 		return nil
 	}
@@ -120,13 +123,13 @@ func (r *remover) removeProject(ctx context.Context, id int64) error {
 			return err
 		}
 	}
-	if err := r.goOn(); err != nil {
+	if err := r.GoOn(); err != nil {
 		return err
 	}
 	removed := r.removed
 	removed.Projects++
 	if err := r.main.RemoveProject(ctx, r.guard, p, removed, rowLimits()); err != nil {
-		return deleted(r.catalog, err)
+		return bulk.Deleted(r.Catalog, err)
 	}
 	r.saved()
 	return nil
@@ -155,16 +158,16 @@ func (r *remover) saved() {
 
 // clearRow removes or nullifies what depends on a row, except in some tables.
 func (r *remover) clearRow(ctx context.Context, table string, id int64, except ...string) error {
-	rows, there := r.catalog.Rows(table, "id", repo.IDs(id)...)
-	columns := keyColumns(dependants(r.catalog, rows.Table))
+	rows, there := r.Catalog.Rows(table, "id", repo.IDs(id)...)
+	columns := bulk.KeyColumns(bulk.Dependants(r.Catalog, rows.Table))
 	if !there || len(columns) == 0 {
 		return nil
 	}
-	values, err := r.take(ctx, rows, columns, &taking{aside: make([][]string, len(columns))})
+	values, err := r.Take(ctx, rows, columns, &bulk.Taking{Aside: make([][]string, len(columns))})
 	if err != nil || len(values[0]) == 0 {
 		return err
 	}
-	return r.clear(ctx, rows.Table, columns, values, except...)
+	return r.Clear(ctx, rows.Table, columns, values, except...)
 }
 
 // members removes memberships, page by page.
@@ -173,16 +176,16 @@ func (r *remover) members(ctx context.Context, which repo.Memberships) error {
 	if which.SourceType == "" {
 		columns = []string{"id", "user_id", "member_namespace_id"}
 	}
-	if !r.catalog.Table("members").Has(columns...) {
+	if !r.Catalog.Table("members").Has(columns...) {
 		return nil
 	}
 	for {
-		if err := r.goOn(); err != nil {
+		if err := r.GoOn(); err != nil {
 			return err
 		}
 		page, err := r.main.RemoveMembers(ctx, r.guard, which, r.queue, r.bot, groupLimits())
 		if err != nil {
-			return deleted(r.catalog, err)
+			return bulk.Deleted(r.Catalog, err)
 		}
 		r.removed.Rows += page.Rows
 		r.removed.Bots += page.Bots

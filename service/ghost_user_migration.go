@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -42,11 +43,11 @@ type GhostUserMigrationConfig struct {
 type ghostMigration struct {
 	config GhostUserMigrationConfig
 	run.Deps
-	sizes *statementSizes
+	sizes *bulk.StatementSizes
 }
 
 func newGhostUserMigration(d run.Deps, config GhostUserMigrationConfig) (*run.Worker, []jobKind, error) {
-	g := &ghostMigration{config, d, newStatementSizes()}
+	g := &ghostMigration{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
 		Name:       "ghost_user_migration",
 		Config:     config.WorkerConfig,
@@ -94,7 +95,7 @@ type ghostRun struct {
 	queue repo.GhostQueue
 	plan  *ghostPlan
 	// seen are the rows of a dry run that would be gone by now, by database.
-	seen map[*repo.Database]rehearsed
+	seen map[*repo.Database]bulk.Seen
 
 	migrated, deferred, failed int
 	// stopped is what ended the run before the rows were through: a limit, "" if nothing did.
@@ -102,7 +103,7 @@ type ghostRun struct {
 }
 
 func (g *ghostMigration) work(ctx context.Context, x *run.Execution) error {
-	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]rehearsed{}}
+	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]bulk.Seen{}}
 	var err error
 	if r.plan, err = g.newPlan(ctx, x); err != nil {
 		return err

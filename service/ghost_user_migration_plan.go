@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -49,7 +50,7 @@ func (s ghostStep) String() string { return s.table + "." + s.column }
 // newPlan reads the catalogues, one query a database. A database that does not answer is an error.
 func (g *ghostMigration) newPlan(ctx context.Context, x *run.Execution) (*ghostPlan, error) {
 	p := &ghostPlan{}
-	wanted := forRemoval(ghostColumns())
+	wanted := bulk.ForRemoval(ghostColumns())
 	for table, columns := range repo.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
@@ -92,8 +93,8 @@ func (p *ghostPlan) addLists(ctx context.Context, log *slog.Logger) (forbidding 
 			}
 		}
 	}
-	for _, r := range untypedReferences(p.catalogs[0]) {
-		undecided(r.table, r.id, r.kind)
+	for _, r := range bulk.UntypedReferences(p.catalogs[0]) {
+		undecided(r.Table, r.Id, r.Kind)
 	}
 	return forbidding
 }

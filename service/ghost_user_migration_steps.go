@@ -5,24 +5,25 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run a rehearsal.
-func (u *ghostUser) hands(c *repo.Catalog) *removal {
-	r := &removal{catalog: c, goOn: u.goOn}
+// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run what counts them.
+func (u *ghostUser) hands(c *repo.Catalog) *bulk.Removal {
+	r := &bulk.Removal{Catalog: c, GoOn: u.goOn}
 	if u.x.DryRun {
-		r.hand = &rehearsal{seen: u.seenIn(c.Database), goOn: u.goOn, count: u.count}
+		r.RowChanger = &bulk.DryRun{Seen: u.seenIn(c.Database), GoOn: u.goOn, Count: u.count}
 	} else {
-		r.hand = &sweeper{catalog: c, sizes: u.sizes, write: u.x.Guarded, goOn: u.goOn, count: u.count, outside: u.outside}
+		r.RowChanger = &bulk.Sweeper{Catalog: c, Sizes: u.sizes, Write: u.x.Guarded, GoOn: u.goOn, Count: u.count, Outside: u.outside}
 	}
 	return r
 }
 
 // seenIn are the rows of a database that a dry run has removed in thought.
-func (r *ghostRun) seenIn(d *repo.Database) rehearsed {
+func (r *ghostRun) seenIn(d *repo.Database) bulk.Seen {
 	if r.seen[d] == nil {
-		r.seen[d] = rehearsed{}
+		r.seen[d] = bulk.Seen{}
 	}
 	return r.seen[d]
 }
@@ -56,7 +57,7 @@ func (u *ghostUser) handOver(ctx context.Context) error {
 		for _, step := range left {
 			u.table, u.column = step.table, step.column
 			err := u.apply(ctx, step)
-			if isLocked(err) || isLock(err) {
+			if bulk.IsLocked(err) || isLock(err) {
 				locked = err
 			} else if err != nil {
 				return err
@@ -81,7 +82,7 @@ func (u *ghostUser) left(ctx context.Context) (left []ghostStep, err error) {
 				places, rows = append(places, i), append(rows, step.rowsOf(u.UserID))
 			}
 		}
-		some, err := probe(ctx, c.Database, u.goOn, rows)
+		some, err := bulk.Probe(ctx, c.Database, u.goOn, rows)
 		if err != nil {
 			return nil, err
 		}
@@ -103,16 +104,16 @@ func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
 	var err error
 	switch step.action(u.HardDelete) {
 	case give:
-		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
+		err = hands.Sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
 	case nullify:
 		if step.required {
-			return requiredError(step.table, step.column)
+			return bulk.RequiredError(step.table, step.column)
 		}
-		err = hands.sweep(ctx, rows, repo.Change{Set: []string{step.column}})
+		err = hands.Sweep(ctx, rows, repo.Change{Set: []string{step.column}})
 	case remove:
-		err = hands.remove(ctx, rows)
+		err = hands.Remove(ctx, rows)
 	case forbid:
-		err = hands.forbid(ctx, rows, stillReferencedError{step.table, step.column, step.missing})
+		err = hands.Forbid(ctx, rows, bulk.StillReferencedError{Table: step.table, Column: step.column, Missing: step.missing})
 	}
 	return err
 }
@@ -130,21 +131,21 @@ func (u *ghostUser) namespace() []repo.Rows {
 // removeNamespace is section 6.5.
 func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	main, rows := u.plan.catalogs[0], u.namespace()
-	has, err := probe(ctx, main.Database, u.goOn, rows)
+	has, err := bulk.Probe(ctx, main.Database, u.goOn, rows)
 	if err != nil || !slices.Contains(has, true) {
 		return err
 	}
 	if err := u.goOn(); err != nil {
 		return err
 	}
-	projects, err := main.Database.HasPersonalProjects(ctx, u.queue, u.UserID, probeLimits())
+	projects, err := main.Database.HasPersonalProjects(ctx, u.queue, u.UserID, bulk.ProbeLimits())
 	if err != nil {
 		return err
 	}
 	if projects {
 		return &run.ReasonedError{Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace"}
 	}
-	return u.hands(main).remove(ctx, rows[0])
+	return u.hands(main).Remove(ctx, rows[0])
 }
 
 // finish is section 6.6. left says that the user has to stay: there is something again.
@@ -172,14 +173,14 @@ func (u *ghostUser) deleteUser(ctx context.Context) (left bool, err error) {
 		all = append(all, step.rowsOf(u.UserID))
 	}
 	all = append(all, u.namespace()...)
-	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, probeLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 		left, err = u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, all, l)
 		return err
 	})
 	if err == nil && !left && len(groups) > 0 {
 		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
 	}
-	return left, deleted(u.plan.catalogs[0], err)
+	return left, bulk.Deleted(u.plan.catalogs[0], err)
 }
 
 // markedGroups are groups whose schedule goes with the user.

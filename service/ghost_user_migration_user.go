@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -56,7 +57,7 @@ func (u *ghostUser) settle(ctx context.Context, err error) error {
 	switch end := u.ending(ctx, err); {
 	case err == nil, end != nil:
 		return end
-	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), isLocked(err), isLock(err):
+	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), bulk.IsLocked(err), isLock(err):
 		return u.postpone(ctx, err)
 	}
 	return u.fail(ctx, err)
@@ -101,7 +102,7 @@ func (r *ghostRun) ending(ctx context.Context, err error) error {
 }
 
 // isLock says whether somebody else held what a statement about the user alone needed.
-func isLock(err error) bool { return classOf(err, 0, repo.Limits{}) == repo.ClassLock }
+func isLock(err error) bool { return bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock }
 
 // work is steps 1 to 4 of the constructor's comment.
 func (u *ghostUser) work(ctx context.Context) (err error) {
@@ -153,7 +154,9 @@ func (u *ghostUser) createGhost(ctx context.Context) error {
 }
 
 // ghostLimits bound the statements about a single row of the queue or of users.
-func ghostLimits() repo.Limits { return repo.Limits{Statement: 4 * time.Second, Lock: longLockTime} }
+func ghostLimits() repo.Limits {
+	return repo.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
+}
 
 // write is for the statements about the queue and users; a dry run has none.
 func (u *ghostUser) write(ctx context.Context, do func(repo.Fence, repo.Limits) error) error {
@@ -202,11 +205,11 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
 	run.TellFailure(ctx, cause)
-	if referenced, is := errors.AsType[*stillReferencedError](cause); is {
-		u.table, u.column = referenced.table, referenced.column
+	if referenced, is := errors.AsType[*bulk.StillReferencedError](cause); is {
+		u.table, u.column = referenced.Table, referenced.Column
 	}
-	if unreadable, is := errors.AsType[*unreadableError](cause); is {
-		u.table, u.column = unreadable.rows.Table.Name, unreadable.column()
+	if unreadable, is := errors.AsType[*bulk.UnreadableError](cause); is {
+		u.table, u.column = unreadable.Rows.Table.Name, unreadable.Column()
 	}
 	reason := run.ReasonOf(cause)
 	attrs := []any{"reason", reason, "error", cause}

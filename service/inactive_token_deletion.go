@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -65,7 +66,7 @@ func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*
 	}
 	return k.worker, []jobKind{
 		{repo.ContinueInactiveTokenDeletion{}.Kind(), k.continuePass, nil},
-		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d, newStatementSizes()}}).work, deletionOwner},
+		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d, bulk.NewStatementSizes()}}).work, deletionOwner},
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -58,7 +59,7 @@ type LooseForeignKeysCleanupConfig struct {
 type looseForeignKeys struct {
 	run.Deps
 	config  LooseForeignKeysCleanupConfig
-	sizes   *statementSizes
+	sizes   *bulk.StatementSizes
 	failing *failing
 
 	mu sync.Mutex
@@ -74,7 +75,7 @@ func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig
 			return nil, nil, err
 		}
 	}
-	k := &looseForeignKeys{config: config, Deps: d, sizes: newStatementSizes(), failing: newFailing()}
+	k := &looseForeignKeys{config: config, Deps: d, sizes: bulk.NewStatementSizes(), failing: newFailing()}
 	w := &run.Worker{
 		Name:       "loose_foreign_keys_cleanup",
 		Config:     config.WorkerConfig,
@@ -123,7 +124,7 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 
 // queueWriteLimits bound the writes on the queue: they wait for a lock (loose_foreign_keys_cleanup.md 3.2).
 func queueWriteLimits() repo.Limits {
-	return repo.Limits{Statement: 2 * time.Second, Lock: longLockTime}
+	return repo.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
 }
 
 func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -112,7 +113,7 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	n, err := int64(0), d.down(s)
 	if err == nil {
 		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
-			Statement: max(statementTime, min(singleRowTime, d.x.Left())), Lock: longLockTime, ReadOnly: true,
+			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())), Lock: bulk.LongLockTime, ReadOnly: true,
 		})
 	}
 	var refused *repo.Error

@@ -166,7 +166,7 @@ func (a *attempt) classify(err error) repo.Class {
 // keys. It says whether to try the same keys again.
 func (a *attempt) shrink(ctx context.Context, keys []*openKey, rows int64, err error) (again bool, _ error) {
 	a.timeouts++
-	a.sizes.halve(a.step, rows)
+	a.sizes.Halve(a.step, rows)
 	if a.spent() {
 		a.failKeys(ctx, a.step, keys, err, false)
 		return false, nil

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
 // action is what a definition does to rows, as far as the run's limits care.
@@ -78,7 +79,7 @@ func (b *budget) roomy() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for a := range b.limit {
-		if b.limit[a]-b.used[a]-b.reserved[a] < maxStatementRows {
+		if b.limit[a]-b.used[a]-b.reserved[a] < bulk.MaxStatementRows {
 			return false
 		}
 	}
@@ -120,4 +121,6 @@ func (l *limitReached) incomplete() bool {
 	return l.undone
 }
 
-func (s *step) sizeKey() sizeKey { return sizeKey{s.key.String(), s.key.OnDelete, s.database} }
+func (s *step) SizeKey() bulk.SizeKey {
+	return bulk.SizeKey{What: s.key.String(), Action: s.key.OnDelete, Database: s.database}
+}

@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 	s := &step{key: repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
-	z := newStatementSizes()
+	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
 		took         time.Duration
 		limit, found int64
@@ -33,8 +34,8 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 		{time.Second, 1, 1, false, 1},                     //
 		{100 * time.Millisecond, 1, 1, true, 2},           //
 	} {
-		z.observe(s, test.took, test.limit, test.found, test.capped)
-		if got := z.get(s); got != test.want {
+		z.Observe(s, test.took, test.limit, test.found, test.capped)
+		if got := z.Get(s); got != test.want {
 			t.Errorf("after statement %d: %d rows, want %d", i, got, test.want)
 		}
 	}
@@ -42,10 +43,10 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 
 func TestStatementSizes_AreHalvedOnATimeoutDownToOne(t *testing.T) {
 	s := &step{}
-	z := newStatementSizes()
+	z := bulk.NewStatementSizes()
 	for _, want := range []int64{500, 250, 125, 62, 31, 15, 7, 3, 1, 1} {
-		if z.halve(s, z.get(s)); z.get(s) != want {
-			t.Errorf("%d rows, want %d", z.get(s), want)
+		if z.Halve(s, z.Get(s)); z.Get(s) != want {
+			t.Errorf("%d rows, want %d", z.Get(s), want)
 		}
 	}
 }
@@ -56,16 +57,16 @@ func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
 	nullify.OnDelete = repo.AsyncNullify
 	other := key
 	other.Column = "q_id"
-	z := newStatementSizes()
-	z.halve(&step{key: key, database: "main"}, 100)
+	z := bulk.NewStatementSizes()
+	z.Halve(&step{key: key, database: "main"}, 100)
 	for name, s := range map[string]*step{
 		"home": {key: key, database: "ci"}, "action": {key: nullify, database: "main"}, "column": {key: other, database: "main"},
 	} {
-		if z.get(s) != firstStatementRows {
+		if z.Get(s) != bulk.FirstStatementRows {
 			t.Errorf("another %s shares the size", name)
 		}
 	}
-	if got := z.get(&step{key: key, database: "main"}); got != 50 {
+	if got := z.Get(&step{key: key, database: "main"}); got != 50 {
 		t.Errorf("%d rows in the next run, want 50", got)
 	}
 }

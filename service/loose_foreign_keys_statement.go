@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
 // One definition on one home for some keys of a batch: a statement, and what to do when it does not complete them all
@@ -107,7 +108,7 @@ func (r purged) cutOff(keys int) bool {
 
 // purge sends one statement within what is left of the limits and accounts for it.
 func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
-	want := a.sizes.get(a.step)
+	want := a.sizes.Get(a.step)
 	if limit := int64(a.step.key.DeleteLimit); limit > 0 {
 		want = min(want, limit)
 	}
@@ -146,12 +147,12 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 var errNoBudget = errors.New("row limit reached")
 
 func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
-	l := repo.Limits{Statement: statementTime, Lock: lockTime}
+	l := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
 	if rows == 1 && keys == 1 {
-		l.Statement = singleRowTime
+		l.Statement = bulk.SingleRowTime
 	}
 	if m == waiting {
-		l.Lock = max(lockTime, min(longLockTime, a.x.Left()))
+		l.Lock = max(bulk.LockTime, min(bulk.LongLockTime, a.x.Left()))
 		l.Statement += l.Lock
 	}
 	return l
@@ -179,7 +180,7 @@ func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Durat
 		capped = capped || n >= r.perKey
 	}
 	if m != waiting {
-		a.sizes.observe(a.step, took, r.cap, r.Found, capped)
+		a.sizes.Observe(a.step, took, r.cap, r.Found, capped)
 	}
 	a.x.Count(ctx, "processed_records", r.Removed)
 	if actionOf(a.step.key) == deletes {
@@ -279,7 +280,7 @@ func (a *attempt) tolerate(err error) error {
 func (a *attempt) otherwise(ctx context.Context, keys []*openKey, err error) error {
 	class := a.classify(err)
 	if class == repo.ClassTimeout {
-		_, err = a.shrink(ctx, keys, a.sizes.get(a.step), err)
+		_, err = a.shrink(ctx, keys, a.sizes.Get(a.step), err)
 		return err
 	}
 	return a.refuse(ctx, keys, err, class)
@@ -287,7 +288,7 @@ func (a *attempt) otherwise(ctx context.Context, keys []*openKey, err error) err
 
 // remaining are the keys that still have rows at a step.
 func (c *cleanup) remaining(ctx context.Context, s *step, keys []*openKey) (map[int64]bool, error) {
-	left, err := s.child.Remaining(ctx, numbers(keys), repo.Limits{Statement: statementTime, Lock: lockTime})
+	left, err := s.child.Remaining(ctx, numbers(keys), repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime})
 	if err != nil {
 		return nil, err
 	}

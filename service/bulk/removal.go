@@ -1,4 +1,4 @@
-package service
+package bulk
 
 import (
 	"context"
@@ -12,83 +12,83 @@ import (
 
 // Bounded removal of rows (spec/README.md section 4): what depends on them first, then the rows.
 
-// stillReferencedError means that rows cannot be removed because others refer to them by a foreign key that neither
+// StillReferencedError means that rows cannot be removed because others refer to them by a foreign key that neither
 // cascades nor is set to NULL, or by an id alone: the column that is missing would say whether they do.
-type stillReferencedError struct{ table, column, missing string }
+type StillReferencedError struct{ Table, Column, Missing string }
 
-func (e *stillReferencedError) Error() string {
-	text := fmt.Sprintf("%s: %s.%s still refers to it", run.ReasonStillReferenced, e.table, e.column)
-	if e.missing != "" {
-		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so", e.table, e.missing)
+func (e *StillReferencedError) Error() string {
+	text := fmt.Sprintf("%s: %s.%s still refers to it", run.ReasonStillReferenced, e.Table, e.Column)
+	if e.Missing != "" {
+		text += fmt.Sprintf(", or to something else: %s has no column %s that would say so", e.Table, e.Missing)
 	}
 	return text
 }
 
 // Public says that the text is fit for clients.
-func (e *stillReferencedError) Public() {}
+func (e *StillReferencedError) Public() {}
 
 // TypedReason is STILL_REFERENCED.
-func (e *stillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
+func (e *StillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
 
-func isForbidden(err error) bool {
-	_, is := errors.AsType[*stillReferencedError](err)
+func IsForbidden(err error) bool {
+	_, is := errors.AsType[*StillReferencedError](err)
 	return is
 }
 
-// requiredError means that a reference cannot be set to NULL.
-func requiredError(table, column string) error {
+// RequiredError means that a reference cannot be set to NULL.
+func RequiredError(table, column string) error {
 	return &run.FailedError{Text: fmt.Sprintf("%s.%s is NOT NULL: it cannot be cleared", table, column)}
 }
 
-// removal removes rows of one table with all that depends on them.
-type removal struct {
-	hand
-	catalog *repo.Catalog
-	goOn    func() error
+// Removal removes rows of one table with all that depends on them.
+type Removal struct {
+	RowChanger
+	Catalog *repo.Catalog
+	GoOn    func() error
 	// path are the tables whose rows wait for this removal. They are not entered again.
 	path []repo.Table
 	// except are tables that are left to the caller.
 	except []string
 }
 
-// hand changes rows: a [sweeper], or a rehearsal of a dry run.
-type hand interface {
-	// sweep changes all rows.
-	sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
+// RowChanger changes rows: a [Sweeper], or a [DryRun], which counts them.
+type RowChanger interface {
+	// Sweep changes all rows.
+	Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
 	// take reads values of the next rows that are to be removed; none: there are no more.
-	take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *taking) ([][]string, error)
+	Take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking) ([][]string, error)
 	// any says whether there are rows.
 	any(ctx context.Context, rows repo.Rows) (bool, error)
 }
 
-// taking is how far a removal has come with the rows of one table.
-type taking struct {
-	// aside are values of rows that cannot be removed for now, by column.
-	aside [][]string
-	// after is where a rehearsal goes on.
+// Taking is how far a removal has come with the rows of one table.
+type Taking struct {
+	// Aside are values of rows that cannot be removed for now, by column.
+	Aside [][]string
+	// after is where a dry run goes on.
 	after repo.Place
 	// waited: locked rows have been waited for.
 	waited bool
 }
 
-// clear removes or nullifies all that depends on rows of a table, given as values of its columns, but not the rows.
+// Clear removes or nullifies all that depends on rows of a table, given as values of its columns, but not the rows.
 // Tables named by except, and those of path, are not touched.
-func (w *sweeper) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string) error {
-	r := &removal{hand: w, catalog: w.catalog, goOn: w.goOn, except: except}
+func (w *Sweeper) Clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string) error {
+	r := &Removal{RowChanger: w, Catalog: w.Catalog, GoOn: w.GoOn, except: except}
 	_, err := r.clear(ctx, table, columns, values)
 	return err
 }
 
-// remove works in portions: keys of some rows, what depends on them, the rows.
-func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
-	columns := keyColumns(dependants(r.catalog, rows.Table))
+// Remove works in portions: keys of some rows, what depends on them, the rows.
+func (r *Removal) Remove(ctx context.Context, rows repo.Rows) error {
+	columns := KeyColumns(Dependants(r.Catalog, rows.Table))
 	if len(columns) == 0 {
-		return deleted(r.catalog, r.sweep(ctx, rows, deletion(r.catalog, rows.Table)))
+		return Deleted(r.Catalog, r.Sweep(ctx, rows, deletion(r.Catalog, rows.Table)))
 	}
-	t := &taking{aside: make([][]string, len(columns))}
+	t := &Taking{Aside: make([][]string, len(columns))}
 	var locked error
 	for {
-		values, err := r.take(ctx, rows, columns, t)
+		values, err := r.Take(ctx, rows, columns, t)
 		switch {
 		case err != nil:
 			return err
@@ -96,7 +96,7 @@ func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
 			return locked
 		}
 		free, err := r.clear(ctx, rows.Table, columns, values)
-		if isLocked(err) {
+		if IsLocked(err) {
 			locked = err
 			t.putAside(values, free)
 		} else if err != nil {
@@ -105,8 +105,8 @@ func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
 		if len(free) == 0 {
 			continue
 		}
-		err = deleted(r.catalog, r.sweep(ctx, portion(rows, columns, values, free), deletion(r.catalog, rows.Table)))
-		if isLocked(err) {
+		err = Deleted(r.Catalog, r.Sweep(ctx, portion(rows, columns, values, free), deletion(r.Catalog, rows.Table)))
+		if IsLocked(err) {
 			locked = err
 			t.putAside(values, nil)
 		} else if err != nil {
@@ -115,10 +115,10 @@ func (r *removal) remove(ctx context.Context, rows repo.Rows) error {
 	}
 }
 
-// clear deals with the dependants of rows with these values. If some of them are locked, the places of the values that
+// Clear deals with the dependants of rows with these values. If some of them are locked, the places of the values that
 // nothing depends on any more are returned with the error. What is forbidden may be so by rows that other dependants take
 // along: it is tried again behind them.
-func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) (free []int, err error) {
+func (r *Removal) clear(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) (free []int, err error) {
 	inner := *r
 	inner.path = append(slices.Clone(r.path), table)
 	pending, err := inner.present(ctx, table, columns, values)
@@ -135,12 +135,12 @@ func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 		for _, d := range pending {
 			rows := d.of(columns, values)
 			err := inner.settle(ctx, d, rows)
-			if isLocked(err) {
+			if IsLocked(err) {
 				locked = err
 				free, err = inner.without(ctx, free, rows)
 			}
 			switch {
-			case isForbidden(err) && !d.waiting:
+			case IsForbidden(err) && !d.waiting:
 				forbidden, why = append(forbidden, d), err
 			case err != nil:
 				return nil, err
@@ -159,15 +159,15 @@ func (r *removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 }
 
 // settle does with a dependant's rows what is their fate.
-func (r *removal) settle(ctx context.Context, d dependant, rows repo.Rows) error {
+func (r *Removal) settle(ctx context.Context, d dependant, rows repo.Rows) error {
 	switch d.fate {
 	case removed:
-		return r.remove(ctx, rows)
+		return r.Remove(ctx, rows)
 	case nullified:
 		return r.nullify(ctx, rows, d)
 	case forbidding:
 	}
-	return r.forbid(ctx, rows, stillReferencedError{d.table.Name, d.column, d.missing})
+	return r.Forbid(ctx, rows, StillReferencedError{d.table.Name, d.column, d.missing})
 }
 
 // portion of the rows with some of the values, by their places.
@@ -182,39 +182,39 @@ func portion(rows repo.Rows, columns []repo.Column, values [][]string, places []
 }
 
 // putAside keeps the values that are not free from being taken again.
-func (t *taking) putAside(values [][]string, free []int) {
+func (t *Taking) putAside(values [][]string, free []int) {
 	for place := range values[0] {
 		if !slices.Contains(free, place) {
 			for i := range values {
-				t.aside[i] = append(t.aside[i], values[i][place])
+				t.Aside[i] = append(t.Aside[i], values[i][place])
 			}
 		}
 	}
 }
 
 // without takes out the values that some rows still refer to.
-func (r *removal) without(ctx context.Context, free []int, rows repo.Rows) ([]int, error) {
-	if err := r.goOn(); err != nil {
+func (r *Removal) without(ctx context.Context, free []int, rows repo.Rows) ([]int, error) {
+	if err := r.GoOn(); err != nil {
 		return nil, err
 	}
-	referred, err := rows.Refer(ctx, probeLimits())
+	referred, err := rows.Refer(ctx, ProbeLimits())
 	return slices.DeleteFunc(free, func(place int) bool { return slices.Contains(referred, place) }), err
 }
 
 // nullify clears the reference of a dependant's rows.
-func (r *removal) nullify(ctx context.Context, rows repo.Rows, d dependant) error {
+func (r *Removal) nullify(ctx context.Context, rows repo.Rows, d dependant) error {
 	if d.required == "" {
-		return r.sweep(ctx, rows, d.nullify)
+		return r.Sweep(ctx, rows, d.nullify)
 	}
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
-		return requiredError(d.table.Name, d.required)
+		return RequiredError(d.table.Name, d.required)
 	}
 	return err
 }
 
-// forbid is an error if there are such rows.
-func (r *removal) forbid(ctx context.Context, rows repo.Rows, why stillReferencedError) error {
+// Forbid is an error if there are such rows.
+func (r *Removal) Forbid(ctx context.Context, rows repo.Rows, why StillReferencedError) error {
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
 		return &why
@@ -222,11 +222,11 @@ func (r *removal) forbid(ctx context.Context, rows repo.Rows, why stillReference
 	return err
 }
 
-// deleted names what the database itself has found to forbid a deletion.
-func deleted(c *repo.Catalog, err error) error {
+// Deleted names what the database itself has found to forbid a deletion.
+func Deleted(c *repo.Catalog, err error) error {
 	if refused, is := errors.AsType[*repo.Error](err); is {
 		if key, found := c.Violated(refused); found {
-			return fmt.Errorf("%w: %w", &stillReferencedError{table: key.Child.Name, column: key.ColumnNames()}, err)
+			return fmt.Errorf("%w: %w", &StillReferencedError{Table: key.Child.Name, Column: key.ColumnNames()}, err)
 		}
 	}
 	return err

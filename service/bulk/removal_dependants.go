@@ -1,4 +1,4 @@
-package service
+package bulk
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 // dependant is a table some rows of which depend on rows of another one, its parent.
 type dependant struct {
 	table repo.Table
-	// column names the reference in messages; missing is the one without which nobody knows to what it refers, "" if there
+	// Column names the reference in messages; missing is the one without which nobody knows to what it refers, "" if there
 	// is none.
 	column, missing string
 	// parent are the columns of the parent to which the rows refer.
 	parent []repo.Column
-	// rows that refer to these values of the parent's columns.
+	// Rows that refer to these values of the parent's columns.
 	rows func(values [][]string) repo.Rows
 	fate dependantFate
 	// nullify is the change where that is their fate; required is a column of it that is NOT NULL, "" if none is.
@@ -40,7 +40,7 @@ const (
 )
 
 // typedReference refers to rows of several tables by a type and an id, without a foreign key.
-type typedReference struct{ table, id, kind string }
+type typedReference struct{ Table, Id, Kind string }
 
 // typedReferences are the children without a foreign key (spec/README.md section 4, bounded removal), by parent table.
 func typedReferences(table string) (kind string, references []typedReference) {
@@ -66,13 +66,13 @@ func typedReferences(table string) (kind string, references []typedReference) {
 	}
 }
 
-// untypedReferences are those of a database whose column of the type is missing: rows that may refer to what is to be removed
+// UntypedReferences are those of a database whose column of the type is missing: rows that may refer to what is to be removed
 // forbid it.
-func untypedReferences(c *repo.Catalog) (untyped []typedReference) {
+func UntypedReferences(c *repo.Catalog) (untyped []typedReference) {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
 		for _, r := range references {
-			if t := c.Table(r.table); t.Has(r.id) && !t.Has(r.kind) && !slices.Contains(untyped, r) {
+			if t := c.Table(r.Table); t.Has(r.Id) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
 				untyped = append(untyped, r)
 			}
 		}
@@ -85,12 +85,12 @@ func outsideColumns() map[string]string {
 	return map[string]string{"snippet_repositories": "disk_path", "project_repositories": "disk_path"}
 }
 
-// forRemoval adds to the tables and columns that a catalogue is asked for those that bounded removal looks for.
-func forRemoval(wanted map[string][]string) map[string][]string {
+// ForRemoval adds to the tables and columns that a catalogue is asked for those that bounded removal looks for.
+func ForRemoval(wanted map[string][]string) map[string][]string {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
 		for _, r := range references {
-			wanted[r.table] = append(wanted[r.table], r.id, r.kind)
+			wanted[r.Table] = append(wanted[r.Table], r.Id, r.Kind)
 		}
 	}
 	for table, column := range outsideColumns() {
@@ -108,8 +108,8 @@ func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 	return repo.Change{Delete: true, Report: column}
 }
 
-// dependants are all tables that can have rows that depend on rows of this one: those that go first.
-func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
+// Dependants are all tables that can have rows that depend on rows of this one: those that go first.
+func Dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
 		d := dependant{
 			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, fate: forbidding,
@@ -125,17 +125,17 @@ func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	}
 	kind, references := typedReferences(parent.Name)
 	for _, r := range references {
-		t := c.Table(r.table)
-		if t == nil || t.Schema != parent.Schema || !t.Has(r.id) {
+		t := c.Table(r.Table)
+		if t == nil || t.Schema != parent.Schema || !t.Has(r.Id) {
 			continue
 		}
-		d := dependant{table: t.Table, column: r.id, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
-		condition := "t." + r.kind + " = '" + kind + "'"
-		if !t.Has(r.kind) {
-			d.fate, d.missing, condition = forbidding, r.kind, ""
+		d := dependant{table: t.Table, column: r.Id, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
+		condition := "t." + r.Kind + " = '" + kind + "'"
+		if !t.Has(r.Kind) {
+			d.fate, d.missing, condition = forbidding, r.Kind, ""
 		}
 		d.rows = func(values [][]string) repo.Rows {
-			rows, _ := c.Rows(r.table, r.id, values[0]...)
+			rows, _ := c.Rows(r.Table, r.Id, values[0]...)
 			rows.Condition = condition
 			return rows
 		}
@@ -145,8 +145,8 @@ func dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	return all
 }
 
-// keyColumns are the columns of a parent that its dependants refer to.
-func keyColumns(all []dependant) (columns []repo.Column) {
+// KeyColumns are the columns of a parent that its dependants refer to.
+func KeyColumns(all []dependant) (columns []repo.Column) {
 	for _, d := range all {
 		for _, c := range d.parent {
 			if !slices.ContainsFunc(columns, func(known repo.Column) bool { return known.Name == c.Name }) {
@@ -171,8 +171,8 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 
 // present are the dependants that have rows, of those that this removal is about. First those that forbid it whatever
 // else is removed, so that nothing is in vain.
-func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
-	all := slices.DeleteFunc(dependants(r.catalog, table), func(d dependant) bool {
+func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
+	all := slices.DeleteFunc(Dependants(r.Catalog, table), func(d dependant) bool {
 		entered := d.fate == removed && slices.Contains(r.path, d.table)
 		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
@@ -193,7 +193,7 @@ func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.
 	for i, d := range all {
 		rows[i] = d.of(columns, values)
 	}
-	has, err := probe(ctx, r.catalog.Database, r.goOn, rows)
+	has, err := Probe(ctx, r.Catalog.Database, r.GoOn, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -206,16 +206,16 @@ func (r *removal) present(ctx context.Context, table repo.Table, columns []repo.
 	return some, nil
 }
 
-// probe says of each of the rows whether there may be some. Where that cannot be said in time for all of them at once,
+// Probe says of each of the rows whether there may be some. Where that cannot be said in time for all of them at once,
 // they are asked one by one; what cannot be said even then may be. So they are to find out which may not be asked.
-func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows) ([]bool, error) {
+func Probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows) ([]bool, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
 	if err := goOn(); err != nil {
 		return nil, err
 	}
-	has, err := d.Any(ctx, rows, repo.Limits{Statement: statementTime, Lock: longLockTime})
+	has, err := d.Any(ctx, rows, repo.Limits{Statement: StatementTime, Lock: LongLockTime})
 	if err == nil || !hinders(err) && !run.Forbidden(err) {
 		return has, err
 	}
@@ -224,31 +224,31 @@ func probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo
 		if err := goOn(); err != nil {
 			return nil, err
 		}
-		one, err := d.Any(ctx, rows[i:i+1], probeLimits())
+		one, err := d.Any(ctx, rows[i:i+1], ProbeLimits())
 		if err != nil && !hinders(err) {
-			return nil, &unreadableError{rows[i], err}
+			return nil, &UnreadableError{rows[i], err}
 		}
 		has[i] = err != nil || one[0]
 	}
 	return has, nil
 }
 
-// unreadableError names the rows that could not be looked for.
-type unreadableError struct {
-	rows repo.Rows
+// UnreadableError names the rows that could not be looked for.
+type UnreadableError struct {
+	Rows repo.Rows
 	error
 }
 
 // Unwrap returns the cause.
-func (e *unreadableError) Unwrap() error { return e.error }
+func (e *UnreadableError) Unwrap() error { return e.error }
 
-// column is that of the reference.
-func (e *unreadableError) column() string {
-	return strings.TrimPrefix(e.rows.String(), e.rows.Table.Name+".")
+// Column is that of the reference.
+func (e *UnreadableError) Column() string {
+	return strings.TrimPrefix(e.Rows.String(), e.Rows.Table.Name+".")
 }
 
 // hinders says whether an error is one of locks or time.
 func hinders(err error) bool {
-	class := classOf(err, 0, repo.Limits{})
+	class := ClassOf(err, 0, repo.Limits{})
 	return class == repo.ClassLock || class == repo.ClassTimeout
 }

@@ -1,4 +1,4 @@
-package service
+package bulk
 
 import (
 	"context"
@@ -13,30 +13,30 @@ const takenAtOnce = 1000
 // takes are the statements that read keys of rows to be removed.
 type takes struct{ rows repo.Rows }
 
-func (t takes) sizeKey() sizeKey {
-	return sizeKey{t.rows.String(), "take", t.rows.Database.Name}
+func (t takes) SizeKey() SizeKey {
+	return SizeKey{What: t.rows.String(), Action: "take", Database: t.rows.Database.Name}
 }
 
-func (w *sweeper) take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *taking) ([][]string, error) {
+func (w *Sweeper) Take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking) ([][]string, error) {
 	for {
-		if err := w.goOn(); err != nil {
+		if err := w.GoOn(); err != nil {
 			return nil, err
 		}
-		b := repo.Batch{Rows: min(takenAtOnce, w.sizes.get(takes{rows})), SkipLocked: !t.waited}
-		limits := repo.Limits{Statement: statementTime + longLockTime, Lock: longLockTime}
+		b := repo.Batch{Rows: min(takenAtOnce, w.Sizes.Get(takes{rows})), SkipLocked: !t.waited}
+		limits := repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
 		if b.Rows == 1 {
-			limits.Statement = singleRowTime
+			limits.Statement = SingleRowTime
 		}
 		var values [][]string
 		var took time.Duration
-		err := w.write(ctx, rows.Database, rows.Table, limits, func(g repo.Guard, l repo.Limits) (err error) {
+		err := w.Write(ctx, rows.Database, rows.Table, limits, func(g repo.Guard, l repo.Limits) (err error) {
 			b.Guard, b.Limits = g, l
 			began := time.Now()
-			values, err = rows.Take(ctx, columns, t.aside, b)
+			values, err = rows.Take(ctx, columns, t.Aside, b)
 			took = time.Since(began)
 			return err
 		})
-		class := classOf(err, took, b.Limits)
+		class := ClassOf(err, took, b.Limits)
 		switch {
 		case err == nil && len(values[0]) == 0 && !t.waited:
 			t.waited = true
@@ -49,19 +49,19 @@ func (w *sweeper) take(ctx context.Context, rows repo.Rows, columns []repo.Colum
 		case class == repo.ClassLock:
 			return nil, &lockedError{rows.String()}
 		case class == repo.ClassTimeout && b.Rows > 1:
-			w.sizes.halve(takes{rows}, b.Rows)
+			w.Sizes.Halve(takes{rows}, b.Rows)
 		default:
 			return nil, err
 		}
 	}
 }
 
-func (w *sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
-	if err := w.goOn(); err != nil {
+func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
+	if err := w.GoOn(); err != nil {
 		return false, err
 	}
-	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, probeLimits())
-	if classOf(err, 0, repo.Limits{}) == repo.ClassLock {
+	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, ProbeLimits())
+	if ClassOf(err, 0, repo.Limits{}) == repo.ClassLock {
 		return false, &lockedError{rows.String()}
 	}
 	return err == nil && has[0], err

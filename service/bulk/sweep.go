@@ -1,4 +1,4 @@
-package service
+package bulk
 
 import (
 	"context"
@@ -9,25 +9,25 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// guardWriter is the writer of a job, with the guard that its transactions have at the time.
-func guardWriter(guard func() repo.Guard) run.Writer {
+// GuardWriter is the writer of a job, with the guard that its transactions have at the time.
+func GuardWriter(guard func() repo.Guard) run.Writer {
 	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 		return do(guard(), l)
 	}
 }
 
-// sweeper changes and removes rows of one database in bounded statements, each a transaction
+// Sweeper changes and removes rows of one database in bounded statements, each a transaction
 // of its own. It is for one goroutine.
-type sweeper struct {
-	catalog *repo.Catalog
-	sizes   *statementSizes
-	write   run.Writer
-	// goOn is asked before every statement; its error ends the sweep as it is.
-	goOn func() error
-	// count hears of every change that is committed: the table, what was done, and to how many rows.
-	count func(ctx context.Context, table string, c repo.Change, rows int64)
-	// outside hears of the paths that removed rows had, of what is not in the database; nil: nobody asks.
-	outside func(ctx context.Context, paths []string)
+type Sweeper struct {
+	Catalog *repo.Catalog
+	Sizes   *StatementSizes
+	Write   run.Writer
+	// GoOn is asked before every statement; its error ends the sweep as it is.
+	GoOn func() error
+	// Count hears of every change that is committed: the table, what was done, and to how many rows.
+	Count func(ctx context.Context, table string, c repo.Change, rows int64)
+	// Outside hears of the paths that removed rows had, of what is not in the database; nil: nobody asks.
+	Outside func(ctx context.Context, paths []string)
 }
 
 // lockedError means that rows are left because somebody else has locked them: everything else is done.
@@ -40,19 +40,19 @@ func (e *lockedError) Error() string {
 // Public says that the text is fit for clients.
 func (e *lockedError) Public() {}
 
-// sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are
+// Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are
 // left: [*lockedError]. A statement that finds fewer rows than it may take, from the start, was the last.
-func (w *sweeper) sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
+func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
 	parts, err := w.parts(ctx, rows)
 	if err != nil {
 		return err
 	}
 	var locked error
 	for _, part := range parts {
-		s := &sweep{sweeper: w, rows: part, change: c}
+		s := &sweep{Sweeper: w, rows: part, change: c}
 		err := s.run(ctx)
 		switch {
-		case isLocked(err):
+		case IsLocked(err):
 			locked = err
 		case err != nil:
 			return err
@@ -61,24 +61,24 @@ func (w *sweeper) sweep(ctx context.Context, rows repo.Rows, c repo.Change) erro
 	return locked
 }
 
-func isLocked(err error) bool {
+func IsLocked(err error) bool {
 	var locked *lockedError
 	return errors.As(err, &locked)
 }
 
 // parts asks goOn where that costs a statement.
-func (w *sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
+func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
 	if !rows.Partitioned() {
 		return []repo.Rows{rows}, nil
 	}
-	if err := w.goOn(); err != nil {
+	if err := w.GoOn(); err != nil {
 		return nil, err
 	}
-	return w.catalog.Parts(ctx, rows, probeLimits())
+	return w.Catalog.Parts(ctx, rows, ProbeLimits())
 }
 
-// probeLimits bound the statements that only look whether there are rows: like those for a single row.
-func probeLimits() repo.Limits { return repo.Limits{Statement: singleRowTime, Lock: longLockTime} }
+// ProbeLimits bound the statements that only look whether there are rows: like those for a single row.
+func ProbeLimits() repo.Limits { return repo.Limits{Statement: SingleRowTime, Lock: LongLockTime} }
 
 // sweepMode is how a statement behaves towards rows that somebody else has locked. Each mode starts where the one before
 // has met a lock that it does not cope with.
@@ -93,9 +93,9 @@ const (
 	waitingLocked
 )
 
-// sweep is the change of all rows of one table or partition.
+// Sweep is the change of all rows of one table or partition.
 type sweep struct {
-	*sweeper
+	*Sweeper
 	rows   repo.Rows
 	change repo.Change
 	mode   sweepMode
@@ -107,16 +107,16 @@ type sweep struct {
 	fruitless int
 }
 
-func (s *sweep) sizeKey() sizeKey {
-	return sizeKey{s.rows.String(), s.change.Action(), s.rows.Database.Name}
+func (s *sweep) SizeKey() SizeKey {
+	return SizeKey{What: s.rows.String(), Action: s.change.Action(), Database: s.rows.Database.Name}
 }
 
 func (s *sweep) run(ctx context.Context) error {
 	for done := false; !done; {
-		if err := s.goOn(); err != nil {
+		if err := s.GoOn(); err != nil {
 			return err
 		}
-		b := repo.Batch{Rows: s.sizes.get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked && s.fruitless == 0}
+		b := repo.Batch{Rows: s.Sizes.Get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked && s.fruitless == 0}
 		r, took, err := s.statement(ctx, &b)
 		if err != nil {
 			if err = s.yield(b, took, err); err != nil {
@@ -132,19 +132,19 @@ func (s *sweep) run(ctx context.Context) error {
 }
 
 func (s *sweep) limits(rows int64) repo.Limits {
-	l := repo.Limits{Statement: statementTime, Lock: lockTime}
+	l := repo.Limits{Statement: StatementTime, Lock: LockTime}
 	if s.mode == waitingLocked {
-		l = repo.Limits{Statement: statementTime + longLockTime, Lock: longLockTime}
+		l = repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
 	}
 	if rows == 1 {
-		l.Statement = singleRowTime
+		l.Statement = SingleRowTime
 	}
 	return l
 }
 
 // statement changes a batch and accounts for it. b keeps the limits it had.
 func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResult, took time.Duration, err error) {
-	err = s.write(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
+	err = s.Write(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
 		b.Guard, b.Limits = g, l
 		began := time.Now()
 		r, err = s.rows.Sweep(ctx, s.change, *b)
@@ -155,13 +155,13 @@ func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResul
 		return r, took, err
 	}
 	if s.mode != waitingLocked {
-		s.sizes.observe(s, took, b.Rows, r.Picked, r.Picked >= b.Rows)
+		s.Sizes.Observe(s, took, b.Rows, r.Picked, r.Picked >= b.Rows)
 	}
 	if r.Changed > 0 {
-		s.count(ctx, s.rows.Table.Name, s.change, r.Changed)
+		s.Count(ctx, s.rows.Table.Name, s.change, r.Changed)
 	}
-	if len(r.Reported) > 0 && s.outside != nil {
-		s.outside(ctx, r.Reported)
+	if len(r.Reported) > 0 && s.Outside != nil {
+		s.Outside(ctx, r.Reported)
 	}
 	return r, took, nil
 }
@@ -194,7 +194,7 @@ func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (
 
 // yield makes the statement smaller, or more patient; errors that neither helps against are returned.
 func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
-	switch class := classOf(err, took, b.Limits); {
+	switch class := ClassOf(err, took, b.Limits); {
 	case class == repo.ClassLock && s.mode == waitingLocked:
 		return &lockedError{s.rows.String()}
 	case class == repo.ClassLock:
@@ -204,15 +204,15 @@ func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
 		s.mode++
 		return nil
 	case class == repo.ClassTimeout && b.Rows > 1:
-		s.sizes.halve(s, b.Rows)
+		s.Sizes.Halve(s, b.Rows)
 		return nil
 	}
 	return err
 }
 
-// classOf is the class of a statement's error. A statement that was cancelled before its time was cancelled by somebody
+// ClassOf is the class of a statement's error. A statement that was cancelled before its time was cancelled by somebody
 // else, which is no time-out.
-func classOf(err error, took time.Duration, l repo.Limits) repo.Class {
+func ClassOf(err error, took time.Duration, l repo.Limits) repo.Class {
 	var refused *repo.Error
 	switch {
 	case !errors.As(err, &refused):

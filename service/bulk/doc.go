@@ -1,0 +1,11 @@
+// Package bulk changes and removes many rows in bounded statements, for whatever worker or job.
+//
+// A [Sweeper] changes or deletes rows of one table, a [Removal] removes rows with everything that refers
+// to them, a [DryRun] counts what they would do and writes nothing. [Sizes] learn, by place, how many rows
+// a statement may have to stay within its time.
+//
+// What it guarantees: a statement takes no more rows than it may, ends within its time, and is a transaction
+// of its own that holds what its [run.Writer] says: the fence of a run or the attempt of a job. Rows that
+// others have locked are left until the last, waited for once, then reported by a [LockedError]. Rows that a
+// trigger keeps are an error that names the trigger.
+package bulk

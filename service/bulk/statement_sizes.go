@@ -1,0 +1,75 @@
+package bulk
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// firstStatementRows, maxStatementRows and statementGoal are spec/README.md section 4, bounded statements.
+	FirstStatementRows = 1000
+	MaxStatementRows   = 20_000
+	statementGoal      = 250 * time.Millisecond
+	// statementAim is what one that took longer is made to last: at the goal itself every second one would be over it.
+	statementAim = statementGoal * 3 / 4
+)
+
+// StatementSizes are how many rows a statement may change, learned from how long those of its kind took, for the life of
+// the process.
+type StatementSizes struct {
+	mu   sync.Mutex
+	rows map[SizeKey]int64
+}
+
+// SizeKey is a kind of statement: of a definition or table, with what it does to rows, in a database.
+type SizeKey struct{ What, Action, Database string }
+
+// sized is what makes statements of a kind.
+type sized interface{ SizeKey() SizeKey }
+
+// NewStatementSizes has learned nothing yet.
+func NewStatementSizes() *StatementSizes { return &StatementSizes{rows: map[SizeKey]int64{}} }
+
+func (z *StatementSizes) Get(s sized) int64 {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if rows, known := z.rows[s.SizeKey()]; known {
+		return rows
+	}
+	return FirstStatementRows
+}
+
+// Observe learns from a statement that found rows under a cap: doubled when a capped one took under half the goal,
+// shrunk in proportion when over it, to where there is room again.
+func (z *StatementSizes) Observe(s sized, took time.Duration, limit, found int64, capped bool) {
+	size := z.Get(s)
+	switch {
+	case took > statementGoal:
+		base := limit
+		if found > 0 {
+			base = min(limit, found)
+		}
+		size = min(size, max(1, base*int64(statementAim)/int64(took)))
+	case capped && limit >= size && took < statementGoal/2:
+		size = min(2*size, MaxStatementRows)
+	}
+	z.set(s, size)
+}
+
+// Halve learns from a statement that ran into its time-out.
+func (z *StatementSizes) Halve(s sized, limit int64) { z.set(s, max(1, limit/2)) }
+
+func (z *StatementSizes) set(s sized, rows int64) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.rows[s.SizeKey()] = rows
+}
+
+// How long a statement on the application's rows may take, that of a single row, and how long it waits
+// for locks: first hardly at all, then once more for longer.
+const (
+	StatementTime = time.Second
+	SingleRowTime = 10 * time.Second
+	LockTime      = 10 * time.Millisecond
+	LongLockTime  = time.Second
+)
