@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -49,7 +50,7 @@ type adjournedGroups struct {
 	removal *projectRemovals
 }
 
-func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []jobKind, error) {
+func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []job.Kind, error) {
 	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, bulk.NewStatementSizes()}}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",
@@ -64,7 +65,7 @@ func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) 
 			"failed_groups": "failed",
 		},
 	}
-	return w, []jobKind{{repo.DestroyGroup{}.Kind(), k.destroyGroup, ownedBy(w.Name)}}, nil
+	return w, []job.Kind{{Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Owner: job.OwnedBy(w.Name)}}, nil
 }
 
 func (k *adjournedGroups) missing(ctx context.Context) (string, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -28,22 +29,22 @@ import (
 // writes nothing more, and the job of a subgroup and that of a group above it never work on the same group at once; marks
 // and the record of the beginning go with the row of the group, last; with the members go the jobs for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
 // deletion_error, for the next attempt, and after the last one for the next run.
-func (k *adjournedGroups) destroyGroup(ctx context.Context, j *jobExecution) (JobResult, error) {
-	args, err := decode[repo.DestroyGroup](j)
+func (k *adjournedGroups) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.DestroyGroup](j)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	stores, err := k.stores(ctx)
 	if err == nil && stores.Missing != "" {
 		err = &run.FailedError{Text: stores.Missing}
 	}
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	d := &groupRemoval{adjournedGroups: k, j: j, args: args, stores: stores}
 	result, err := d.attempt(ctx)
 	result.Attributes = append([]any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}, result.Attributes...)
-	switch result, err = j.putOff(result, err); {
+	switch result, err = j.PutOff(result, err); {
 	case err == nil:
 		return result, nil
 	case errors.Is(err, repo.ErrJobLost):
@@ -67,22 +68,22 @@ const (
 // groupRemoval is one attempt.
 type groupRemoval struct {
 	*adjournedGroups
-	j      *jobExecution
+	j      *job.Attempt
 	args   repo.DestroyGroup
 	stores repo.GroupStores
 }
 
 // guard is that of every transaction: no other attempt is at work on the group, and this one has its job.
-func (d *groupRemoval) guard() repo.Guard { return d.j.guard().WithLock(d.args.GroupID) }
+func (d *groupRemoval) guard() repo.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
 
-func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
+func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	now, err := d.Main.Now(ctx)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	days, settingErr := d.period(ctx, d.stores)
 	if _, invalid := errors.AsType[*run.FailedError](settingErr); settingErr != nil && !invalid {
-		return JobResult{}, settingErr
+		return job.Result{}, settingErr
 	} else if invalid {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
@@ -90,47 +91,47 @@ func (d *groupRemoval) attempt(ctx context.Context) (JobResult, error) {
 	begun, err := d.Main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
 	switch {
 	case err != nil:
-		return JobResult{}, err
+		return job.Result{}, err
 	case begun.Verdict == repo.GroupBegun:
 		return d.remove(ctx)
 	case begun.Verdict == repo.GroupNotDue && settingErr != nil:
-		return JobResult{}, settingErr
+		return job.Result{}, settingErr
 	}
 	return d.refusal(begun), nil
 }
 
 // refusal is the end of a job that removes nothing.
-func (d *groupRemoval) refusal(b repo.GroupBeginning) JobResult {
+func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 	switch b.Verdict {
 	case repo.GroupGone:
-		return JobResult{Outcome: JobSkipped, Reason: run.ReasonTargetGone, Quiet: true}
+		return job.Result{Outcome: job.Skipped, Reason: run.ReasonTargetGone, Quiet: true}
 	case repo.GroupUserMissing:
-		return JobResult{Outcome: JobRefused, Reason: run.ReasonUserMissing}
+		return job.Result{Outcome: job.Refused, Reason: run.ReasonUserMissing}
 	case repo.GroupInProgress:
-		return JobResult{Outcome: JobRefused, Reason: run.ReasonDeletionInProgress}
+		return job.Result{Outcome: job.Refused, Reason: run.ReasonDeletionInProgress}
 	case repo.GroupRestored:
-		return JobResult{
-			Outcome: JobRestored, Reason: run.ReasonRightsMissing,
+		return job.Result{
+			Outcome: job.Restored, Reason: run.ReasonRightsMissing,
 			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
 		}
 	case repo.GroupNotDue, repo.GroupBegun:
 	}
-	return JobResult{Outcome: JobSkipped, Reason: run.ReasonNoLongerMarked}
+	return job.Result{Outcome: job.Skipped, Reason: run.ReasonNoLongerMarked}
 }
 
 // remove removes the tree, or as much of it as the attempt has time for.
-func (d *groupRemoval) remove(ctx context.Context) (JobResult, error) {
+func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
 	r, err := d.removal.newRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	r.removed.GroupID = d.args.GroupID
 	total, err := d.removeTree(ctx, r)
 	if err != nil {
 		soFar, saveErr := d.saveRemoved(ctx, r.removed)
-		return JobResult{Attributes: removedAttributes(soFar)}, errors.Join(err, saveErr)
+		return job.Result{Attributes: removedAttributes(soFar)}, errors.Join(err, saveErr)
 	}
-	return JobResult{Outcome: JobSucceeded, Attributes: removedAttributes(total)}, nil
+	return job.Result{Outcome: job.Succeeded, Attributes: removedAttributes(total)}, nil
 }
 
 // removedAttributes are what all attempts have removed so far, none if that is not known.
@@ -145,7 +146,7 @@ func removedAttributes(r repo.Removed) []any {
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	return d.Main.SaveRemoved(ctx, d.j.guard(), removed, groupLimits())
+	return d.Main.SaveRemoved(ctx, d.j.Guard(), removed, groupLimits())
 }
 
 // removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below

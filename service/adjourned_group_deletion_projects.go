@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -31,7 +32,7 @@ type projectRemovals struct {
 // removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
 // is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
 // attempt is at work under the same lock.
-func (s *projectRemovals) removeProject(ctx context.Context, j *jobExecution, p projectRemoval) error {
+func (s *projectRemovals) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
 	r, err := s.newRemover(ctx, j, p.Actor, p.Lock)
 	if err == nil {
 		err = r.removeProject(ctx, p.ID)
@@ -54,7 +55,7 @@ type remover struct {
 	project int64
 }
 
-func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor *int64, lock int64) (*remover, error) {
+func (s *projectRemovals) newRemover(ctx context.Context, j *job.Attempt, actor *int64, lock int64) (*remover, error) {
 	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, importDetails: {"namespace_id"},
 	})
@@ -65,17 +66,17 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *jobExecution, actor
 	if err != nil {
 		return nil, err
 	}
-	origin := j.origin(ctx)
-	r := &remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), guard: j.guard().WithLock(lock), bot: func(id int64) repo.Job {
-		job := origin
-		job.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
-		return job
+	origin := j.Origin(ctx)
+	r := &remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), guard: j.Guard().WithLock(lock), bot: func(id int64) repo.Job {
+		record := origin
+		record.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
+		return record
 	}}
 	r.Sweeper = &bulk.Sweeper{
-		Catalog: catalog, Sizes: s.sizes, Write: j.spare(bulk.GuardWriter(func() repo.Guard { return r.guard })),
+		Catalog: catalog, Sizes: s.sizes, Write: j.Spare(bulk.GuardWriter(func() repo.Guard { return r.guard })),
 		GoOn: func() error {
 			if j.Left() <= 0 {
-				return errSliceOver
+				return job.ErrSliceOver
 			}
 			if cause := context.Cause(ctx); cause != nil {
 				return cause

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -38,28 +39,28 @@ type userDeletion struct {
 	removal *projectRemovals
 }
 
-func (u *userDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
-	args, err := decode[repo.DeleteUser](j)
+func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.DeleteUser](j)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	features, err := u.features(ctx, args)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	for {
 		deletion, err := u.Main.DeleteUser(ctx, repo.UserDeletionAttempt{
-			AttemptOf: j.attempt(), Args: args, Features: features, Queue: u.Queue,
+			AttemptOf: j.Of(), Args: args, Features: features, Queue: u.Queue,
 			Limits: deleteUserLimits(),
 		})
 		if err != nil {
-			return JobResult{}, err
+			return job.Result{}, err
 		}
 		if len(deletion.Projects) == 0 {
 			return deletionResult(args, deletion)
 		}
 		if err := u.removePersonalProjects(ctx, j, args, deletion.Projects); err != nil {
-			return j.putOff(JobResult{Attributes: []any{"user_id", args.UserID}}, err)
+			return j.PutOff(job.Result{Attributes: []any{"user_id", args.UserID}}, err)
 		}
 	}
 }
@@ -81,7 +82,7 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 }
 
 // removePersonalProjects removes projects, or as much of them as the attempt has time for.
-func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecution, args repo.DeleteUser, projects []int64) error {
+func (u *userDeletion) removePersonalProjects(ctx context.Context, j *job.Attempt, args repo.DeleteUser, projects []int64) error {
 	for _, id := range projects {
 		// Ids of groups are keys of locks too, those of users are not.
 		if err := u.removal.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
@@ -92,15 +93,15 @@ func (u *userDeletion) removePersonalProjects(ctx context.Context, j *jobExecuti
 }
 
 // deletionResult is how the job ends.
-func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (JobResult, error) {
-	r := JobResult{Outcome: JobSucceeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
+func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, error) {
+	r := job.Result{Outcome: job.Succeeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
 	switch {
 	case d.Setting.Invalid != "":
-		return JobResult{}, invalidSetting(d.Setting)
+		return job.Result{}, invalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.Quiet = JobSkipped, d.Skipped, d.Skipped == run.ReasonTargetGone
+		r.Outcome, r.Reason, r.Quiet = job.Skipped, d.Skipped, d.Skipped == run.ReasonTargetGone
 	case d.Refused != "":
-		r.Outcome, r.Reason, r.Words = JobRefused, d.Refused, refusalWords(d)
+		r.Outcome, r.Reason, r.Words = job.Refused, d.Refused, refusalWords(d)
 	default:
 		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -46,7 +47,7 @@ type ghostMigration struct {
 	sizes *bulk.StatementSizes
 }
 
-func newGhostUserMigration(d run.Deps, config GhostUserMigrationConfig) (*run.Worker, []jobKind, error) {
+func newGhostUserMigration(d run.Deps, config GhostUserMigrationConfig) (*run.Worker, []job.Kind, error) {
 	g := &ghostMigration{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
 		Name:       "ghost_user_migration",

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -52,7 +53,7 @@ type inactiveTokens struct {
 	worker *run.Worker
 }
 
-func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []jobKind, error) {
+func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: &userSchema{main: d.Main, logger: d.Logger}}
 	k.worker = &run.Worker{
 		Name:       "inactive_token_deletion",
@@ -64,9 +65,12 @@ func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*
 		Backlog:    k.backlog,
 		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
-	return k.worker, []jobKind{
-		{repo.ContinueInactiveTokenDeletion{}.Kind(), k.continuePass, nil},
-		{repo.DeleteUser{}.Kind(), (&userDeletion{d, k.schema, &projectRemovals{d, bulk.NewStatementSizes()}}).work, deletionOwner},
+	return k.worker, []job.Kind{
+		{Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass},
+		{
+			Name: repo.DeleteUser{}.Kind(), Owner: deletionOwner,
+			Work: (&userDeletion{d, k.schema, &projectRemovals{d, bulk.NewStatementSizes()}}).work,
+		},
 	}, nil
 }
 

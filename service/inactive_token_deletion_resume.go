@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -20,22 +21,22 @@ const continuationPatience = 10 * time.Second
 
 // continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for its end: the run can
 // queue the next continuation.
-func (k *inactiveTokens) continuePass(ctx context.Context, j *jobExecution) (JobResult, error) {
-	args, err := decode[repo.ContinueInactiveTokenDeletion](j)
+func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.ContinueInactiveTokenDeletion](j)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
 	unfinished, err := k.Main.TokenPassUnfinished(ctx, args.PassID)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
-	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"pass_id", args.PassID}}
+	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.Quiet = JobSkipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.Quiet = job.Skipped, run.ReasonTargetGone, true
 		return result, nil
 	}
-	wait := func(reason string) (JobResult, error) {
-		return JobResult{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
+	wait := func(reason string) (job.Result, error) {
+		return job.Result{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
 	}
 	if k.config.Disabled() {
 		// Nothing starts by itself here; another process, or this one switched on again, goes on.

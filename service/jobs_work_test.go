@@ -21,6 +21,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -32,7 +33,7 @@ type workshop struct {
 	reader *sdkmetric.ManualReader
 }
 
-func newWorkshop(t *testing.T, work jobWork) *workshop {
+func newWorkshop(t *testing.T, work job.Work) *workshop {
 	t.Helper()
 	main, err := repo.Open(context.Background(), "main", "postgres://127.0.0.1:1/main")
 	if err != nil {
@@ -50,7 +51,7 @@ func newWorkshop(t *testing.T, work jobWork) *workshop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
-	w.kinds["test"] = jobKind{work: work}
+	w.Kinds["test"] = job.Kind{Work: work}
 	// There is no main to ask: nothing is paused for as long as the test lasts.
 	w.Pauses.TriedAt = time.Now().Add(time.Hour)
 	w.Pauses.ReadAt = w.Pauses.TriedAt
@@ -95,30 +96,30 @@ func (w *workshop) counted(t *testing.T) (out string) {
 func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		result  JobResult
+		result  job.Result
 		err     error
 		attempt int
 		// level and outcome as in the log, counted as in the metric.
 		level, outcome, counted string
 	}{
-		"succeeded":        {JobResult{Outcome: JobSucceeded}, nil, 1, "INFO", "succeeded", "test succeeded=1"},
-		"skipped":          {JobResult{Outcome: JobSkipped, Reason: "SETTING_OFF"}, nil, 1, "INFO", "skipped", "test skipped=1"},
-		"skipped quietly":  {JobResult{Outcome: JobSkipped, Reason: "TARGET_GONE", Quiet: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
-		"refused":          {JobResult{Outcome: JobRefused, Reason: "INTERNAL_USER"}, nil, 1, "WARN", "refused", "test refused=1"},
-		"restored":         {JobResult{Outcome: JobRestored, Reason: "RIGHTS_MISSING"}, nil, 1, "INFO", "restored", "test restored=1"},
-		"failed":           {JobResult{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},
-		"failed at last":   {JobResult{}, errors.New("no"), 25, "ERROR", "discarded", "test discarded=1"},
-		"failed once more": {JobResult{}, errors.New("no"), 26, "ERROR", "discarded", "test discarded=1"},
-		"snoozed":          {JobResult{Snooze: time.Second}, nil, 1, "DEBUG", "snoozed", ""},
-		"snoozed at last":  {JobResult{Snooze: time.Second}, nil, 25, "DEBUG", "snoozed", ""},
+		"succeeded":        {job.Result{Outcome: job.Succeeded}, nil, 1, "INFO", "succeeded", "test succeeded=1"},
+		"skipped":          {job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil, 1, "INFO", "skipped", "test skipped=1"},
+		"skipped quietly":  {job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", Quiet: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
+		"refused":          {job.Result{Outcome: job.Refused, Reason: "INTERNAL_USER"}, nil, 1, "WARN", "refused", "test refused=1"},
+		"restored":         {job.Result{Outcome: job.Restored, Reason: "RIGHTS_MISSING"}, nil, 1, "INFO", "restored", "test restored=1"},
+		"failed":           {job.Result{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},
+		"failed at last":   {job.Result{}, errors.New("no"), 25, "ERROR", "discarded", "test discarded=1"},
+		"failed once more": {job.Result{}, errors.New("no"), 26, "ERROR", "discarded", "test discarded=1"},
+		"snoozed":          {job.Result{Snooze: time.Second}, nil, 1, "DEBUG", "snoozed", ""},
+		"snoozed at last":  {job.Result{Snooze: time.Second}, nil, 25, "DEBUG", "snoozed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) {
+			w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
 				c.result.Attributes = []any{"user_id", int64(7)}
 				return c.result, c.err
 			})
-			_, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Attempt: c.attempt, MaxAttempts: 25, RunID: "r"})
+			_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: c.attempt, MaxAttempts: 25, RunID: "r"})
 			if !errors.Is(err, c.err) {
 				t.Errorf("got %v", err)
 			}
@@ -139,9 +140,9 @@ func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
 
 func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	t.Parallel()
-	w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) { panic("secret of row 5") })
-	_, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
-	if err == nil || strings.Contains(PublicJobError(err).Error(), "secret") {
+	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) { panic("secret of row 5") })
+	_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
+	if err == nil || strings.Contains(job.PublicError(err).Error(), "secret") {
 		t.Errorf("got %v", err)
 	}
 	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") {
@@ -163,11 +164,11 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 func TestWorkJob_InterruptedAttemptIsNoFailure(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := newWorkshop(t, func(ctx context.Context, _ *jobExecution) (JobResult, error) {
+	w := newWorkshop(t, func(ctx context.Context, _ *job.Attempt) (job.Result, error) {
 		cancel()
-		return JobResult{}, ctx.Err()
+		return job.Result{}, ctx.Err()
 	})
-	if _, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 25, MaxAttempts: 25}); !errors.Is(err, context.Canceled) {
+	if _, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 25, MaxAttempts: 25}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if line := w.line(t); line["level"] != "DEBUG" || line["outcome"] != "interrupted" || line["reason"] != "INTERRUPTED" {
@@ -180,15 +181,15 @@ func TestWorkJob_InterruptedAttemptIsNoFailure(t *testing.T) {
 
 func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	t.Parallel()
-	var job repo.Job
-	w := newWorkshop(t, func(ctx context.Context, j *jobExecution) (JobResult, error) {
-		job = j.origin(ctx)
-		return JobResult{Outcome: JobRefused, Reason: "NOT_AUTHORIZED"}, nil
+	var queued repo.Job
+	w := newWorkshop(t, func(ctx context.Context, j *job.Attempt) (job.Result, error) {
+		queued = j.Origin(ctx)
+		return job.Result{Outcome: job.Refused, Reason: "NOT_AUTHORIZED"}, nil
 	})
 	ctx, record := w.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
-	result, err := w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})
+	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +211,8 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, v.AsString(), want)
 		}
 	}
-	if job.RunID != "r" || !strings.Contains(job.TraceParent, span.SpanContext().SpanID().String()) {
-		t.Errorf("a job that it queues is of %+v", job)
+	if queued.RunID != "r" || !strings.Contains(queued.TraceParent, span.SpanContext().SpanID().String()) {
+		t.Errorf("a job that it queues is of %+v", queued)
 	}
 }
 
@@ -230,13 +231,13 @@ func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) {
+			w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
 				if outcome == "interrupted" {
 					cancel()
 				}
-				return JobResult{}, fmt.Errorf("step: %w", c.err)
+				return job.Result{}, fmt.Errorf("step: %w", c.err)
 			})
-			_, _ = w.WorkJob(ctx, JobRequest{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`)})
+			_, _ = w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`)})
 			span := w.spans.Ended()[0]
 			if outcome == "lost" && (span.Name() != "maintenance.comeback" || !slices.Contains(w.spans.Ended()[1].Attributes(), attribute.Bool("maintenance.withheld", true))) {
 				t.Errorf("%s: whoever rescued the job has sent its span", span.Name())
@@ -260,8 +261,10 @@ func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
 func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
 	t.Parallel()
 	for _, parent := range []string{"", "nonsense"} {
-		w := newWorkshop(t, func(context.Context, *jobExecution) (JobResult, error) { return JobResult{Outcome: JobSucceeded}, nil })
-		if _, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", TraceParent: parent}); err != nil {
+		w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
+			return job.Result{Outcome: job.Succeeded}, nil
+		})
+		if _, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", TraceParent: parent}); err != nil {
 			t.Fatal(err)
 		}
 		if links := w.spans.Ended()[0].Links(); len(links) != 0 {
@@ -276,17 +279,17 @@ func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
 func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
 	t.Parallel()
 	stopping := make(chan struct{})
-	w := newWorkshop(t, func(_ context.Context, j *jobExecution) (JobResult, error) {
-		if left := j.Left(); left <= 0 || left > jobSlice {
+	w := newWorkshop(t, func(_ context.Context, j *job.Attempt) (job.Result, error) {
+		if left := j.Left(); left <= 0 || left > job.JobSlice {
 			t.Errorf("%s left at the beginning", left)
 		}
 		close(stopping)
 		if left := j.Left(); left > 0 {
 			t.Errorf("%s left when the process stops", left)
 		}
-		return JobResult{Snooze: time.Second}, nil
+		return job.Result{Snooze: time.Second}, nil
 	})
-	if _, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
+	if _, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -297,19 +300,19 @@ func TestWorkJob_WhyAnAttemptIsPutOffIsSaid(t *testing.T) {
 		err      error
 		stopping chan struct{}
 	}{
-		"SLICE_USED":  {err: errSliceOver},
-		"SHUTDOWN":    {errSliceOver, make(chan struct{})},
+		"SLICE_USED":  {err: job.ErrSliceOver},
+		"SHUTDOWN":    {job.ErrSliceOver, make(chan struct{})},
 		"TARGET_BUSY": {err: repo.ErrBusy},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkshop(t, func(_ context.Context, j *jobExecution) (JobResult, error) {
+			w := newWorkshop(t, func(_ context.Context, j *job.Attempt) (job.Result, error) {
 				if c.stopping != nil {
 					close(c.stopping)
 				}
-				return j.putOff(JobResult{}, fmt.Errorf("step: %w", c.err))
+				return j.PutOff(job.Result{}, fmt.Errorf("step: %w", c.err))
 			})
-			r, err := w.WorkJob(context.Background(), JobRequest{ID: 3, Kind: "test", Stopping: c.stopping})
+			r, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: c.stopping})
 			if err != nil || r.Snooze == 0 {
 				t.Errorf("%+v, %v", r, err)
 			}

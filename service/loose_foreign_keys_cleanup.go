@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -68,7 +69,7 @@ type looseForeignKeys struct {
 	looked bool
 }
 
-func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig) (*run.Worker, []jobKind, error) {
+func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig) (*run.Worker, []job.Kind, error) {
 	if config.Definitions == nil && config.DefinitionsFile != "" {
 		var err error
 		if config.Definitions, err = LoadDefinitions(config.DefinitionsFile); err != nil {

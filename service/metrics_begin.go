@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -41,7 +42,7 @@ func (s *Service) beginJobs() {
 	m := s.Metrics
 	ctx := context.Background()
 	for _, kind := range s.JobKinds() {
-		for _, outcome := range []string{JobSucceeded, JobSkipped, JobRefused, JobRestored, JobFailed, JobDiscarded} {
+		for _, outcome := range []string{job.Succeeded, job.Skipped, job.Refused, job.Restored, job.Failed, job.Discarded} {
 			m.Jobs.Add(ctx, 0, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 		}
 		for _, reason := range []string{run.ReasonPaused, run.ReasonThrottled} {

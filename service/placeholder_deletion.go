@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -21,25 +22,25 @@ func placeholderLimits() repo.Limits {
 	return repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 }
 
-func (p *placeholderDeletion) work(ctx context.Context, j *jobExecution) (JobResult, error) {
-	args, err := decode[repo.DeletePlaceholderUser](j)
+func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.DeletePlaceholderUser](j)
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
-	verdict, err := p.databases[0].DeletePlaceholder(ctx, args.PlaceholderUserID, j.ID, p.databases[1:], p.queue, j.origin(ctx), placeholderLimits())
+	verdict, err := p.databases[0].DeletePlaceholder(ctx, args.PlaceholderUserID, j.ID, p.databases[1:], p.queue, j.Origin(ctx), placeholderLimits())
 	if err != nil {
-		return JobResult{}, err
+		return job.Result{}, err
 	}
-	result := JobResult{Outcome: JobSucceeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
+	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
 	switch {
 	case verdict.Missing != "":
-		return JobResult{}, &run.FailedError{Text: verdict.Missing}
+		return job.Result{}, &run.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.Quiet = JobSkipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.Quiet = job.Skipped, run.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
-		result.Outcome, result.Reason = JobSkipped, run.ReasonNotAPlaceholder
+		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
 	case verdict.Reference != nil:
-		result.Outcome, result.Reason = JobRefused, run.ReasonStillReferenced
+		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced
 		result.Words = verdict.Reference.Table + "." + verdict.Reference.Column + " refers to it"
 		result.Attributes = append(result.Attributes, "table", verdict.Reference.Table, "column", verdict.Reference.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -49,9 +50,9 @@ type placeholderUserCleanup struct {
 	schema schemaWatch
 }
 
-func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []jobKind, error) {
+func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
-	job := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
+	deletion := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
 		Name:       "placeholder_user_cleanup",
 		Config:     config.WorkerConfig,
@@ -62,7 +63,7 @@ func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) 
 		Backlog:    p.backlog,
 		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
-	return w, []jobKind{{repo.DeletePlaceholderUser{}.Kind(), job.work, ownedBy(w.Name)}}, nil
+	return w, []job.Kind{{Name: repo.DeletePlaceholderUser{}.Kind(), Work: deletion.work, Owner: job.OwnedBy(w.Name)}}, nil
 }
 
 // claimLimits bound each statement of a claim.

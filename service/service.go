@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -79,7 +80,7 @@ type WorkerStatus struct {
 // Service is what the edges call. Its methods may be called from any goroutine.
 type Service struct {
 	*run.Runner
-	*Pool
+	*job.Pool
 	schedulerOff bool
 	queue        repo.JobQueue
 	noticed      noticed
@@ -101,7 +102,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Runner: runner, Pool: newPool(runner), schedulerOff: c.SchedulerOff}
+	s := &Service{Runner: runner, Pool: job.New(runner), schedulerOff: c.SchedulerOff}
 	if c.Queue != nil {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
@@ -118,21 +119,21 @@ func (s *Service) addWorkers(c Config) error {
 	d := run.Deps{
 		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger, Resume: s.Resume,
 	}
-	for _, add := range []func() (*run.Worker, []jobKind, error){
-		func() (*run.Worker, []jobKind, error) {
+	for _, add := range []func() (*run.Worker, []job.Kind, error){
+		func() (*run.Worker, []job.Kind, error) {
 			return newLooseForeignKeysCleanup(d, c.LooseForeignKeysCleanup)
 		},
-		func() (*run.Worker, []jobKind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
-		func() (*run.Worker, []jobKind, error) { return newAdjournedGroupDeletion(d, c.AdjournedGroupDeletion) },
-		func() (*run.Worker, []jobKind, error) { return newPlaceholderUserCleanup(d, c.PlaceholderUserCleanup) },
-		func() (*run.Worker, []jobKind, error) { return newInactiveTokenDeletion(d, c.InactiveTokenDeletion) },
+		func() (*run.Worker, []job.Kind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
+		func() (*run.Worker, []job.Kind, error) { return newAdjournedGroupDeletion(d, c.AdjournedGroupDeletion) },
+		func() (*run.Worker, []job.Kind, error) { return newPlaceholderUserCleanup(d, c.PlaceholderUserCleanup) },
+		func() (*run.Worker, []job.Kind, error) { return newInactiveTokenDeletion(d, c.InactiveTokenDeletion) },
 	} {
 		w, kinds, err := add()
 		if err != nil {
 			return err
 		}
-		s.Pool.add(kinds...)
-		if err := s.Add(w); err != nil {
+		s.Pool.Add(kinds...)
+		if err := s.Runner.Add(w); err != nil {
 			return err
 		}
 	}

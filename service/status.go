@@ -121,7 +121,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
-	remarks = append(remarks, s.failedJobs(w, shared().failed)...)
+	remarks = append(remarks, s.FailedJobs(w, shared().failed)...)
 	for _, remark := range remarks {
 		if !strings.Contains(st.ConditionDetail, remark) {
 			st.ConditionDetail += "; " + remark

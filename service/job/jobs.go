@@ -1,4 +1,4 @@
-package service
+package job
 
 import (
 	"context"
@@ -20,19 +20,19 @@ import (
 
 // Outcomes of a job (spec/README.md section 4); a job that returned an error is failed, or discarded by the queue.
 const (
-	JobSucceeded = "succeeded"
-	JobSkipped   = "skipped"
-	JobRefused   = "refused"
-	JobRestored  = "restored"
-	JobFailed    = "failed"
-	JobDiscarded = "discarded"
+	Succeeded = "succeeded"
+	Skipped   = "skipped"
+	Refused   = "refused"
+	Restored  = "restored"
+	Failed    = "failed"
+	Discarded = "discarded"
 )
 
-// jobSlice is how long an attempt works before it snoozes and goes on later (spec/README.md section 4).
-const jobSlice = 45 * time.Second
+// JobSlice is how long an attempt works before it snoozes and goes on later (spec/README.md section 4).
+const JobSlice = 45 * time.Second
 
-// JobRequest is a job that the queue hands over.
-type JobRequest struct {
+// Request is a job that the queue hands over.
+type Request struct {
 	ID                   int64
 	Kind                 string
 	Args                 json.RawMessage
@@ -58,8 +58,8 @@ type LostAttempt struct {
 	Began, RescuedAt time.Time
 }
 
-// JobResult is how an attempt ended.
-type JobResult struct {
+// Result is how an attempt ended.
+type Result struct {
 	// Outcome is one of the constants above; empty with Snooze.
 	Outcome string
 	// Reason is typed: TARGET_GONE and so on.
@@ -78,36 +78,36 @@ type JobResult struct {
 	TraceID string
 }
 
-// jobWork does an attempt of one kind of job. args are decoded by it.
-type jobWork func(ctx context.Context, j *jobExecution) (JobResult, error)
+// Work does an attempt of one kind of job. args are decoded by it.
+type Work func(ctx context.Context, j *Attempt) (Result, error)
 
 // Pool works deferred jobs, and lists them. Its methods may be called from any goroutine.
 type Pool struct {
 	*run.Runner
-	kinds map[string]jobKind
+	Kinds map[string]Kind
 }
 
-// newPool has no kinds of job yet.
-func newPool(r *run.Runner) *Pool { return &Pool{r, map[string]jobKind{}} }
+// New has no kinds of job yet.
+func New(r *run.Runner) *Pool { return &Pool{r, map[string]Kind{}} }
 
-// add adds kinds of job.
-func (p *Pool) add(kinds ...jobKind) {
+// Add adds kinds of job.
+func (p *Pool) Add(kinds ...Kind) {
 	for _, kind := range kinds {
-		p.kinds[kind.name] = kind
+		p.Kinds[kind.Name] = kind
 	}
 }
 
-// jobKind is a kind of deferred job, as a value.
-type jobKind struct {
-	name string
-	work jobWork
+// Kind is a kind of deferred job, as a value.
+type Kind struct {
+	Name string
+	Work Work
 	// owner is the worker with whose pause a job waits, by its arguments; nil: only with that of all.
-	owner func(json.RawMessage) string
+	Owner func(json.RawMessage) string
 }
 
-// jobExecution is an attempt at work.
-type jobExecution struct {
-	JobRequest
+// Attempt is an attempt at work.
+type Attempt struct {
+	Request
 	Log     *slog.Logger
 	loads   *run.Loads
 	started time.Time
@@ -117,15 +117,15 @@ type jobExecution struct {
 }
 
 // Left is the time until the attempt must snooze; none when the process is about to end, or the job is held.
-func (j *jobExecution) Left() time.Duration {
+func (j *Attempt) Left() time.Duration {
 	if j.stops() || j.held() {
 		return 0
 	}
-	return jobSlice - time.Since(j.started)
+	return JobSlice - time.Since(j.started)
 }
 
 // stops says whether the process is about to end.
-func (j *jobExecution) stops() bool {
+func (j *Attempt) stops() bool {
 	select {
 	case <-j.Stopping:
 		return true
@@ -134,21 +134,21 @@ func (j *jobExecution) stops() bool {
 	}
 }
 
-// guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
+// Guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
 // begins with it. A process that was paused for longer than its attempts last writes nothing when it wakes.
-func (j *jobExecution) guard() repo.Guard { return j.attempt().Guard() }
+func (j *Attempt) Guard() repo.Guard { return j.Of().Guard() }
 
-func (j *jobExecution) attempt() repo.AttemptOf {
+func (j *Attempt) Of() repo.AttemptOf {
 	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
-// origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
-func (j *jobExecution) origin(ctx context.Context) repo.Job {
+// Origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
+func (j *Attempt) Origin(ctx context.Context) repo.Job {
 	return repo.Job{RunID: j.RunID, TraceParent: run.TraceParent(ctx)}
 }
 
-// decode reads the job's arguments.
-func decode[T repo.JobArgs](j *jobExecution) (args T, err error) {
+// Decode reads the job's arguments.
+func Decode[T repo.JobArgs](j *Attempt) (args T, err error) {
 	if err = json.Unmarshal(j.Args, &args); err != nil {
 		err = fmt.Errorf("arguments of job %d: %w", j.ID, err)
 	}
@@ -156,19 +156,19 @@ func decode[T repo.JobArgs](j *jobExecution) (args T, err error) {
 }
 
 // JobKinds are the kinds of job that this process can work.
-func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.kinds)) }
+func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.Kinds)) }
 
 // WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
 // retried by the queue with back-off; one whose context was cancelled is no failure.
-func (p *Pool) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
-	j := &jobExecution{JobRequest: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
+func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
+	j := &Attempt{Request: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
 	j.look = func() *hold { return p.hold(ctx, j) }
 	if r.Lost != nil {
 		p.reportLost(ctx, r)
 	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
-		result := j.hold.putBack(JobResult{})
+		result := j.hold.putBack(Result{})
 		p.reportJob(ctx, j, result, nil)
 		return result, nil
 	}
@@ -189,15 +189,15 @@ func (p *Pool) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
 	return result, err
 }
 
-// attempt turns a panic into an error.
-func (p *Pool) attempt(ctx context.Context, j *jobExecution) (result JobResult, err error) {
-	work := p.kinds[j.Kind].work
+// Of turns a panic into an error.
+func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
+	work := p.Kinds[j.Kind].Work
 	if work == nil {
-		return JobResult{}, &run.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
+		return Result{}, &run.FailedError{Text: fmt.Sprintf("this version of caretaker knows no kind %q", j.Kind)}
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = JobResult{}, run.Panicked(p)
+			result, err = Result{}, run.Panicked(p)
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
@@ -208,7 +208,7 @@ func (p *Pool) attempt(ctx context.Context, j *jobExecution) (result JobResult, 
 }
 
 // reportJob is the job's one log line, its metric and its span's end.
-func (p *Pool) reportJob(ctx context.Context, j *jobExecution, r JobResult, err error) {
+func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	lost := errors.Is(err, repo.ErrJobLost)
 	interrupted := err != nil && !lost && errors.Is(ctx.Err(), context.Canceled)
 	level, outcome := slog.LevelInfo, r.Outcome
@@ -218,14 +218,14 @@ func (p *Pool) reportJob(ctx context.Context, j *jobExecution, r JobResult, err 
 	case interrupted:
 		level, outcome, r.Reason = slog.LevelDebug, run.OutcomeInterrupted, run.ReasonInterrupted
 	case err != nil && j.Attempt >= j.MaxAttempts:
-		level, outcome = slog.LevelError, JobDiscarded
+		level, outcome = slog.LevelError, Discarded
 	case err != nil:
-		level, outcome = slog.LevelError, JobFailed
+		level, outcome = slog.LevelError, Failed
 	case r.Snooze > 0:
 		level, outcome = slog.LevelDebug, run.OutcomeSnoozed
 	case r.Quiet:
 		level = slog.LevelDebug
-	case outcome == JobRefused:
+	case outcome == Refused:
 		level = slog.LevelWarn
 	}
 	attrs := append([]any{
@@ -236,7 +236,7 @@ func (p *Pool) reportJob(ctx context.Context, j *jobExecution, r JobResult, err 
 		attrs = append(attrs, "error", discreet(err))
 	}
 	if lost {
-		back, span := p.ComeBack(ctx, j.started, jobAttributes(j.JobRequest)...)
+		back, span := p.ComeBack(ctx, j.started, jobAttributes(j.Request)...)
 		tellJob(back, r, outcome, err)
 		span.End()
 	} else {
@@ -276,7 +276,7 @@ func discreet(err error) error {
 	return &discreetError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Discreet())}
 }
 
-// PublicJobError is a job's error in words fit for clients and for the queue's table.
-func PublicJobError(err error) error {
+// PublicError is a job's error in words fit for clients and for the queue's table.
+func PublicError(err error) error {
 	return errors.New(strings.ReplaceAll(run.PublicText(err), "this run", "this job"))
 }

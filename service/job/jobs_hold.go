@@ -1,4 +1,4 @@
-package service
+package job
 
 import (
 	"context"
@@ -29,30 +29,30 @@ type hold struct {
 }
 
 // hold of a job, nil if nothing speaks against working it.
-func (p *Pool) hold(ctx context.Context, j *jobExecution) *hold {
+func (p *Pool) hold(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
 		return &hold{run.ReasonPaused + ": the pauses cannot be read", holdPause}
 	}
-	if run.PauseFor(p.owner(j.JobRequest), pauses) != nil {
+	if run.PauseFor(p.owner(j.Request), pauses) != nil {
 		return &hold{run.ReasonPaused, holdPause}
 	}
 	return j.loadHold(ctx, p.Main, repo.Table{})
 }
 
-func (j *jobExecution) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
+func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
 	if e := j.loads.Overloaded(ctx, d, t); e != nil && !e.Far.IsZero() {
 		return &hold{run.ReasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil
 }
 
-// spare is a writer that ends the slice rather than change a table that is over a limit of its load.
-func (j *jobExecution) spare(write run.Writer) run.Writer {
+// Spare is a writer that ends the slice rather than change a table that is over a limit of its load.
+func (j *Attempt) Spare(write run.Writer) run.Writer {
 	return func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
 		if h := j.loadHold(ctx, d, t); h != nil {
 			j.hold = h
-			return errSliceOver
+			return ErrSliceOver
 		}
 		return write(ctx, d, t, l, do)
 	}
@@ -60,20 +60,20 @@ func (j *jobExecution) spare(write run.Writer) run.Writer {
 
 // owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to
 // ask before it starts a run anyway.
-func (p *Pool) owner(r JobRequest) string {
-	if of := p.kinds[r.Kind].owner; of != nil {
+func (p *Pool) owner(r Request) string {
+	if of := p.Kinds[r.Kind].Owner; of != nil {
 		return of(r.Args)
 	}
 	return ""
 }
 
-// ownedBy is for kinds that one worker alone queues.
-func ownedBy(worker string) func(json.RawMessage) string {
+// OwnedBy is for kinds that one worker alone queues.
+func OwnedBy(worker string) func(json.RawMessage) string {
 	return func(json.RawMessage) string { return worker }
 }
 
 // held looks whether the job is held by now, and remembers it for the attempt's end.
-func (j *jobExecution) held() bool {
+func (j *Attempt) held() bool {
 	if j.look == nil {
 		return false
 	}
@@ -84,13 +84,13 @@ func (j *jobExecution) held() bool {
 }
 
 // putBack is how an attempt ends that was held: later than it would have snoozed by itself.
-func (h *hold) putBack(r JobResult) JobResult {
+func (h *hold) putBack(r Result) Result {
 	r.Snooze, r.Reason = max(r.Snooze, h.snooze), h.reason
 	return r
 }
 
-// errSliceOver ends an attempt that has worked as long as it may; the next one goes on.
-var errSliceOver = errors.New("the attempt's time is over")
+// ErrSliceOver ends an attempt that has worked as long as it may; the next one goes on.
+var ErrSliceOver = errors.New("the attempt's time is over")
 
 const (
 	// sliceSnooze is how long an attempt that has worked as long as it may waits for the next.
@@ -99,12 +99,12 @@ const (
 	busySnooze = 30 * time.Second
 )
 
-// putOff is the end of an attempt whose error says no more than that the job goes on later, and why.
-func (j *jobExecution) putOff(r JobResult, err error) (JobResult, error) {
+// PutOff is the end of an attempt whose error says no more than that the job goes on later, and why.
+func (j *Attempt) PutOff(r Result, err error) (Result, error) {
 	switch {
-	case errors.Is(err, errSliceOver) && j.stops():
+	case errors.Is(err, ErrSliceOver) && j.stops():
 		r.Snooze, r.Reason = sliceSnooze, run.ErrShutdown.Reason
-	case errors.Is(err, errSliceOver):
+	case errors.Is(err, ErrSliceOver):
 		r.Snooze, r.Reason = sliceSnooze, run.ReasonSliceUsed
 	case errors.Is(err, repo.ErrBusy):
 		r.Snooze, r.Reason = busySnooze, run.ReasonTargetBusy

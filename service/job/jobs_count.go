@@ -1,4 +1,4 @@
-package service
+package job
 
 import (
 	"context"
@@ -9,21 +9,21 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// JobCount is how many jobs of a kind are in a state.
-type JobCount = repo.JobCount
+// Count is how many jobs of a kind are in a state.
+type Count = repo.JobCount
 
 // jobsSearched is among how many newest jobs those of a run are looked for.
 const jobsSearched = 20_000
 
 // JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
-func (p *Pool) JobCounts(ctx context.Context) ([]JobCount, error) {
+func (p *Pool) JobCounts(ctx context.Context) ([]Count, error) {
 	return p.Main.CountJobs(ctx)
 }
 
-// failedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
-func (p *Pool) failedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
+// FailedJobs says in words which jobs fail that a worker has queued: its runs succeed all the same.
+func (p *Pool) FailedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []string) {
 	for _, f := range all {
-		owner := p.kinds[f.Kind].owner
+		owner := p.Kinds[f.Kind].Owner
 		args, err := json.Marshal(map[string]string{"reason": f.Reason})
 		if owner == nil || err != nil || owner(args) != w.Name {
 			continue

@@ -1,4 +1,4 @@
-package service
+package job
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
-func (p *Pool) startJob(ctx context.Context, r JobRequest, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (p *Pool) startJob(ctx context.Context, r Request, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	ids := attemptIDs(r.Name)
 	ctx, span := p.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
@@ -41,7 +41,7 @@ func attemptIDs(name string) (ids trace.SpanContextConfig) {
 }
 
 // jobAttributes say which attempt of which job it is.
-func jobAttributes(r JobRequest) []attribute.KeyValue {
+func jobAttributes(r Request) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.operation.type", "process"), attribute.String("messaging.operation.name", "process"),
 		attribute.String("messaging.system", repo.JobSystem),
@@ -59,7 +59,7 @@ func jobAttributes(r JobRequest) []attribute.KeyValue {
 }
 
 // tellJob says on its span how an attempt has ended.
-func tellJob(ctx context.Context, r JobResult, outcome string, err error) {
+func tellJob(ctx context.Context, r Result, outcome string, err error) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return

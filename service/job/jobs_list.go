@@ -1,4 +1,4 @@
-package service
+package job
 
 import (
 	"context"
@@ -17,8 +17,8 @@ type Job = repo.QueuedJob
 // DuplicateJobError says that another job for the same waits or runs already.
 type DuplicateJobError = repo.DuplicateJobError
 
-// JobFilter selects jobs.
-type JobFilter struct {
+// Filter selects jobs.
+type Filter struct {
 	// Kind and State are names; "": all.
 	Kind, State string
 	// After is the id of the last job of the page before; 0: the first page.
@@ -36,7 +36,7 @@ func jobStates() []string {
 }
 
 // Jobs lists deferred jobs, the newest first. Errors: [*InvalidArgumentError], [ErrUnreachable].
-func (p *Pool) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
+func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
 		return nil, err
 	}
