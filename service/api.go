@@ -1,6 +1,8 @@
 package service
 
 import (
+	"context"
+
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -47,3 +49,26 @@ var (
 	ErrStopping        = run.ErrStopping
 	ErrUnreachable     = run.ErrUnreachable
 )
+
+// RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not
+// stop the run. Its errors are those of [run.Runner.RunBatch].
+func (s *Service) RunBatch(ctx context.Context, r RunRequest) (Run, error) {
+	return s.engine.RunBatch(ctx, r)
+}
+
+// Run returns a run by its id, or [ErrUnknownRun].
+func (s *Service) Run(ctx context.Context, id string) (Run, error) { return s.engine.Run(ctx, id) }
+
+// Runs lists runs, the newest first.
+func (s *Service) Runs(ctx context.Context, f RunFilter) ([]Run, error) { return s.engine.Runs(ctx, f) }
+
+// WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end.
+func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error) error {
+	return s.engine.WatchRun(ctx, id, send)
+}
+
+// CancelRun asks a run to stop after the statement in flight, wherever it runs, and returns it as it is
+// now. Who asks becomes the run's error; the first who asks counts.
+func (s *Service) CancelRun(ctx context.Context, id, by string) (Run, error) {
+	return s.engine.CancelRun(ctx, id, by)
+}

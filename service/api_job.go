@@ -1,6 +1,10 @@
 package service
 
-import "github.com/caretaker-go/caretaker/service/job"
+import (
+	"context"
+
+	"github.com/caretaker-go/caretaker/service/job"
+)
 
 // What callers need of deferred jobs, under the name of the package that they know.
 type (
@@ -32,3 +36,30 @@ const (
 
 // PublicJobError is a job's error in words fit for clients and for the queue's table.
 func PublicJobError(err error) error { return job.PublicError(err) }
+
+// WorkJob does one attempt of a job. An error is to be retried by the queue.
+func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) {
+	return s.pool.WorkJob(ctx, r)
+}
+
+// JobKinds are the kinds of job that this process can work.
+func (s *Service) JobKinds() []string { return s.pool.JobKinds() }
+
+// JobCounts are how many jobs there are, by kind and state.
+func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) { return s.pool.JobCounts(ctx) }
+
+// Jobs lists jobs, the newest first.
+func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) { return s.pool.Jobs(ctx, f) }
+
+// Job is a job by its id, or [ErrUnknownJob].
+func (s *Service) Job(ctx context.Context, id int64) (Job, error) { return s.pool.Job(ctx, id) }
+
+// JobsOfRun are up to limit jobs that a run queued, the oldest first.
+func (s *Service) JobsOfRun(ctx context.Context, id string, limit int) ([]Job, error) {
+	return s.pool.JobsOfRun(ctx, id, limit)
+}
+
+// RetryJob lets a job that failed or was given up be worked again at once.
+func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
+	return s.pool.RetryJob(ctx, id)
+}

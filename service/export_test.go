@@ -11,11 +11,11 @@ import (
 // RunScheduled is what RunDue does with a fire that is due, at a time of the test's choice, and the wait for its run:
 // false if another replica has this fire.
 func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time) (record run.Run, ours bool, err error) {
-	w, err := s.Worker(name)
+	w, err := s.engine.Worker(name)
 	if err != nil {
 		return run.Run{}, false, err
 	}
-	if s.IsStopping() {
+	if s.engine.IsStopping() {
 		return run.Run{}, false, run.ErrStopping
 	}
 	id := run.NewID(time.Now())
@@ -32,18 +32,18 @@ func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time)
 // claimAt claims a fire as if it were due.
 func (s *Service) claimAt(ctx context.Context, w *run.Worker, fire time.Time, id string) (ours bool, err error) {
 	begin := fire.Add(-time.Second)
-	if err := s.Main.UseLedgers(ctx, []string{w.Name}, []string{w.Config.Schedule}, begin); err != nil {
+	if err := s.engine.Main.UseLedgers(ctx, []string{w.Name}, []string{w.Config.Schedule}, begin); err != nil {
 		return false, err
 	}
 	for {
-		_, ledgers, err := s.Main.Ledgers(ctx, []string{w.Name}, claimPatience)
+		_, ledgers, err := s.engine.Main.Ledgers(ctx, []string{w.Name}, claimPatience)
 		if err != nil {
 			return false, err
 		}
 		l := ledgers[w.Name]
 		until := run.Later(l.AccountedUntil, fire)
 		step := repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until, Patience: claimPatience}
-		ours, err = s.Main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.Replica})
+		ours, err = s.engine.Main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.engine.Replica})
 		if err != nil || ours || l.Newest.Equal(fire) {
 			return ours, err
 		}
@@ -53,7 +53,7 @@ func (s *Service) claimAt(ctx context.Context, w *run.Worker, fire time.Time, id
 // DeadlinesOfTurn are the times up to which the databases of a worker may say whether they have something due, as a fire
 // looks for the first of them. None has.
 func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error) {
-	w, err := s.Worker(name)
+	w, err := s.engine.Worker(name)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error
 
 // Claim claims a fire and leaves it at that, as a process does that dies before its run has begun.
 func (s *Service) Claim(ctx context.Context, name string, fire time.Time) (id string, ours bool, err error) {
-	w, err := s.Worker(name)
+	w, err := s.engine.Worker(name)
 	if err != nil {
 		return "", false, err
 	}
@@ -80,7 +80,7 @@ func (s *Service) Claim(ctx context.Context, name string, fire time.Time) (id st
 
 // StartClaimed goes on where Claim has left off.
 func (s *Service) StartClaimed(ctx context.Context, name string, fire time.Time, id string) (started bool, err error) {
-	w, err := s.Worker(name)
+	w, err := s.engine.Worker(name)
 	if err != nil {
 		return false, err
 	}

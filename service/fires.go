@@ -24,11 +24,11 @@ type FireFilter struct {
 // Fires lists the ledger of fires, the newest first.
 func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
 	if f.Worker != "" {
-		if _, err := s.Worker(f.Worker); err != nil {
+		if _, err := s.engine.Worker(f.Worker); err != nil {
 			return nil, err
 		}
 	}
-	return s.Main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
+	return s.engine.Main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
 }
 
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and some looks.
@@ -37,7 +37,7 @@ const unaccounted = fireGrace + 3*lookAhead
 // fireHealth is how a worker's fires fare, and what time it is: by main's clock, which decides what is due, and by the
 // host's only if main does not answer.
 func (s *Service) fireHealth(ctx context.Context, w *run.Worker) repo.FireHealth {
-	h, err := s.Main.FireHealth(ctx, w.Name)
+	h, err := s.engine.Main.FireHealth(ctx, w.Name)
 	if err != nil {
 		return repo.FireHealth{Now: time.Now()}
 	}

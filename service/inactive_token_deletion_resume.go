@@ -72,14 +72,14 @@ func mustWait(err error) bool {
 // left work that must not wait for the schedule. The scheduler calls it every half a minute.
 func (s *Service) ResumeRuns(ctx context.Context) error {
 	// What died before it worked is then for RunDue to take over.
-	errs := []error{s.Main.GiveBackDeadFires(ctx, s.workerNames()), s.CloseAbandoned(ctx)}
-	for _, w := range s.Workers {
+	errs := []error{s.engine.Main.GiveBackDeadFires(ctx, s.workerNames()), s.engine.CloseAbandoned(ctx)}
+	for _, w := range s.engine.Workers {
 		if w.Config.Disabled() {
 			continue
 		}
-		reason, err := s.Unfinished(ctx, w)
+		reason, err := s.engine.Unfinished(ctx, w)
 		if err == nil && reason != "" {
-			_, err = s.Resume(ctx, w, reason)
+			_, err = s.engine.Resume(ctx, w, reason)
 		}
 		if !mustWait(err) {
 			errs = append(errs, err)

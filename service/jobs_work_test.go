@@ -51,13 +51,13 @@ func newWorkshop(t *testing.T, work job.Work) *workshop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
-	w.Kinds["test"] = job.Kind{Work: work}
+	w.pool.Kinds["test"] = job.Kind{Work: work}
 	// There is no main to ask: nothing is paused for as long as the test lasts.
-	w.Pauses.TriedAt = time.Now().Add(time.Hour)
-	w.Pauses.ReadAt = w.Pauses.TriedAt
-	w.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
+	w.engine.Pauses.TriedAt = time.Now().Add(time.Hour)
+	w.engine.Pauses.ReadAt = w.engine.Pauses.TriedAt
+	w.engine.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)).Meter("test")
-	if w.Metrics.Jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
+	if w.engine.Metrics.Jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -186,7 +186,7 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		queued = j.Origin(ctx)
 		return job.Result{Outcome: job.Refused, Reason: "NOT_AUTHORIZED"}, nil
 	})
-	ctx, record := w.Tracer.Start(context.Background(), "maintenance.run")
+	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
 	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})

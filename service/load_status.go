@@ -13,7 +13,7 @@ import (
 // has ended its last run early if another goes on here before the schedule; "" if nothing does.
 func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
-		if x := s.Local(st.CurrentRun.ID); x != nil {
+		if x := s.engine.Local(st.CurrentRun.ID); x != nil {
 			return x.Throttle.Words()
 		}
 		// Its server says so with each sign of life.
@@ -21,17 +21,17 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			return slow
 		}
 	}
-	for _, d := range w.Homes(s.Runner) {
-		if e := s.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
+	for _, d := range w.Homes(s.engine) {
+		if e := s.engine.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
 		if ended := earlyEnd(st); ended != "" {
-			if e := s.Loads.Lasting(ctx, d, st.LastRun.Reason); e != nil {
+			if e := s.engine.Loads.Lasting(ctx, d, st.LastRun.Reason); e != nil {
 				return e.String()
 			}
 		}
 	}
-	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, run.ReasonQueueFull) || !s.schedulerOff && s.GoesOn(w)) {
+	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, run.ReasonQueueFull) || !s.schedulerOff && s.engine.GoesOn(w)) {
 		return ended
 	}
 	return ""

@@ -35,24 +35,24 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	defer cancel()
 	f.look(ctx, s)
 	var names, workers, databases []string
-	for _, w := range s.Workers {
+	for _, w := range s.engine.Workers {
 		if !f.used[w] {
 			continue
 		}
 		names = append(names, w.Name)
-		for _, d := range w.Homes(s.Runner) {
+		for _, d := range w.Homes(s.engine) {
 			workers, databases = append(workers, w.Name), append(databases, run.DatabaseLabel(w, d))
 		}
 	}
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
-	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
+	if f.workers, err = s.engine.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
 		// Nobody else may look where the scheduler is off: what has died is counted in the same reading or the next.
-		_ = s.CloseAbandoned(ctx)
-		f.runs, _ = s.Main.RunFigures(ctx, workers, databases)
-		f.flags, _ = s.Main.FeatureFlags(ctx)
+		_ = s.engine.CloseAbandoned(ctx)
+		f.runs, _ = s.engine.Main.RunFigures(ctx, workers, databases)
+		f.flags, _ = s.engine.Main.FeatureFlags(ctx)
 		// Last, because it can take longest.
-		if f.jobs, err = s.Main.CountJobs(ctx); err == nil && f.jobs == nil {
+		if f.jobs, err = s.engine.Main.CountJobs(ctx); err == nil && f.jobs == nil {
 			f.jobs = []repo.JobCount{}
 		}
 	}
@@ -72,7 +72,7 @@ func (f *figures) look(ctx context.Context, s *Service) {
 	if f.used == nil {
 		f.used = map[*run.Worker]bool{}
 	}
-	for _, w := range s.Workers {
+	for _, w := range s.engine.Workers {
 		why, err := s.notUsed(ctx, w)
 		if err != nil {
 			continue

@@ -41,11 +41,11 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	}
 	run.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	by = run.OnRecord(by)
-	if err := s.Main.Pause(ctx, name, reason, by, ttl); err != nil {
+	if err := s.engine.Main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}
-	s.Pauses.Forget()
-	s.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
+	s.engine.Pauses.Forget()
+	s.engine.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
 	return s.pauseStatus(ctx, name)
 }
 
@@ -56,12 +56,12 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	ended, err := s.Main.Resume(ctx, name)
+	ended, err := s.engine.Main.Resume(ctx, name)
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	s.Pauses.Forget()
-	s.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.OnRecord(strings.TrimSpace(by)))
+	s.engine.Pauses.Forget()
+	s.engine.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.OnRecord(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
 	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
@@ -74,7 +74,7 @@ func (s *Service) pausable(name string) error {
 	if name == run.AllWorkers {
 		return nil
 	}
-	_, err := s.Worker(name)
+	_, err := s.engine.Worker(name)
 	return err
 }
 
@@ -84,13 +84,13 @@ const noPauseOfAll = "no pause of all workers is in force"
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
 	if name != run.AllWorkers {
-		w, err := s.Worker(name)
+		w, err := s.engine.Worker(name)
 		if err != nil {
 			return WorkerStatus{}, err
 		}
 		return s.status(ctx, w, func() overview { return s.overview(ctx) }), nil
 	}
-	all, err := s.Main.Pauses(ctx)
+	all, err := s.engine.Main.Pauses(ctx)
 	if err != nil {
 		return WorkerStatus{}, err
 	}

@@ -70,7 +70,7 @@ func (s *Service) RunDue(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.Stopping:
+		case <-s.engine.Stopping:
 		case <-time.After(wait):
 		}
 	}
@@ -78,10 +78,10 @@ func (s *Service) RunDue(ctx context.Context) error {
 
 // lookAtFires does what is due and says how long it is until the next fire.
 func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err error) {
-	if s.IsStopping() {
+	if s.engine.IsStopping() {
 		return 0, run.ErrStopping
 	}
-	now, ledgers, err := s.Main.Ledgers(ctx, s.workerNames(), claimPatience)
+	now, ledgers, err := s.engine.Main.Ledgers(ctx, s.workerNames(), claimPatience)
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 	watched := s.unused.watched(now)
 	var used, crons []string
 	var errs []error
-	for _, w := range s.Workers {
+	for _, w := range s.engine.Workers {
 		schedule, err := run.ParseSchedule(w.Config.Schedule)
 		if err != nil {
 			return 0, err
@@ -116,9 +116,9 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 		}
 	}
 	if len(used) > 0 {
-		errs = append(errs, s.Main.UseLedgers(lasting, used, crons, now))
+		errs = append(errs, s.engine.Main.UseLedgers(lasting, used, crons, now))
 	}
-	if !s.inBackground(func() { s.Prune(lasting) }) {
+	if !s.inBackground(func() { s.engine.Prune(lasting) }) {
 		return 0, run.ErrStopping
 	}
 	return wait, errors.Join(errs...)
@@ -126,12 +126,12 @@ func (s *Service) lookAtFires(ctx context.Context) (wait time.Duration, err erro
 
 // inBackground calls do in a goroutine that Shutdown waits for, or says that it is too late.
 func (s *Service) inBackground(do func()) bool {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if !s.Stopped {
-		s.Background.Go(do)
+	s.engine.Mu.Lock()
+	defer s.engine.Mu.Unlock()
+	if !s.engine.Stopped {
+		s.engine.Background.Go(do)
 	}
-	return !s.Stopped
+	return !s.engine.Stopped
 }
 
 // ledgerLook is one worker's part of looking at the ledger.
@@ -174,11 +174,11 @@ func (l *ledgerLook) miss(ctx context.Context, d dues) (moved bool, err error) {
 	if d.reason != "" {
 		missed.Kept = d.claim
 	}
-	moved, passed, abandoned, err := l.service.Main.MissFires(ctx, l.step(d.until), missed)
+	moved, passed, abandoned, err := l.service.engine.Main.MissFires(ctx, l.step(d.until), missed)
 	if err != nil || !moved {
 		return false, err
 	}
-	log := l.service.Logger.With("worker", l.worker.Name)
+	log := l.service.engine.Logger.With("worker", l.worker.Name)
 	if d.until.Before(l.ledger.AccountedUntil) {
 		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
 			"accounted_until", l.ledger.AccountedUntil, "now", l.now)
@@ -191,7 +191,7 @@ func (l *ledgerLook) miss(ctx context.Context, d dues) (moved bool, err error) {
 		log.WarnContext(ctx, "fires missed: the replica that had claimed them died", "fires", abandoned)
 	}
 	if n := passed + abandoned; n > 0 {
-		l.service.Metrics.AddFires(ctx, l.worker.Name, repo.FireMissed, n)
+		l.service.engine.Metrics.AddFires(ctx, l.worker.Name, repo.FireMissed, n)
 	}
 	l.ledger.Cron, l.ledger.AccountedUntil, l.ledger.Abandoned = l.worker.Config.Schedule, d.until, false
 	if len(d.missed) > 0 {
@@ -206,13 +206,13 @@ func (l *ledgerLook) claim(ctx context.Context, d dues) error {
 	if d.reason == "" {
 		until = d.claim
 	}
-	c := repo.FireClaim{Time: d.claim, Reason: d.reason, RunID: run.NewID(l.now), Replica: s.Replica}
-	ours, err := s.Main.ClaimFire(ctx, l.step(until), c)
+	c := repo.FireClaim{Time: d.claim, Reason: d.reason, RunID: run.NewID(l.now), Replica: s.engine.Replica}
+	ours, err := s.engine.Main.ClaimFire(ctx, l.step(until), c)
 	if err != nil || !ours {
 		return err
 	}
 	if d.reason != "" {
-		s.Logger.InfoContext(ctx, "fire taken over", "worker", l.worker.Name, "fire", d.claim,
+		s.engine.Logger.InfoContext(ctx, "fire taken over", "worker", l.worker.Name, "fire", d.claim,
 			"reason", d.reason, "late_seconds", l.now.Sub(d.claim).Seconds())
 	}
 	s.startInBackground(ctx, l.worker, d.claim, c.RunID)
@@ -220,8 +220,8 @@ func (l *ledgerLook) claim(ctx context.Context, d dues) error {
 }
 
 func (s *Service) workerNames() []string {
-	names := make([]string, len(s.Workers))
-	for i, w := range s.Workers {
+	names := make([]string, len(s.engine.Workers))
+	for i, w := range s.engine.Workers {
 		names[i] = w.Name
 	}
 	return names

@@ -21,7 +21,7 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	for _, w := range s.Workers {
+	for _, w := range s.engine.Workers {
 		daily := w.Config.Schedule[0] == '0'
 		if w.CatchesUp() != daily {
 			t.Errorf("%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)

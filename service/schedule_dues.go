@@ -80,7 +80,7 @@ func (l *ledgerLook) begin() (from time.Time, moved bool) {
 		// schedules are at work.
 		from, moved = run.Later(from, l.now.Add(-fireGrace)), true
 	}
-	oldest := l.now.Add(-max(l.service.HistoryKeep, lookBack))
+	oldest := l.now.Add(-max(l.service.engine.HistoryKeep, lookBack))
 	if next := l.schedule.Next(oldest.UTC()); next.IsZero() || next.After(l.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, moved

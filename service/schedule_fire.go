@@ -19,7 +19,7 @@ func (s *Service) startInBackground(ctx context.Context, w *run.Worker, fire tim
 
 // runFire starts the run of a fire that is ours, and logs what comes of it.
 func (s *Service) runFire(ctx context.Context, w *run.Worker, fire time.Time, id string) {
-	log := s.Logger.With("worker", w.Name, "fire", fire, "run_id", id)
+	log := s.engine.Logger.With("worker", w.Name, "fire", fire, "run_id", id)
 	var x *run.Execution
 	var record run.Run
 	err := run.Guarded(func() (err error) {
@@ -56,8 +56,8 @@ func (s *Service) startFire(ctx context.Context, w *run.Worker, fire time.Time, 
 // startScheduled is startFire for a database; also for a run that has no fire of its own.
 func (s *Service) startScheduled(ctx context.Context, w *run.Worker, record run.Run, database *repo.Database) (*run.Execution, run.Run, error) {
 	record.Worker, record.Database = w.Name, run.DatabaseLabel(w, database)
-	record.Trigger, record.RequestedBy = repo.TriggerSchedule, s.Replica
-	traced, begun := s.NewExecution(ctx, w, record, database)
+	record.Trigger, record.RequestedBy = repo.TriggerSchedule, s.engine.Replica
+	traced, begun := s.engine.NewExecution(ctx, w, record, database)
 	record = begun.Snapshot()
 	err := s.startBegun(ctx, traced, begun)
 	if err == nil {
@@ -69,7 +69,7 @@ func (s *Service) startScheduled(ctx context.Context, w *run.Worker, record run.
 	switch reason := run.SkipReason(err); {
 	case errors.Is(err, run.ErrStopping), errors.Is(err, repo.ErrFireLost):
 		return nil, run.Run{}, err
-	case errors.Is(err, run.ErrUnreachable) && silent == s.Main.Name:
+	case errors.Is(err, run.ErrUnreachable) && silent == s.engine.Main.Name:
 		return nil, run.Run{}, err
 	case reason != "":
 		record.State, record.Reason = repo.RunSkipped, reason
@@ -85,23 +85,23 @@ func (s *Service) startScheduled(ctx context.Context, w *run.Worker, record run.
 
 // startBegun starts the run of a fire unless something is against it. traced is the context of the run's span.
 func (s *Service) startBegun(ctx, traced context.Context, x *run.Execution) error {
-	if err := s.Ready(ctx, x.Worker); err != nil {
+	if err := s.engine.Ready(ctx, x.Worker); err != nil {
 		return err
 	}
-	flags, err := s.Main.FeatureFlags(ctx)
+	flags, err := s.engine.Main.FeatureFlags(ctx)
 	if err != nil {
 		return err
 	}
-	return s.Launch(traced, x, flags)
+	return s.engine.Launch(traced, x, flags)
 }
 
 // recordStillborn records, logs and counts the run of a fire that could not start.
 func (s *Service) recordStillborn(ctx context.Context, x *run.Execution, record run.Run, why error) (run.Run, error) {
 	var err error
 	if record.Fire.IsZero() {
-		record, _, err = s.Main.InsertRun(ctx, record, 0)
+		record, _, err = s.engine.Main.InsertRun(ctx, record, 0)
 	} else {
-		record, err = s.Main.EndFire(ctx, record)
+		record, err = s.engine.Main.EndFire(ctx, record)
 	}
 	if err != nil {
 		return record, errors.Join(why, err)
@@ -123,10 +123,10 @@ func (s *Service) recordStillborn(ctx context.Context, x *run.Execution, record 
 	} else {
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
-	s.Metrics.AddRun(ctx, record, 0)
+	s.engine.Metrics.AddRun(ctx, record, 0)
 	s.addFire(ctx, x.Snapshot(), outcome)
 	if x.Worker.Sli {
-		s.Metrics.AddSLI(ctx, record)
+		s.engine.Metrics.AddSLI(ctx, record)
 	}
 	return record, nil
 }
@@ -134,7 +134,7 @@ func (s *Service) recordStillborn(ctx context.Context, x *run.Execution, record 
 // addFire counts the fire of a run that has one.
 func (s *Service) addFire(ctx context.Context, record run.Run, outcome string) {
 	if !record.Fire.IsZero() {
-		s.Metrics.AddFires(ctx, record.Worker, outcome, 1)
+		s.engine.Metrics.AddFires(ctx, record.Worker, outcome, 1)
 	}
 }
 
@@ -143,17 +143,17 @@ func (s *Service) addFire(ctx context.Context, record run.Run, outcome string) {
 func (s *Service) giveBack(ctx context.Context, w *run.Worker, fire time.Time, id string) {
 	pace := run.Backoff{First: time.Second, Most: 5 * time.Second}
 	for {
-		err := s.Main.GiveBackFire(ctx, w.Name, fire, id)
+		err := s.engine.Main.GiveBackFire(ctx, w.Name, fire, id)
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, run.ErrUnreachable) || s.IsStopping() {
-			s.Logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.Name, "fire", fire, "error", err)
+		if !errors.Is(err, run.ErrUnreachable) || s.engine.IsStopping() {
+			s.engine.Logger.WarnContext(ctx, "fire not given back, others take it over when it is abandoned", "worker", w.Name, "fire", fire, "error", err)
 			return
 		}
 		wait, _ := pace.After(err)
 		select {
-		case <-s.Stopping:
+		case <-s.engine.Stopping:
 		case <-time.After(wait):
 		}
 	}

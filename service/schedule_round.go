@@ -28,7 +28,7 @@ func (s *Service) turn(ctx context.Context, w *run.Worker, fire time.Time) (*rep
 			}
 		}
 	}
-	return s.Database(w, "", fire)
+	return s.engine.Database(w, "", fire)
 }
 
 // goRound works the databases behind the one of the first run, x, which is nil if that could not
@@ -44,10 +44,10 @@ func (s *Service) goRound(ctx context.Context, w *run.Worker, database string, x
 		if x != nil {
 			<-x.Done
 		}
-		if s.IsStopping() {
+		if s.engine.IsStopping() {
 			return nil
 		}
-		if err := s.Ready(ctx, w); err != nil {
+		if err := s.engine.Ready(ctx, w); err != nil {
 			if _, paused := errors.AsType[*run.WorkerPausedError](err); paused {
 				return nil
 			}
@@ -56,7 +56,7 @@ func (s *Service) goRound(ctx context.Context, w *run.Worker, database string, x
 		if !w.Due(ctx, d) {
 			continue
 		}
-		now, err := s.Main.Now(ctx)
+		now, err := s.engine.Main.Now(ctx)
 		if err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func (l *ledgerLook) uses(ctx context.Context, watched time.Duration) (bool, err
 	}
 	l.service.unused.changed(ctx, l.service, l.worker.Name, why)
 	if why != "" && l.begun() && watched >= unusedPatience {
-		err = l.service.Main.CloseLedger(ctx, l.worker.Name, unusedPatience, reasonAbandoned)
+		err = l.service.engine.Main.CloseLedger(ctx, l.worker.Name, unusedPatience, reasonAbandoned)
 	}
 	return why == "", err
 }
@@ -87,8 +87,8 @@ func (u *unused) changed(ctx context.Context, s *Service, worker, why string) {
 	switch why {
 	case before:
 	case "":
-		s.Logger.InfoContext(ctx, "worker used from now on", "worker", worker)
+		s.engine.Logger.InfoContext(ctx, "worker used from now on", "worker", worker)
 	default:
-		s.Logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
+		s.engine.Logger.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
 	}
 }

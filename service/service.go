@@ -79,8 +79,8 @@ type WorkerStatus struct {
 
 // Service is what the edges call. Its methods may be called from any goroutine.
 type Service struct {
-	*run.Runner
-	*job.Pool
+	engine       *run.Runner
+	pool         *job.Pool
 	schedulerOff bool
 	queue        repo.JobQueue
 	noticed      noticed
@@ -102,7 +102,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Runner: runner, Pool: job.New(runner), schedulerOff: c.SchedulerOff}
+	s := &Service{engine: runner, pool: job.New(runner), schedulerOff: c.SchedulerOff}
 	if c.Queue != nil {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
@@ -117,7 +117,7 @@ func New(c Config) (*Service, error) {
 // addWorkers is the list of workers.
 func (s *Service) addWorkers(c Config) error {
 	d := run.Deps{
-		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger, Resume: s.Resume,
+		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger, Resume: s.engine.Resume,
 	}
 	for _, add := range []func() (*run.Worker, []job.Kind, error){
 		func() (*run.Worker, []job.Kind, error) {
@@ -132,8 +132,8 @@ func (s *Service) addWorkers(c Config) error {
 		if err != nil {
 			return err
 		}
-		s.Pool.Add(kinds...)
-		if err := s.Runner.Add(w); err != nil {
+		s.pool.Add(kinds...)
+		if err := s.engine.Add(w); err != nil {
 			return err
 		}
 	}
@@ -142,10 +142,10 @@ func (s *Service) addWorkers(c Config) error {
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
 func (s *Service) Healthy(ctx context.Context) error {
-	if err := s.Main.Writable(ctx); err != nil || s.migrated.Load() {
+	if err := s.engine.Main.Writable(ctx); err != nil || s.migrated.Load() {
 		return err
 	}
-	err := s.Main.CheckMigrated(ctx)
+	err := s.engine.Main.CheckMigrated(ctx)
 	s.migrated.Store(err == nil)
 	return err
 }
@@ -153,7 +153,7 @@ func (s *Service) Healthy(ctx context.Context) error {
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.
 func (s *Service) Shutdown(ctx context.Context) error {
-	if err := s.Runner.Shutdown(ctx); err != nil {
+	if err := s.engine.Shutdown(ctx); err != nil {
 		return err
 	}
 	return s.gauges.Unregister()

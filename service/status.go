@@ -14,9 +14,9 @@ import (
 // Status says where a worker stands, or all of them (""). It answers even while databases do not: the condition is
 // FAILING then.
 func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, error) {
-	workers := s.Workers
+	workers := s.engine.Workers
 	if name != "" {
-		w, err := s.Worker(name)
+		w, err := s.engine.Worker(name)
 		if err != nil {
 			return nil, err
 		}
@@ -50,12 +50,12 @@ type overview struct {
 
 // overview is read once for each look at the workers.
 func (s *Service) overview(ctx context.Context) (o overview) {
-	if o.err = s.CloseAbandoned(ctx); o.err == nil {
-		o.pauses, o.err = s.Main.Pauses(ctx)
+	if o.err = s.engine.CloseAbandoned(ctx); o.err == nil {
+		o.pauses, o.err = s.engine.Main.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is told.
-		o.failed, _ = s.Main.FailedJobs(ctx)
+		o.failed, _ = s.engine.Main.FailedJobs(ctx)
 	}
 	return o
 }
@@ -121,7 +121,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
-	remarks = append(remarks, s.FailedJobs(w, shared().failed)...)
+	remarks = append(remarks, s.pool.FailedJobs(w, shared().failed)...)
 	for _, remark := range remarks {
 		if !strings.Contains(st.ConditionDetail, remark) {
 			st.ConditionDetail += "; " + remark
@@ -171,7 +171,7 @@ const lookPatience = 2 * time.Second
 
 // look asks the worker's databases side by side: those that do not answer must not delay the others.
 func (s *Service) look(ctx context.Context, w *run.Worker) []place {
-	homes := w.Homes(s.Runner)
+	homes := w.Homes(s.engine)
 	places := make([]place, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
@@ -182,8 +182,8 @@ func (s *Service) look(ctx context.Context, w *run.Worker) []place {
 			if p.err = d.Writable(bounded); p.err == nil {
 				p.leases, p.err = d.ListLeases(bounded, []string{w.LeaseName(d)})
 			}
-			p.backlog, p.remark, p.known = s.Backlogs.Get(ctx, w, d, p.err)
-			p.measuredAt = s.Backlogs.MeasuredAt(w, d)
+			p.backlog, p.remark, p.known = s.engine.Backlogs.Get(ctx, w, d, p.err)
+			p.measuredAt = s.engine.Backlogs.MeasuredAt(w, d)
 		})
 	}
 	wait.Wait()
@@ -196,10 +196,10 @@ func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st 
 	err := all.err
 	var summary repo.RunSummary
 	if err == nil {
-		summary, err = s.Main.RunSummary(ctx, w.Name)
+		summary, err = s.engine.Main.RunSummary(ctx, w.Name)
 	}
 	if err != nil {
-		st.CurrentRun = s.AtWork(w)
+		st.CurrentRun = s.engine.AtWork(w)
 		return nil, err
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
@@ -211,17 +211,17 @@ func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st 
 	}
 	st.Paused = run.PauseFor(w.Name, all.pauses)
 	var databases []string
-	for _, d := range w.Homes(s.Runner) {
+	for _, d := range w.Homes(s.engine) {
 		databases = append(databases, run.DatabaseLabel(w, d))
 	}
-	return s.Main.Failures(ctx, w.Name, databases)
+	return s.engine.Main.Failures(ctx, w.Name, databases)
 }
 
 // condition is the first of the contract's conditions that holds.
 func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled string, found troubles) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
-		if !l.Expired && l.Holder != s.Replica {
+		if !l.Expired && l.Holder != s.engine.Replica {
 			elsewhere = l.Holding()
 		}
 	}
@@ -254,15 +254,15 @@ func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled s
 func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) {
 	var out []run.Lease
 	if name != "" {
-		if _, err := s.Worker(name); err != nil {
+		if _, err := s.engine.Worker(name); err != nil {
 			return nil, err
 		}
 	}
-	for _, w := range s.Workers {
+	for _, w := range s.engine.Workers {
 		if name != "" && w.Name != name {
 			continue
 		}
-		for _, d := range w.Homes(s.Runner) {
+		for _, d := range w.Homes(s.engine) {
 			leases, err := d.ListLeases(ctx, []string{w.LeaseName(d)})
 			if err != nil {
 				return nil, err

@@ -105,7 +105,7 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 	case errors.Is(err, repo.ErrNotMigrated):
 		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
-	for _, d := range s.Databases {
+	for _, d := range s.engine.Databases {
 		if d.Name != f.Database {
 			continue
 		}
@@ -184,14 +184,14 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 	if record.Database != "" {
 		name += "/" + record.Database
 	}
-	return !slices.ContainsFunc(s.Databases, func(d *repo.Database) bool {
+	return !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool {
 		bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
 		defer cancel()
 		if d.Writable(bounded) != nil {
 			return true
 		}
 		leases, err := d.ListLeases(bounded, []string{name})
-		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.Replica })
+		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.engine.Replica })
 	})
 }
 

@@ -15,22 +15,22 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
 		return &run.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
 	}
-	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
+	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(s.Databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
-		s.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
+	if !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
+		s.engine.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
 	}
 	return nil
 }
 
 // FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
-	set, err := s.Main.FeatureFlags(ctx)
+	set, err := s.engine.Main.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range s.Databases {
+	for _, d := range s.engine.Databases {
 		if _, known := set[turboFlag(d.Name)]; !known {
 			set[turboFlag(d.Name)] = false
 		}
