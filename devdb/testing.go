@@ -7,9 +7,14 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// prepareTimeout bounds the preparation of a template. Big ones take minutes on
+// a busy machine.
+const prepareTimeout = 10 * time.Minute
 
 // tb is what Clone needs of *testing.T, *testing.B and the like. The testing
 // package itself stays out of the binary.
@@ -115,13 +120,13 @@ func (s *Tests) started() (*Cluster, error) {
 // whatever is connected to it, when the test ends.
 func (s *Tests) Clone(t tb, from Template) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	cluster := s.Cluster(t)
-	number, err := s.prepared(ctx, cluster, from)
+	number, err := s.prepared(cluster, from)
 	if err != nil {
 		t.Fatalf("prepare the template %s: %v", from.Name, err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
 	name := fmt.Sprintf("clone_%d_%s", number, from.Name)
 	if err := cluster.clone(ctx, name, from.database()); err != nil {
 		t.Fatalf("clone the template %s: %v", from.Name, err)
@@ -140,7 +145,7 @@ func (s *Tests) Clone(t tb, from Template) string {
 func (t Template) database() string { return "template_" + t.Name }
 
 // prepared makes the template's database, once, and counts the clones.
-func (s *Tests) prepared(ctx context.Context, cluster *Cluster, from Template) (int, error) {
+func (s *Tests) prepared(cluster *Cluster, from Template) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clones++
@@ -149,6 +154,8 @@ func (s *Tests) prepared(ctx context.Context, cluster *Cluster, from Template) (
 		if s.templates == nil {
 			s.templates = map[string]error{}
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), prepareTimeout)
+		defer cancel()
 		err = cluster.prepare(ctx, from)
 		s.templates[from.Name] = err
 	}
