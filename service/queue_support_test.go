@@ -83,13 +83,14 @@ func (e *estate) work(s *service.Service, kind string) (worked int) {
 		return 0
 	}
 	q := e.queue()
-	if err := q.Start(onlyKind{s, kind}); err != nil {
+	if err := q.Start(oneAttempt{onlyKind{s, kind}, e}); err != nil {
 		e.t.Fatal(err)
 	}
 	defer func() {
 		if err := q.Stop(context.Background()); err != nil {
 			e.t.Error(err)
 		}
+		e.exec("main", returnWorkedSQL)
 	}()
 	for end := time.Now().Add(time.Minute); e.value("main", leftJobsSQL) != "0"; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -106,3 +107,23 @@ type onlyKind struct {
 }
 
 func (o onlyKind) JobKinds() []string { return []string{o.kind} }
+
+// Jobs that have been worked are in another queue, from which nobody takes them, until they are returned.
+const (
+	setWorkedAsideSQL = `UPDATE maintenance.river_job SET queue = 'worked_' || queue WHERE id = $1`
+	returnWorkedSQL   = `UPDATE maintenance.river_job SET queue = substr(queue, 8) WHERE queue LIKE 'worked\_%'`
+)
+
+// oneAttempt works every job once, also one that is to be tried again before the queue stops.
+type oneAttempt struct {
+	onlyKind
+	e *estate
+}
+
+// WorkJob sets the job aside and works it.
+func (o oneAttempt) WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	if _, err := o.e.open[0].Pool().Exec(ctx, setWorkedAsideSQL, r.ID); err != nil {
+		return service.JobResult{}, err
+	}
+	return o.onlyKind.WorkJob(ctx, r)
+}

@@ -130,6 +130,8 @@ func inWords(err error) string {
 		return "a database is unreachable; the log of this run names it"
 	case errors.Is(err, repo.ErrLeaseLost):
 		return repo.ErrLeaseLost.Error()
+	case errors.Is(err, repo.ErrJobLost):
+		return "job lost: the attempt was taken for dead, the job is worked by another one"
 	case errors.As(err, &stopped):
 		return strings.ToLower(stopped.Reason)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
