@@ -81,8 +81,22 @@ func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 func TestUnexpectedErrors_AreInternalAndInTheLog(t *testing.T) {
 	f := start(t)
 	f.exec(`ALTER TABLE maintenance.feature_flags RENAME TO moved`)
+	f.exec(`CREATE VIEW maintenance.feature_flags AS SELECT 'a'::text AS name, 1 / (random() * 0)::integer = 1 AS enabled`)
 	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
 	f.failure(err, codes.Internal, "INTERNAL")
+	if !strings.Contains(f.log.String(), "22012") {
+		t.Errorf("the log does not say what happened: %s", f.log.String())
+	}
+}
+
+func TestMissingTable_IsNotMigratedAndInTheLog(t *testing.T) {
+	f := start(t)
+	f.exec(`ALTER TABLE maintenance.feature_flags RENAME TO moved`)
+	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
+	s := f.failure(err, codes.FailedPrecondition, "NOT_MIGRATED")
+	if want := "database main lacks tables or columns of this version: run caretaker migrate"; s.Message() != want {
+		t.Errorf("got %q, want %q", s.Message(), want)
+	}
 	if !strings.Contains(f.log.String(), "42P01") {
 		t.Errorf("the log does not say what happened: %s", f.log.String())
 	}
