@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -46,12 +45,12 @@ type AdjournedGroupDeletionConfig struct {
 type adjournedGroups struct {
 	run.Deps
 	config  AdjournedGroupDeletionConfig
-	schema  schemaWatch
+	schema  run.SchemaWatch
 	removal *projectRemovals
 }
 
 func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []job.Kind, error) {
-	k := &adjournedGroups{Deps: d, config: config, removal: &projectRemovals{d, bulk.NewStatementSizes()}}
+	k := &adjournedGroups{Deps: d, config: config, removal: newProjectRemovals(d)}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",
 		Config:     config.WorkerConfig,
@@ -82,7 +81,7 @@ func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) 
 	if err != nil {
 		return found, err
 	}
-	k.schema.saw(ctx, k.Logger, "groups", found.PassedOver)
+	k.schema.Saw(ctx, k.Logger, "groups", found.PassedOver)
 	return found, nil
 }
 

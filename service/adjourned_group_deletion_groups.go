@@ -91,9 +91,6 @@ func endsRun(ctx context.Context, err error) bool {
 // queuePatience is how long the transaction that queues a group may take.
 const queuePatience = 5 * time.Second
 
-// groupLimits bound the statements of a group's transaction.
-func groupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
-
 // write calls do with how to write, for at most patience.
 func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(repo.GroupWrite) error) error {
 	w := repo.GroupWrite{Limits: groupLimits(), Rehearse: r.x.DryRun, Patience: patience}

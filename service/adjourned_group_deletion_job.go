@@ -213,9 +213,6 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (t
 	return total, nil
 }
 
-// importDetails has the placeholder users of imports.
-const importDetails = "import_placeholder_user_details"
-
 func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int64) error {
 	for after := int64(0); ; {
 		if err := r.GoOn(); err != nil {

@@ -141,3 +141,13 @@ func deletionOwner(raw json.RawMessage) string {
 
 // groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
 const groupDeletedReason = "Group was deleted"
+
+func invalidSetting(s repo.TokenSetting) error {
+	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Discreet}
+}
+
+// newUserDeletion is the job delete_user, which several workers queue.
+func newUserDeletion(d run.Deps) job.Kind {
+	u := &userDeletion{d, newUserSchema(d), newProjectRemovals(d)}
+	return job.Kind{Name: repo.DeleteUser{}.Kind(), Work: u.work, Owner: deletionOwner}
+}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -54,7 +53,7 @@ type inactiveTokens struct {
 }
 
 func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []job.Kind, error) {
-	k := &inactiveTokens{Deps: d, config: config, schema: &userSchema{main: d.Main, logger: d.Logger}}
+	k := &inactiveTokens{Deps: d, config: config, schema: newUserSchema(d)}
 	k.worker = &run.Worker{
 		Name:       "inactive_token_deletion",
 		Config:     config.WorkerConfig,
@@ -67,10 +66,6 @@ func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*
 	}
 	return k.worker, []job.Kind{
 		{Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass},
-		{
-			Name: repo.DeleteUser{}.Kind(), Owner: deletionOwner,
-			Work: (&userDeletion{d, k.schema, &projectRemovals{d, bulk.NewStatementSizes()}}).work,
-		},
 	}, nil
 }
 
@@ -119,10 +114,6 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		return &run.SkippedError{Reason: run.ReasonTargetGone}
 	}
 	return w.run(ctx)
-}
-
-func invalidSetting(s repo.TokenSetting) error {
-	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Discreet}
 }
 
 // switchedOff is a run that the setting keeps from working.

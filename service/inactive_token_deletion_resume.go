@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -48,7 +47,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 		return wait(run.ReasonQueueFull)
 	}
 	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
-	if mustWait(err) {
+	if run.MustWait(err) {
 		reason, _, _ := strings.Cut(run.SkipReason(err), ":")
 		return wait(cmp.Or(reason, run.ErrShutdown.Reason))
 	}
@@ -59,31 +58,4 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 // abandoned says whether a run that died has left a pass unfinished.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.Main.TokenPassAbandoned(ctx, k.worker.Name)
-}
-
-// mustWait says whether a run did not start for a reason that goes away by itself.
-func mustWait(err error) bool {
-	var held *run.LeaseHeldError
-	var paused *run.WorkerPausedError
-	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, run.ErrStopping)
-}
-
-// ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early to spare the database, and
-// left work that must not wait for the schedule. The scheduler calls it every half a minute.
-func (s *Service) ResumeRuns(ctx context.Context) error {
-	// What died before it worked is then for RunDue to take over.
-	errs := []error{s.engine.Main.GiveBackDeadFires(ctx, s.workerNames()), s.engine.CloseAbandoned(ctx)}
-	for _, w := range s.engine.Workers {
-		if w.Config.Disabled() {
-			continue
-		}
-		reason, err := s.engine.Unfinished(ctx, w)
-		if err == nil && reason != "" {
-			_, err = s.engine.Resume(ctx, w, reason)
-		}
-		if !mustWait(err) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -47,7 +47,7 @@ type placeholderUserCleanup struct {
 	main   *repo.Database
 	queue  repo.JobQueue
 	logger *slog.Logger
-	schema schemaWatch
+	schema run.SchemaWatch
 }
 
 func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []job.Kind, error) {
@@ -86,7 +86,7 @@ func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 func (p *placeholderUserCleanup) rules(ctx context.Context, now time.Time) (repo.PlaceholderRules, error) {
 	tables, err := p.main.PlaceholderTables(ctx)
 	if err == nil {
-		p.schema.saw(ctx, p.logger, "placeholder users", tables.PassedOver)
+		p.schema.Saw(ctx, p.logger, "placeholder users", tables.PassedOver)
 	}
 	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables}, err
 }

@@ -226,3 +226,23 @@ func (s *Service) workerNames() []string {
 	}
 	return names
 }
+
+// ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early to spare the database, and
+// left work that must not wait for the schedule. The scheduler calls it every half a minute.
+func (s *Service) ResumeRuns(ctx context.Context) error {
+	// What died before it worked is then for RunDue to take over.
+	errs := []error{s.engine.Main.GiveBackDeadFires(ctx, s.workerNames()), s.engine.CloseAbandoned(ctx)}
+	for _, w := range s.engine.Workers {
+		if w.Config.Disabled() {
+			continue
+		}
+		reason, err := s.engine.Unfinished(ctx, w)
+		if err == nil && reason != "" {
+			_, err = s.engine.Resume(ctx, w, reason)
+		}
+		if !run.MustWait(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -137,6 +137,7 @@ func (s *Service) addWorkers(c Config) error {
 			return err
 		}
 	}
+	s.pool.Add(newUserDeletion(d))
 	return nil
 }
 

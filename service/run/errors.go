@@ -124,3 +124,10 @@ func Forbidden(err error) bool {
 	refused, is := errors.AsType[*repo.Error](err)
 	return is && refused.SQLState == "42501"
 }
+
+// MustWait says whether a run did not start for a reason that goes away by itself.
+func MustWait(err error) bool {
+	var held *LeaseHeldError
+	var paused *WorkerPausedError
+	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
+}

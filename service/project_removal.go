@@ -195,3 +195,13 @@ func (r *remover) members(ctx context.Context, which repo.Memberships) error {
 		}
 	}
 }
+
+// groupLimits bound the statements of a group's transaction.
+func groupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+
+// importDetails has the placeholder users of imports.
+const importDetails = "import_placeholder_user_details"
+
+func newProjectRemovals(d run.Deps) *projectRemovals {
+	return &projectRemovals{d, bulk.NewStatementSizes()}
+}
