@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -46,11 +47,11 @@ type adjournedGroups struct {
 	run.Deps
 	config  AdjournedGroupDeletionConfig
 	schema  run.SchemaWatch
-	removal *projectRemovals
+	removal *deletion.Projects
 }
 
 func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []job.Kind, error) {
-	k := &adjournedGroups{Deps: d, config: config, removal: newProjectRemovals(d)}
+	k := &adjournedGroups{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",
 		Config:     config.WorkerConfig,

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -93,7 +94,7 @@ const queuePatience = 5 * time.Second
 
 // write calls do with how to write, for at most patience.
 func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(repo.GroupWrite) error) error {
-	w := repo.GroupWrite{Limits: groupLimits(), Rehearse: r.x.DryRun, Patience: patience}
+	w := repo.GroupWrite{Limits: deletion.GroupLimits(), Rehearse: r.x.DryRun, Patience: patience}
 	if r.x.DryRun {
 		w.Patience = min(patience, r.x.Left()+time.Second)
 		return do(w)

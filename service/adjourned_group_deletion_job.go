@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -88,7 +89,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
-	begun, err := d.Main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, groupLimits(), beginPatience)
+	begun, err := d.Main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, deletion.GroupLimits(), beginPatience)
 	switch {
 	case err != nil:
 		return job.Result{}, err
@@ -121,14 +122,14 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 
 // remove removes the tree, or as much of it as the attempt has time for.
 func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
-	r, err := d.removal.newRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
+	r, err := d.removal.NewRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
 	if err != nil {
 		return job.Result{}, err
 	}
-	r.removed.GroupID = d.args.GroupID
+	r.Removed.GroupID = d.args.GroupID
 	total, err := d.removeTree(ctx, r)
 	if err != nil {
-		soFar, saveErr := d.saveRemoved(ctx, r.removed)
+		soFar, saveErr := d.saveRemoved(ctx, r.Removed)
 		return job.Result{Attributes: removedAttributes(soFar)}, errors.Join(err, saveErr)
 	}
 	return job.Result{Outcome: job.Succeeded, Attributes: removedAttributes(total)}, nil
@@ -146,12 +147,12 @@ func removedAttributes(r repo.Removed) []any {
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	return d.Main.SaveRemoved(ctx, d.j.Guard(), removed, groupLimits())
+	return d.Main.SaveRemoved(ctx, d.j.Guard(), removed, deletion.GroupLimits())
 }
 
 // removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
 // since.
-func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.Removed, err error) {
+func (d *groupRemoval) removeTree(ctx context.Context, r *deletion.Remover) (total repo.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
 		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits())
 		if treeErr != nil {
@@ -170,7 +171,7 @@ func (d *groupRemoval) removeTree(ctx context.Context, r *remover) (total repo.R
 	}
 }
 
-func (d *groupRemoval) removeGroups(ctx context.Context, r *remover, tree []int64) (total repo.Removed, err error) {
+func (d *groupRemoval) removeGroups(ctx context.Context, r *deletion.Remover, tree []int64) (total repo.Removed, err error) {
 	for _, id := range tree {
 		if total, err = d.removeGroup(ctx, r, id); err != nil {
 			return total, err
@@ -180,23 +181,23 @@ func (d *groupRemoval) removeGroups(ctx context.Context, r *remover, tree []int6
 }
 
 // removeGroup removes one group of the tree, which has no groups below it any more.
-func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (total repo.Removed, err error) {
+func (d *groupRemoval) removeGroup(ctx context.Context, r *deletion.Remover, id int64) (total repo.Removed, err error) {
 	// The group may have a job of its own, from before its parent was due or marked.
-	r.guard = d.guard().WithPart(id)
+	r.Guard = d.guard().WithPart(id)
 	if err := d.removeProjects(ctx, r, id); err != nil {
 		return total, err
 	}
 	for _, which := range []repo.Memberships{{SourceType: "Namespace", SourceID: id}, {SourceID: id}} {
-		if err := r.members(ctx, which); err != nil {
+		if err := r.Members(ctx, which); err != nil {
 			return total, err
 		}
 	}
-	err = r.clearRow(ctx, "namespaces", id, "members", "routes", "group_deletion_schedules", "namespace_details", importDetails)
+	err = r.ClearRow(ctx, "namespaces", id, "members", "routes", "group_deletion_schedules", "namespace_details", deletion.ImportDetails)
 	if err != nil {
 		return total, err
 	}
 	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
-	if rows, there := r.Catalog.Rows(importDetails, "namespace_id", repo.IDs(id)...); there {
+	if rows, there := r.Catalog.Rows(deletion.ImportDetails, "namespace_id", repo.IDs(id)...); there {
 		if err := r.Sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
 			return total, err
 		}
@@ -204,16 +205,16 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *remover, id int64) (t
 	if err := r.GoOn(); err != nil {
 		return total, err
 	}
-	removed := r.removed
+	removed := r.Removed
 	removed.Groups++
-	if total, err = d.Main.RemoveGroup(ctx, r.guard, d.stores, id, removed, rowLimits()); err != nil {
+	if total, err = d.Main.RemoveGroup(ctx, r.Guard, d.stores, id, removed, deletion.RowLimits()); err != nil {
 		return total, bulk.Deleted(r.Catalog, err)
 	}
-	r.saved()
+	r.Saved()
 	return total, nil
 }
 
-func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int64) error {
+func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, group int64) error {
 	for after := int64(0); ; {
 		if err := r.GoOn(); err != nil {
 			return err
@@ -223,7 +224,7 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *remover, group int
 			return err
 		}
 		for _, id := range projects {
-			if err := r.removeProject(ctx, id); err != nil {
+			if err := r.RemoveProject(ctx, id); err != nil {
 				return fmt.Errorf("project %d: %w", id, err)
 			}
 			after = id
@@ -236,7 +237,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()
 	for {
-		err := d.Main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, run.PublicText(why), groupLimits())
+		err := d.Main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, run.PublicText(why), deletion.GroupLimits())
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

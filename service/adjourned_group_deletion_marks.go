@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -44,7 +45,7 @@ func (r *groupRun) forgetGone(ctx context.Context) error {
 	if r.x.DryRun {
 		return nil
 	}
-	return r.x.Write(ctx, r.x.Database, groupLimits(), func(f repo.Fence, l repo.Limits) error {
+	return r.x.Write(ctx, r.x.Database, deletion.GroupLimits(), func(f repo.Fence, l repo.Limits) error {
 		return r.x.Database.ForgetGoneRemovals(ctx, f, l)
 	})
 }

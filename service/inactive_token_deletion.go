@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -47,13 +48,13 @@ type InactiveTokenDeletionConfig struct {
 type inactiveTokens struct {
 	run.Deps
 	config InactiveTokenDeletionConfig
-	schema *userSchema
+	schema *deletion.UserSchema
 	// worker is what runs are started of.
 	worker *run.Worker
 }
 
 func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []job.Kind, error) {
-	k := &inactiveTokens{Deps: d, config: config, schema: newUserSchema(d)}
+	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
 		Name:       "inactive_token_deletion",
 		Config:     config.WorkerConfig,
@@ -74,12 +75,12 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
 		return "no queue for its jobs", nil
 	}
-	features, err := k.schema.look(ctx)
+	features, err := k.schema.Look(ctx)
 	return cmp.Or(features.Missing, features.MissingTokens), err
 }
 
 func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
-	features, err := k.schema.look(ctx)
+	features, err := k.schema.Look(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	case err != nil:
 		return err
 	case setting.Invalid != "":
-		return invalidSetting(setting)
+		return deletion.InvalidSetting(setting)
 	case setting.Off:
 		return k.switchedOff(ctx, x)
 	}

@@ -82,7 +82,7 @@ func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if k.config.MaxQueued == 0 {
 		return false, nil
 	}
-	features, err := k.schema.look(ctx)
+	features, err := k.schema.Look(ctx)
 	if err != nil {
 		return false, err
 	}

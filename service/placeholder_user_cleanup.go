@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -52,7 +53,7 @@ type placeholderUserCleanup struct {
 
 func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
-	deletion := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
+	record := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
 		Name:       "placeholder_user_cleanup",
 		Config:     config.WorkerConfig,
@@ -63,7 +64,7 @@ func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) 
 		Backlog:    p.backlog,
 		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
-	return w, []job.Kind{{Name: repo.DeletePlaceholderUser{}.Kind(), Work: deletion.work, Owner: job.OwnedBy(w.Name)}}, nil
+	return w, []job.Kind{{Name: repo.DeletePlaceholderUser{}.Kind(), Work: record.work, Owner: job.OwnedBy(w.Name)}}, nil
 }
 
 // claimLimits bound each statement of a claim.
@@ -104,14 +105,14 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 		var claim repo.PlaceholderClaim
 		err := x.Batch(ctx, func(ctx context.Context) error {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			err := x.WriteTable(ctx, p.main, repo.Table{Name: importDetails}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
+			err := x.WriteTable(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
 				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.Origin(ctx), index, p.config.Interval, l)
 				return err
 			})
 			if err == nil {
 				x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
 				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
-				x.Changed(importDetails, 0, int64(claim.Claimed))
+				x.Changed(deletion.ImportDetails, 0, int64(claim.Claimed))
 			}
 			return err
 		}, behind(last)...)
@@ -149,7 +150,7 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *run.Execution, r
 			page, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, run.ReadLimits())
 			next = page.Last
 			x.Count(ctx, "exhausted_users", page.Exhausted)
-			x.Changed(importDetails, 0, page.Claimed)
+			x.Changed(deletion.ImportDetails, 0, page.Claimed)
 			for _, user := range page.Users {
 				if _, again := counted[user]; !again {
 					counted[user] = struct{}{}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -137,7 +138,7 @@ func (s *Service) addWorkers(c Config) error {
 			return err
 		}
 	}
-	s.pool.Add(newUserDeletion(d))
+	s.pool.Add(deletion.New(d))
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package service
+package deletion
 
 import (
 	"cmp"
@@ -35,8 +35,8 @@ func deleteUserLimits() repo.Limits {
 // tried again. Done twice, the second time finds everything done.
 type userDeletion struct {
 	run.Deps
-	schema  *userSchema
-	removal *projectRemovals
+	schema  *UserSchema
+	removal *Projects
 }
 
 func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
@@ -67,7 +67,7 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 
 // features looks at the tables, and fails if one is missing that this job needs.
 func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo.UserFeatures, error) {
-	features, err := u.schema.look(ctx)
+	features, err := u.schema.Look(ctx)
 	if err != nil {
 		return features, err
 	}
@@ -97,7 +97,7 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	r := job.Result{Outcome: job.Succeeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
 	switch {
 	case d.Setting.Invalid != "":
-		return job.Result{}, invalidSetting(d.Setting)
+		return job.Result{}, InvalidSetting(d.Setting)
 	case d.Skipped != "":
 		r.Outcome, r.Reason, r.Quiet = job.Skipped, d.Skipped, d.Skipped == run.ReasonTargetGone
 	case d.Refused != "":
@@ -142,12 +142,12 @@ func deletionOwner(raw json.RawMessage) string {
 // groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
 const groupDeletedReason = "Group was deleted"
 
-func invalidSetting(s repo.TokenSetting) error {
+func InvalidSetting(s repo.TokenSetting) error {
 	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Discreet}
 }
 
-// newUserDeletion is the job delete_user, which several workers queue.
-func newUserDeletion(d run.Deps) job.Kind {
-	u := &userDeletion{d, newUserSchema(d), newProjectRemovals(d)}
+// New is the job delete_user, which several workers queue.
+func New(d run.Deps) job.Kind {
+	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
 	return job.Kind{Name: repo.DeleteUser{}.Kind(), Work: u.work, Owner: deletionOwner}
 }

@@ -1,4 +1,4 @@
-package service
+package deletion
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// userSchema knows which tables and columns about users main has.
-type userSchema struct {
+// UserSchema knows which tables and columns about users main has.
+type UserSchema struct {
 	main   *repo.Database
 	logger *slog.Logger
 	watch  run.SchemaWatch
 }
 
-func (u *userSchema) look(ctx context.Context) (repo.UserFeatures, error) {
+func (u *UserSchema) Look(ctx context.Context) (repo.UserFeatures, error) {
 	found, err := u.main.UserFeatures(ctx)
 	if err == nil {
 		u.watch.Saw(ctx, u.logger, "users", found.PassedOver)
@@ -23,4 +23,4 @@ func (u *userSchema) look(ctx context.Context) (repo.UserFeatures, error) {
 	return found, err
 }
 
-func newUserSchema(d run.Deps) *userSchema { return &userSchema{main: d.Main, logger: d.Logger} }
+func NewUserSchema(d run.Deps) *UserSchema { return &UserSchema{main: d.Main, logger: d.Logger} }

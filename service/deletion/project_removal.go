@@ -1,4 +1,4 @@
-package service
+package deletion
 
 import (
 	"context"
@@ -23,41 +23,41 @@ type projectRemoval struct {
 	Lock int64
 }
 
-// projectRemovals removes projects for jobs.
-type projectRemovals struct {
+// Projects removes projects for jobs.
+type Projects struct {
 	run.Deps
 	sizes *bulk.StatementSizes
 }
 
-// removeProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
+// RemoveProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
 // is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
 // attempt is at work under the same lock.
-func (s *projectRemovals) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
-	r, err := s.newRemover(ctx, j, p.Actor, p.Lock)
+func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
+	r, err := s.NewRemover(ctx, j, p.Actor, p.Lock)
 	if err == nil {
-		err = r.removeProject(ctx, p.ID)
+		err = r.RemoveProject(ctx, p.ID)
 	}
 	return err
 }
 
-// remover removes projects and groups in one attempt of a job.
-type remover struct {
+// Remover removes projects and groups in one attempt of a job.
+type Remover struct {
 	*bulk.Sweeper
 	main  *repo.Database
 	queue repo.JobQueue
-	// guard is that of every transaction.
-	guard repo.Guard
+	// Guard is that of every transaction.
+	Guard repo.Guard
 	bot   func(id int64) repo.Job
-	// removed since that was last saved, at savedAt.
-	removed repo.Removed
+	// Removed since that was last saved, at savedAt.
+	Removed repo.Removed
 	savedAt time.Time
 	// project that is being removed, 0 if none is.
 	project int64
 }
 
-func (s *projectRemovals) newRemover(ctx context.Context, j *job.Attempt, actor *int64, lock int64) (*remover, error) {
+func (s *Projects) NewRemover(ctx context.Context, j *job.Attempt, actor *int64, lock int64) (*Remover, error) {
 	wanted := bulk.ForRemoval(map[string][]string{
-		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, importDetails: {"namespace_id"},
+		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, ImportDetails: {"namespace_id"},
 	})
 	for table, columns := range repo.ProjectTables() {
 		wanted[table] = append(wanted[table], columns...)
@@ -67,13 +67,13 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *job.Attempt, actor 
 		return nil, err
 	}
 	origin := j.Origin(ctx)
-	r := &remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), guard: j.Guard().WithLock(lock), bot: func(id int64) repo.Job {
+	r := &Remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), Guard: j.Guard().WithLock(lock), bot: func(id int64) repo.Job {
 		record := origin
 		record.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
 		return record
 	}}
 	r.Sweeper = &bulk.Sweeper{
-		Catalog: catalog, Sizes: s.sizes, Write: j.Spare(bulk.GuardWriter(func() repo.Guard { return r.guard })),
+		Catalog: catalog, Sizes: s.sizes, Write: j.Spare(bulk.GuardWriter(func() repo.Guard { return r.Guard })),
 		GoOn: func() error {
 			if j.Left() <= 0 {
 				return job.ErrSliceOver
@@ -85,7 +85,7 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *job.Attempt, actor 
 		},
 		Count: func(_ context.Context, _ string, c repo.Change, rows int64) {
 			if c.Delete {
-				r.removed.Rows += rows
+				r.Removed.Rows += rows
 			}
 		},
 		Outside: func(ctx context.Context, paths []string) {
@@ -95,13 +95,13 @@ func (s *projectRemovals) newRemover(ctx context.Context, j *job.Attempt, actor 
 	return r, nil
 }
 
-// rowLimits bound the statements of a transaction for a single row that everything else of it has gone before.
-func rowLimits() repo.Limits {
+// RowLimits bound the statements of a transaction for a single row that everything else of it has gone before.
+func RowLimits() repo.Limits {
 	return repo.Limits{Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime}
 }
 
-// removeProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
-func (r *remover) removeProject(ctx context.Context, id int64) error {
+// RemoveProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
+func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	r.project = id
 	p, err := r.Catalog.ProjectToRemove(ctx, id, bulk.ProbeLimits())
 	if errors.Is(err, repo.ErrNotFound) {
@@ -110,29 +110,29 @@ func (r *remover) removeProject(ctx context.Context, id int64) error {
 	if err != nil {
 		return err
 	}
-	if err := r.members(ctx, repo.Memberships{SourceType: "Project", SourceID: id}); err != nil {
+	if err := r.Members(ctx, repo.Memberships{SourceType: "Project", SourceID: id}); err != nil {
 		return err
 	}
-	if err := r.clearRow(ctx, "projects", id, "members", "routes"); err != nil {
+	if err := r.ClearRow(ctx, "projects", id, "members", "routes"); err != nil {
 		return err
 	}
 	if p.NamespaceID != 0 {
-		if err := r.members(ctx, repo.Memberships{SourceID: p.NamespaceID}); err != nil {
+		if err := r.Members(ctx, repo.Memberships{SourceID: p.NamespaceID}); err != nil {
 			return err
 		}
-		if err := r.clearRow(ctx, "namespaces", p.NamespaceID, "members", "projects"); err != nil {
+		if err := r.ClearRow(ctx, "namespaces", p.NamespaceID, "members", "projects"); err != nil {
 			return err
 		}
 	}
 	if err := r.GoOn(); err != nil {
 		return err
 	}
-	removed := r.removed
+	removed := r.Removed
 	removed.Projects++
-	if err := r.main.RemoveProject(ctx, r.guard, p, removed, rowLimits()); err != nil {
+	if err := r.main.RemoveProject(ctx, r.Guard, p, removed, RowLimits()); err != nil {
 		return bulk.Deleted(r.Catalog, err)
 	}
-	r.saved()
+	r.Saved()
 	return nil
 }
 
@@ -141,24 +141,24 @@ func (r *remover) removeProject(ctx context.Context, id int64) error {
 const saveEvery = 2 * time.Second
 
 // save records what has been removed of a group, now and then.
-func (r *remover) save(ctx context.Context) error {
-	if r.removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
+func (r *Remover) save(ctx context.Context) error {
+	if r.Removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
 		return nil
 	}
-	if _, err := r.main.SaveRemoved(ctx, r.guard, r.removed, groupLimits()); err != nil {
+	if _, err := r.main.SaveRemoved(ctx, r.Guard, r.Removed, GroupLimits()); err != nil {
 		return err
 	}
-	r.saved()
+	r.Saved()
 	return nil
 }
 
-// saved forgets what is now recorded.
-func (r *remover) saved() {
-	r.removed, r.savedAt = repo.Removed{GroupID: r.removed.GroupID}, time.Now()
+// Saved forgets what is now recorded.
+func (r *Remover) Saved() {
+	r.Removed, r.savedAt = repo.Removed{GroupID: r.Removed.GroupID}, time.Now()
 }
 
-// clearRow removes or nullifies what depends on a row, except in some tables.
-func (r *remover) clearRow(ctx context.Context, table string, id int64, except ...string) error {
+// ClearRow removes or nullifies what depends on a row, except in some tables.
+func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except ...string) error {
 	rows, there := r.Catalog.Rows(table, "id", repo.IDs(id)...)
 	columns := bulk.KeyColumns(bulk.Dependants(r.Catalog, rows.Table))
 	if !there || len(columns) == 0 {
@@ -171,8 +171,8 @@ func (r *remover) clearRow(ctx context.Context, table string, id int64, except .
 	return r.Clear(ctx, rows.Table, columns, values, except...)
 }
 
-// members removes memberships, page by page.
-func (r *remover) members(ctx context.Context, which repo.Memberships) error {
+// Members removes memberships, page by page.
+func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 	columns := []string{"id", "user_id", "source_type", "source_id"}
 	if which.SourceType == "" {
 		columns = []string{"id", "user_id", "member_namespace_id"}
@@ -184,24 +184,24 @@ func (r *remover) members(ctx context.Context, which repo.Memberships) error {
 		if err := r.GoOn(); err != nil {
 			return err
 		}
-		page, err := r.main.RemoveMembers(ctx, r.guard, which, r.queue, r.bot, groupLimits())
+		page, err := r.main.RemoveMembers(ctx, r.Guard, which, r.queue, r.bot, GroupLimits())
 		if err != nil {
 			return bulk.Deleted(r.Catalog, err)
 		}
-		r.removed.Rows += page.Rows
-		r.removed.Bots += page.Bots
+		r.Removed.Rows += page.Rows
+		r.Removed.Bots += page.Bots
 		if !page.More {
 			return nil
 		}
 	}
 }
 
-// groupLimits bound the statements of a group's transaction.
-func groupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+// GroupLimits bound the statements of a group's transaction.
+func GroupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
 
-// importDetails has the placeholder users of imports.
-const importDetails = "import_placeholder_user_details"
+// ImportDetails has the placeholder users of imports.
+const ImportDetails = "import_placeholder_user_details"
 
-func newProjectRemovals(d run.Deps) *projectRemovals {
-	return &projectRemovals{d, bulk.NewStatementSizes()}
+func NewProjectRemovals(d run.Deps) *Projects {
+	return &Projects{d, bulk.NewStatementSizes()}
 }
