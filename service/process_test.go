@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // Crashes and pauses need real processes: the test binary starts itself again, and instead of testing does one run.
@@ -86,7 +87,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		config.Databases = append(config.Databases, d)
 	}
 	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
-	config.PlaceholderUserCleanup = service.PlaceholderUserCleanupConfig{BatchSize: o.BatchSize}
+	config.PlaceholderUserCleanup = placeholderuser.Config{BatchSize: o.BatchSize}
 	config.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -37,7 +38,7 @@ type Config struct {
 	InactiveTokenDeletion   InactiveTokenDeletionConfig   `key:"workers.inactive_token_deletion"`
 	GhostUserMigration      GhostUserMigrationConfig      `key:"workers.ghost_user_migration"`
 	AdjournedGroupDeletion  AdjournedGroupDeletionConfig  `key:"workers.adjourned_group_deletion"`
-	PlaceholderUserCleanup  PlaceholderUserCleanupConfig  `key:"workers.placeholder_user_cleanup"`
+	PlaceholderUserCleanup  placeholderuser.Config        `key:"workers.placeholder_user_cleanup"`
 }
 
 // Condition is why a worker is, or is not, running now (contract.md section 2).
@@ -126,7 +127,7 @@ func (s *Service) addWorkers(c Config) error {
 		},
 		func() (*run.Worker, []job.Kind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
 		func() (*run.Worker, []job.Kind, error) { return newAdjournedGroupDeletion(d, c.AdjournedGroupDeletion) },
-		func() (*run.Worker, []job.Kind, error) { return newPlaceholderUserCleanup(d, c.PlaceholderUserCleanup) },
+		func() (*run.Worker, []job.Kind, error) { return placeholderuser.New(d, c.PlaceholderUserCleanup) },
 		func() (*run.Worker, []job.Kind, error) { return newInactiveTokenDeletion(d, c.InactiveTokenDeletion) },
 	} {
 		w, kinds, err := add()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // configured reads a configuration file.
@@ -50,7 +51,7 @@ func TestSettings_Defaults(t *testing.T) {
 		AdjournedGroupDeletion: service.AdjournedGroupDeletionConfig{
 			WorkerConfig: common("0 2 * * *", true), BatchSize: 100, Interval: 20 * time.Second,
 		},
-		PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{
+		PlaceholderUserCleanup: placeholderuser.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 15, RetryPeriod: 48 * time.Hour,
 			Interval: time.Second, BatchSize: 1000,
 		},
@@ -123,7 +124,7 @@ workers:
 			WorkerConfig: service.WorkerConfig{Schedule: "0 3 * * *", Enabled: new(false), CatchUp: new(false)},
 			BatchSize:    4, Interval: 5 * time.Second,
 		},
-		PlaceholderUserCleanup: service.PlaceholderUserCleanupConfig{
+		PlaceholderUserCleanup: placeholderuser.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
 		},
 	}

@@ -1,4 +1,4 @@
-package service
+package placeholderuser
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// PlaceholderUserCleanupConfig configures the worker.
-type PlaceholderUserCleanupConfig struct {
+// Config configures the worker.
+type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// MaxAttempts is how often a deletion is attempted.
 	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
@@ -44,14 +44,14 @@ type PlaceholderUserCleanupConfig struct {
 // Invariants: attempt and job exist both or neither; two runs at once count no row twice. Rows that others have locked
 // wait for the next run. A failure ends the run; what is committed stays.
 type placeholderUserCleanup struct {
-	config PlaceholderUserCleanupConfig
+	config Config
 	main   *repo.Database
 	queue  repo.JobQueue
 	logger *slog.Logger
 	schema run.SchemaWatch
 }
 
-func newPlaceholderUserCleanup(d run.Deps, config PlaceholderUserCleanupConfig) (*run.Worker, []job.Kind, error) {
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	record := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
