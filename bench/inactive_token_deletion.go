@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
 // botTables are bots with three tokens each: rotated twice, the newest lives, so nothing is to be queued. Tokens come as
@@ -63,7 +64,7 @@ func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
 }
 
 func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
-	s, err := openService(ctx, d, service.Config{InactiveTokenDeletion: service.InactiveTokenDeletionConfig{MaxRuntime: 10 * time.Minute}})
+	s, err := openService(ctx, d, service.Config{InactiveTokenDeletion: inactivetoken.Config{MaxRuntime: 10 * time.Minute}})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
 func runsTokens(o *processOrder) {
@@ -103,7 +104,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	e.shut("main", caretakerApp)
 	c := service.Config{
 		Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler),
-		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{BatchSize: 2},
+		InactiveTokenDeletion: inactivetoken.Config{BatchSize: 2},
 	}
 	config.Defaults(&c)
 	stopped, err := service.New(c)

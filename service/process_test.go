@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
@@ -88,7 +89,7 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 	}
 	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	config.PlaceholderUserCleanup = placeholderuser.Config{BatchSize: o.BatchSize}
-	config.InactiveTokenDeletion = service.InactiveTokenDeletionConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	config.InactiveTokenDeletion = inactivetoken.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
 		if config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(o.Definitions); err != nil {

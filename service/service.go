@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/deletion"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -35,7 +36,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig `key:"workers.loose_foreign_keys_cleanup"`
-	InactiveTokenDeletion   InactiveTokenDeletionConfig   `key:"workers.inactive_token_deletion"`
+	InactiveTokenDeletion   inactivetoken.Config          `key:"workers.inactive_token_deletion"`
 	GhostUserMigration      GhostUserMigrationConfig      `key:"workers.ghost_user_migration"`
 	AdjournedGroupDeletion  AdjournedGroupDeletionConfig  `key:"workers.adjourned_group_deletion"`
 	PlaceholderUserCleanup  placeholderuser.Config        `key:"workers.placeholder_user_cleanup"`
@@ -128,7 +129,7 @@ func (s *Service) addWorkers(c Config) error {
 		func() (*run.Worker, []job.Kind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
 		func() (*run.Worker, []job.Kind, error) { return newAdjournedGroupDeletion(d, c.AdjournedGroupDeletion) },
 		func() (*run.Worker, []job.Kind, error) { return placeholderuser.New(d, c.PlaceholderUserCleanup) },
-		func() (*run.Worker, []job.Kind, error) { return newInactiveTokenDeletion(d, c.InactiveTokenDeletion) },
+		func() (*run.Worker, []job.Kind, error) { return inactivetoken.New(d, c.InactiveTokenDeletion) },
 	} {
 		w, kinds, err := add()
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
@@ -41,7 +42,7 @@ func TestSettings_Defaults(t *testing.T) {
 			WorkerConfig: common("* * * * *", false), Rotation: service.RotationMinute, BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
-		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{
+		InactiveTokenDeletion: inactivetoken.Config{
 			WorkerConfig: common("0 0 * * *", true), BatchSize: 1000, MaxRuntime: 3 * time.Minute,
 			ContinueAfter: 2 * time.Minute, MaxQueued: 100_000,
 		},
@@ -113,7 +114,7 @@ workers:
 			DefinitionsFile: "d.yml", Rotation: service.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
-		InactiveTokenDeletion: service.InactiveTokenDeletionConfig{
+		InactiveTokenDeletion: inactivetoken.Config{
 			WorkerConfig: common("0 1 * * *", true), BatchSize: 10, MaxRuntime: 11 * time.Second,
 			ContinueAfter: 12 * time.Second, MaxQueued: 16,
 		},

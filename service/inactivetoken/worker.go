@@ -1,4 +1,4 @@
-package service
+package inactivetoken
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// InactiveTokenDeletionConfig configures the worker.
-type InactiveTokenDeletionConfig struct {
+// Config configures the worker.
+type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is how many bots are judged at a time, in one transaction.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
@@ -47,13 +47,13 @@ type InactiveTokenDeletionConfig struct {
 // A range that takes too long is tried again in smaller parts; any other failure ends the run, and the next goes on.
 type inactiveTokens struct {
 	run.Deps
-	config InactiveTokenDeletionConfig
+	config Config
 	schema *deletion.UserSchema
 	// worker is what runs are started of.
 	worker *run.Worker
 }
 
-func newInactiveTokenDeletion(d run.Deps, config InactiveTokenDeletionConfig) (*run.Worker, []job.Kind, error) {
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
 		Name:       "inactive_token_deletion",
