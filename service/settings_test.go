@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
@@ -49,7 +50,7 @@ func TestSettings_Defaults(t *testing.T) {
 		GhostUserMigration: service.GhostUserMigrationConfig{
 			WorkerConfig: common("*/2 * * * *", false), Limit: 1000, MaxRuntime: time.Minute,
 		},
-		AdjournedGroupDeletion: service.AdjournedGroupDeletionConfig{
+		AdjournedGroupDeletion: adjournedgroup.Config{
 			WorkerConfig: common("0 2 * * *", true), BatchSize: 100, Interval: 20 * time.Second,
 		},
 		PlaceholderUserCleanup: placeholderuser.Config{
@@ -121,7 +122,7 @@ workers:
 		GhostUserMigration: service.GhostUserMigrationConfig{
 			WorkerConfig: common("*/3 * * * *", false), Limit: 14, MaxRuntime: 15 * time.Second,
 		},
-		AdjournedGroupDeletion: service.AdjournedGroupDeletionConfig{
+		AdjournedGroupDeletion: adjournedgroup.Config{
 			WorkerConfig: service.WorkerConfig{Schedule: "0 3 * * *", Enabled: new(false), CatchUp: new(false)},
 			BatchSize:    4, Interval: 5 * time.Second,
 		},

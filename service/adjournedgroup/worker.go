@@ -1,4 +1,4 @@
-package service
+package adjournedgroup
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// AdjournedGroupDeletionConfig configures the worker.
-type AdjournedGroupDeletionConfig struct {
+// Config configures the worker.
+type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
 	// BatchSize is how many groups are decided about at a time.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
@@ -45,12 +45,12 @@ type AdjournedGroupDeletionConfig struct {
 // decided, about 100 bytes a due group.
 type adjournedGroups struct {
 	run.Deps
-	config  AdjournedGroupDeletionConfig
+	config  Config
 	schema  run.SchemaWatch
 	removal *deletion.Projects
 }
 
-func newAdjournedGroupDeletion(d run.Deps, config AdjournedGroupDeletionConfig) (*run.Worker, []job.Kind, error) {
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &adjournedGroups{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
 		Name:       "adjourned_group_deletion",
