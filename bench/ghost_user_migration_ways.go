@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 )
 
 // readyMigration has a server behind it that has run before, with nothing to do.
 func readyMigration(ctx context.Context, d *database) (work, error) {
-	s, err := openService(ctx, d, service.Config{GhostUserMigration: service.GhostUserMigrationConfig{MaxRuntime: 10 * time.Minute}})
+	s, err := openService(ctx, d, service.Config{GhostUserMigration: ghostuser.Config{MaxRuntime: 10 * time.Minute}})
 	if err != nil {
 		return nil, err
 	}

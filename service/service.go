@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/deletion"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
@@ -38,7 +39,7 @@ type Config struct {
 
 	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig `key:"workers.loose_foreign_keys_cleanup"`
 	InactiveTokenDeletion   inactivetoken.Config          `key:"workers.inactive_token_deletion"`
-	GhostUserMigration      GhostUserMigrationConfig      `key:"workers.ghost_user_migration"`
+	GhostUserMigration      ghostuser.Config              `key:"workers.ghost_user_migration"`
 	AdjournedGroupDeletion  adjournedgroup.Config         `key:"workers.adjourned_group_deletion"`
 	PlaceholderUserCleanup  placeholderuser.Config        `key:"workers.placeholder_user_cleanup"`
 }
@@ -127,7 +128,7 @@ func (s *Service) addWorkers(c Config) error {
 		func() (*run.Worker, []job.Kind, error) {
 			return newLooseForeignKeysCleanup(d, c.LooseForeignKeysCleanup)
 		},
-		func() (*run.Worker, []job.Kind, error) { return newGhostUserMigration(d, c.GhostUserMigration) },
+		func() (*run.Worker, []job.Kind, error) { return ghostuser.New(d, c.GhostUserMigration) },
 		func() (*run.Worker, []job.Kind, error) { return adjournedgroup.New(d, c.AdjournedGroupDeletion) },
 		func() (*run.Worker, []job.Kind, error) { return placeholderuser.New(d, c.PlaceholderUserCleanup) },
 		func() (*run.Worker, []job.Kind, error) { return inactivetoken.New(d, c.InactiveTokenDeletion) },

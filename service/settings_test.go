@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
@@ -47,7 +48,7 @@ func TestSettings_Defaults(t *testing.T) {
 			WorkerConfig: common("0 0 * * *", true), BatchSize: 1000, MaxRuntime: 3 * time.Minute,
 			ContinueAfter: 2 * time.Minute, MaxQueued: 100_000,
 		},
-		GhostUserMigration: service.GhostUserMigrationConfig{
+		GhostUserMigration: ghostuser.Config{
 			WorkerConfig: common("*/2 * * * *", false), Limit: 1000, MaxRuntime: time.Minute,
 		},
 		AdjournedGroupDeletion: adjournedgroup.Config{
@@ -119,7 +120,7 @@ workers:
 			WorkerConfig: common("0 1 * * *", true), BatchSize: 10, MaxRuntime: 11 * time.Second,
 			ContinueAfter: 12 * time.Second, MaxQueued: 16,
 		},
-		GhostUserMigration: service.GhostUserMigrationConfig{
+		GhostUserMigration: ghostuser.Config{
 			WorkerConfig: common("*/3 * * * *", false), Limit: 14, MaxRuntime: 15 * time.Second,
 		},
 		AdjournedGroupDeletion: adjournedgroup.Config{

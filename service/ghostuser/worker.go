@@ -1,4 +1,4 @@
-package service
+package ghostuser
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// GhostUserMigrationConfig configures the worker.
-type GhostUserMigrationConfig struct {
+// Config configures the worker.
+type Config struct {
 	run.WorkerConfig `schedule:"*/2 * * * *"`
 	// Limit is how many rows of the queue a run takes.
 	Limit int `key:"limit" default:"1000" max:"100000"`
@@ -42,12 +42,12 @@ type GhostUserMigrationConfig struct {
 // A user whose time is used up - half of the run's while others wait - or who has locked rows is deferred by 30 s, one
 // who causes an error by 30 minutes. A lease lost, or a database that does not answer, fails the run and defers nobody.
 type ghostMigration struct {
-	config GhostUserMigrationConfig
+	config Config
 	run.Deps
 	sizes *bulk.StatementSizes
 }
 
-func newGhostUserMigration(d run.Deps, config GhostUserMigrationConfig) (*run.Worker, []job.Kind, error) {
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	g := &ghostMigration{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
 		Name:       "ghost_user_migration",
