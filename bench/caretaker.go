@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // caretaker is the worker as the server runs it.
@@ -20,8 +21,8 @@ type caretaker struct {
 
 // newCaretaker opens the worker on a database. Limits that are 0 are out of the way.
 func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64) (*caretaker, error) {
-	keysConfig := service.LooseForeignKeysCleanupConfig{
-		Definitions: &service.Definitions{File: "bench", Keys: keys},
+	keysConfig := loosefk.Config{
+		Definitions: &loosefk.Definitions{File: "bench", Keys: keys},
 		MaxDeletes:  maxDeletes, MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
 	}
 	if maxDeletes == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // lfk has the commands for loose foreign keys, which work on the databases themselves.
@@ -37,7 +38,7 @@ func (a *app) lfkCommand() *cobra.Command {
 }
 
 // with opens the configured databases for a command.
-func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForeignKeys) error) error {
+func (l *lfk) with(c *cobra.Command, do func(context.Context, loosefk.Admin) error) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
 	configuration, err := l.settings(config.Load)
@@ -56,7 +57,7 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 	keys.Databases = databases
 	err = do(ctx, keys)
 	if slices.ContainsFunc([]error{
-		service.ErrUnknownDatabase, service.ErrUnknownTable, service.ErrUnknownRecord, service.ErrUnknownChild,
+		service.ErrUnknownDatabase, loosefk.ErrUnknownTable, loosefk.ErrUnknownRecord, loosefk.ErrUnknownChild,
 	}, func(unknown error) bool { return errors.Is(err, unknown) }) {
 		return &exitError{exitUsage, err}
 	}
@@ -64,14 +65,14 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, service.LooseForei
 }
 
 // keys are what the worker's configuration says of loose foreign keys.
-func (l *lfk) keys(worker service.LooseForeignKeysCleanupConfig) (keys service.LooseForeignKeys, err error) {
+func (l *lfk) keys(worker loosefk.Config) (keys loosefk.Admin, err error) {
 	keys.Only = l.only
 	// A fire that works all databases passes none over.
-	if *worker.Enabled && worker.Rotation != service.RotationAll {
+	if *worker.Enabled && worker.Rotation != loosefk.RotationAll {
 		keys.Schedule = worker.Schedule
 	}
 	if worker.DefinitionsFile != "" {
-		keys.Definitions, err = service.LoadDefinitions(worker.DefinitionsFile)
+		keys.Definitions, err = loosefk.LoadDefinitions(worker.DefinitionsFile)
 	}
 	return keys, err
 }
@@ -84,7 +85,7 @@ func (l *lfk) lint() *cobra.Command {
 			"Exits with 1 if there are errors; warnings alone are no failure.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				result, err := keys.Lint(ctx)
 				if result.Findings != nil {
 					if printErr := l.findings(result); printErr != nil {
@@ -100,7 +101,7 @@ func (l *lfk) lint() *cobra.Command {
 	}
 }
 
-func (l *lfk) findings(result service.Lint) error {
+func (l *lfk) findings(result loosefk.Lint) error {
 	if l.format == formatJSON {
 		return l.json(result)
 	}
@@ -137,7 +138,7 @@ func (l *lfk) install() *cobra.Command {
 		Short: "Make the queue of deleted records and the functions that feed it, where there is none",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				done, err := keys.Install(ctx)
 				return l.report(err, map[string]any{"databases": done}, func() {
 					for _, d := range done {
@@ -156,7 +157,7 @@ func (l *lfk) track() *cobra.Command {
 		Short: "Note the deletions from a table, and from all its partitions",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				done, err := keys.Track(ctx, args[0], column)
 				if err != nil {
 					return err
@@ -182,7 +183,7 @@ func (l *lfk) untrack() *cobra.Command {
 		Short: "Note the deletions from a table no more; given a partition, from that one",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				done, err := keys.Untrack(ctx, args[0])
 				return l.report(err, map[string]any{"databases": done}, func() {
 					for _, d := range done {
@@ -215,7 +216,7 @@ func (l *lfk) retry() *cobra.Command {
 			case !all && table == "":
 				return &exitError{exitUsage, errors.New("say which records: --id N, --table T or --all")}
 			}
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				done, err := keys.Retry(ctx, chosen, table)
 				return l.report(err, map[string]any{"databases": done}, func() {
 					for _, d := range done {

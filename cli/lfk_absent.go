@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // errWhichAbsent is a command that does not say what to do with which children, or says two things.
@@ -30,7 +30,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 			if (len(children) == 0) != (all || list) {
 				return &exitError{exitUsage, errWhichAbsent}
 			}
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				switch {
 				case list:
 					return l.listAbsent(ctx, keys)
@@ -53,7 +53,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	return command
 }
 
-func (l *lfk) acceptChildren(ctx context.Context, keys service.LooseForeignKeys, children []string) error {
+func (l *lfk) acceptChildren(ctx context.Context, keys loosefk.Admin, children []string) error {
 	done, err := keys.AcceptAbsent(ctx, children, operator())
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func operator() string {
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
 }
 
-func (l *lfk) listAbsent(ctx context.Context, keys service.LooseForeignKeys) error {
+func (l *lfk) listAbsent(ctx context.Context, keys loosefk.Admin) error {
 	children, err := keys.AbsentChildren(ctx)
 	switch {
 	case err != nil:
@@ -99,7 +99,7 @@ func (l *lfk) listAbsent(ctx context.Context, keys service.LooseForeignKeys) err
 	return l.table([]string{"CHILD", "ACCEPTED", "BY"}, rows)
 }
 
-func (l *lfk) revokeAbsent(ctx context.Context, keys service.LooseForeignKeys, children []string) error {
+func (l *lfk) revokeAbsent(ctx context.Context, keys loosefk.Admin, children []string) error {
 	if err := keys.RevokeAbsent(ctx, children); err != nil {
 		return err
 	}

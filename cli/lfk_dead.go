@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // seconds is how times are shown in tables.
@@ -26,7 +26,7 @@ func (l *lfk) dead() *cobra.Command {
 			"\"absent\" for a missing child table, KEPT_BY_TRIGGER for a trigger or rule that keeps the rows, - if a database did not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return l.with(c, func(ctx context.Context, keys service.LooseForeignKeys) error {
+			return l.with(c, func(ctx context.Context, keys loosefk.Admin) error {
 				if failing {
 					return l.listFailing(ctx, keys, table)
 				}
@@ -39,9 +39,9 @@ func (l *lfk) dead() *cobra.Command {
 	return command
 }
 
-func (l *lfk) listDead(ctx context.Context, keys service.LooseForeignKeys, table string) error {
-	records := []service.DeadRecord{}
-	err := keys.Dead(ctx, table, func(r service.DeadRecord) error {
+func (l *lfk) listDead(ctx context.Context, keys loosefk.Admin, table string) error {
+	records := []loosefk.DeadRecord{}
+	err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
 		records = append(records, r)
 		return nil
 	})
@@ -66,7 +66,7 @@ func (l *lfk) listDead(ctx context.Context, keys service.LooseForeignKeys, table
 	}, rows))
 }
 
-func (l *lfk) listFailing(ctx context.Context, keys service.LooseForeignKeys, table string) error {
+func (l *lfk) listFailing(ctx context.Context, keys loosefk.Admin, table string) error {
 	records, err := keys.Failing(ctx, table)
 	switch {
 	case err != nil && len(records) == 0:

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/telemetry"
 )
 
@@ -60,7 +61,7 @@ func drain(b *testing.B) {
 	if err := os.WriteFile(file, []byte(oneKey), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	definitions, err := service.LoadDefinitions(file)
+	definitions, err := loosefk.LoadDefinitions(file)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes
@@ -122,7 +123,7 @@ func newAged(t *testing.T) *aged {
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions, err := service.LoadDefinitions(path)
+	definitions, err := loosefk.LoadDefinitions(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func newAged(t *testing.T) *aged {
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
 		HistoryKeep:             365 * 24 * time.Hour,
 		Load:                    service.LoadConfig{MaxLockWait: time.Hour},
-		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions},
+		LooseForeignKeysCleanup: loosefk.Config{Definitions: definitions},
 	}
 	config.Defaults(&c)
 	a.Service, err = service.New(c)

@@ -20,6 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // standingClockSQL puts a clock that stands still in front of PostgreSQL's own. It stands 15 minutes after midnight of the
@@ -71,7 +72,7 @@ func newReplica(url, name, definitions string) (*service.Service, *repo.Database
 		return nil, nil, err
 	}
 	queue, err1 := NewQueue(main, QueueConfig{Logger: slog.New(slog.DiscardHandler)})
-	loaded, err2 := service.LoadDefinitions(definitions)
+	loaded, err2 := loosefk.LoadDefinitions(definitions)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}

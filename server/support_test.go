@@ -28,6 +28,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 var databases devdb.Tests
@@ -116,7 +117,7 @@ func (f *fixture) newService(definitions string) {
 		file := filepath.Join(f.t.TempDir(), "definitions.yml")
 		err := os.WriteFile(file, []byte(definitions), 0o600)
 		if err == nil {
-			config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(file)
+			config.LooseForeignKeysCleanup.Definitions, err = loosefk.LoadDefinitions(file)
 		}
 		if err != nil {
 			f.t.Fatal(err)

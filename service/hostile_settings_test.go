@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // everyWork is what the workers and jobs do on the candidates of an estate with main, ci and sec, from the first claim to
@@ -93,7 +94,7 @@ func (e *estate) installAndClean() {
 	r := runBatch(e.t, e.service(definitions), "main")
 	wantState(e.t, r, repo.RunSucceeded)
 	wantCounts(e.t, r, "processed_records=3 deleted_rows=3")
-	lint, err := service.LooseForeignKeys{Databases: e.open, Definitions: load(e.t, definitions)}.Lint(ctx)
+	lint, err := loosefk.Admin{Databases: e.open, Definitions: load(e.t, definitions)}.Lint(ctx)
 	if err != nil || len(lint.Findings) > 0 {
 		e.t.Error(lint, err)
 	}
@@ -159,7 +160,7 @@ func TestSettings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 				if leases, err := s.Leases(t.Context(), ""); err != nil || len(leases) != 7 {
 					t.Error(leases, err)
 				}
-				lint, err := service.LooseForeignKeys{Databases: e.open, Definitions: load(t, devdb.Definitions())}.Lint(t.Context())
+				lint, err := loosefk.Admin{Databases: e.open, Definitions: load(t, devdb.Definitions())}.Lint(t.Context())
 				if err != nil || lint.Errors > 0 {
 					t.Error(lint, err)
 				}

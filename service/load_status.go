@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -51,7 +52,7 @@ func failedItems(st WorkerStatus) string {
 	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded {
 		return ""
 	}
-	reason := withoutHeld(st.LastRun.Reason)
+	reason := loosefk.WithoutHeld(st.LastRun.Reason)
 	if reason == "" {
 		return ""
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 const oneAbsent = `
@@ -34,7 +35,7 @@ func (e *estate) dueAgain(database string) {
 }
 
 // accept accepts children as absent, and fails the test unless that works.
-func (e *estate) accept(definitions string, children ...string) []service.AcceptedChild {
+func (e *estate) accept(definitions string, children ...string) []loosefk.AcceptedChild {
 	e.t.Helper()
 	accepted, err := e.keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
 	if err != nil {

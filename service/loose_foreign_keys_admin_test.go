@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func reopen(t *testing.T, url string) *repo.Database {
@@ -22,7 +22,7 @@ func reopen(t *testing.T, url string) *repo.Database {
 }
 
 // withDown adds a database that does not answer.
-func (e *estate) withDown(keys service.LooseForeignKeys) service.LooseForeignKeys {
+func (e *estate) withDown(keys loosefk.Admin) loosefk.Admin {
 	e.t.Helper()
 	d, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	if err != nil {
@@ -49,11 +49,11 @@ func TestInstall_ReportsEachDatabase(t *testing.T) {
 	e.open = append(e.open, own.open...)
 	keys := e.keys("")
 	keys.Only = "ci"
-	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, []service.Installed{{Database: "ci", Result: "installed"}}) {
+	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, []loosefk.Installed{{Database: "ci", Result: "installed"}}) {
 		t.Errorf("got %v, %v", done, err)
 	}
 	keys.Only = ""
-	want := []service.Installed{{Database: "main", Result: "installed"}, {Database: "ci", Result: "managed by caretaker"}, {Database: "sec", Result: "managed by GitLab, nothing changed"}}
+	want := []loosefk.Installed{{Database: "main", Result: "installed"}, {Database: "ci", Result: "managed by caretaker"}, {Database: "sec", Result: "managed by GitLab, nothing changed"}}
 	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, want) {
 		t.Errorf("got %v, %v", done, err)
 	}
@@ -139,7 +139,7 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 	e.exec("ci", bury, []string{"p"})
 	keys := e.keys("")
 	list := func(table string) (got string) {
-		err := keys.Dead(ctx, table, func(r service.DeadRecord) error {
+		err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
 			got += strings.Join([]string{r.Database, r.Table}, ":") + " "
 			return nil
 		})
@@ -158,15 +158,15 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 	for _, c := range []struct {
 		id    *int64
 		table string
-		want  []service.Retried
+		want  []loosefk.Retried
 		err   string
 	}{
 		{&one, "", nil, "there is a dead record 1 in main, ci: say with --database"},
 		{&nine, "", nil, "there is no dead record 9"},
 		{nil, "r", nil, "there is no table r in main, ci"},
-		{&three, "", []service.Retried{{Database: "main", Records: 1}}, ""},
-		{nil, "p", []service.Retried{{Database: "main", Records: 1}, {Database: "ci", Records: 1}}, ""},
-		{nil, "", []service.Retried{{Database: "main", Records: 1}}, ""},
+		{&three, "", []loosefk.Retried{{Database: "main", Records: 1}}, ""},
+		{nil, "p", []loosefk.Retried{{Database: "main", Records: 1}, {Database: "ci", Records: 1}}, ""},
+		{nil, "", []loosefk.Retried{{Database: "main", Records: 1}}, ""},
 		{nil, "", nil, "no dead record matches"},
 	} {
 		done, err := keys.Retry(ctx, c.id, c.table)

@@ -10,12 +10,13 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // keys are the loose foreign keys of an estate.
-func (e *estate) keys(definitions string) service.LooseForeignKeys {
+func (e *estate) keys(definitions string) loosefk.Admin {
 	e.t.Helper()
-	keys := service.LooseForeignKeys{Databases: e.open}
+	keys := loosefk.Admin{Databases: e.open}
 	if definitions != "" {
 		keys.Definitions = load(e.t, definitions)
 	}
@@ -38,7 +39,7 @@ func (e *estate) install(tables ...string) {
 }
 
 // wantFindings fails the test unless lint finds exactly these: "severity code database object", in any order.
-func wantFindings(t *testing.T, keys service.LooseForeignKeys, want ...string) service.Lint {
+func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint {
 	t.Helper()
 	result, err := keys.Lint(context.Background())
 	if err != nil {
@@ -236,7 +237,7 @@ func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	_, err = service.LooseForeignKeys{Databases: []*repo.Database{d}, Definitions: load(t, "")}.Lint(context.Background())
+	_, err = loosefk.Admin{Databases: []*repo.Database{d}, Definitions: load(t, "")}.Lint(context.Background())
 	if !errors.Is(err, repo.ErrNotMigrated) || !strings.Contains(err.Error(), "run `caretaker migrate` first") {
 		t.Errorf("got %v, want ErrNotMigrated and what to do", err)
 	}

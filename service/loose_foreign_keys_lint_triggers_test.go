@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
@@ -132,7 +132,7 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 func (e *estate) installIn(names ...string) {
 	e.t.Helper()
 	for _, name := range names {
-		keys := service.LooseForeignKeys{Databases: e.open, Only: name}
+		keys := loosefk.Admin{Databases: e.open, Only: name}
 		if _, err := keys.Install(context.Background()); err != nil {
 			e.t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -178,7 +179,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			if r = ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
 				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
 			}
-			lfk := service.LooseForeignKeys{Databases: e.open, Definitions: load(t, oneChild)}
+			lfk := loosefk.Admin{Databases: e.open, Definitions: load(t, oneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
 			_, track := lfk.Track(t.Context(), "users", "")

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
@@ -87,12 +88,12 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		}
 		config.Databases = append(config.Databases, d)
 	}
-	config.LooseForeignKeysCleanup = service.LooseForeignKeysCleanupConfig{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	config.LooseForeignKeysCleanup = loosefk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	config.PlaceholderUserCleanup = placeholderuser.Config{BatchSize: o.BatchSize}
 	config.InactiveTokenDeletion = inactivetoken.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
-		if config.LooseForeignKeysCleanup.Definitions, err = service.LoadDefinitions(o.Definitions); err != nil {
+		if config.LooseForeignKeysCleanup.Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
 			return service.Run{}, err
 		}
 	}

@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-func rotateAll(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = service.RotationAll }
+func rotateAll(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = loosefk.RotationAll }
 
 // newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
 func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {

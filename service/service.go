@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -37,11 +38,11 @@ type Config struct {
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 
-	LooseForeignKeysCleanup LooseForeignKeysCleanupConfig `key:"workers.loose_foreign_keys_cleanup"`
-	InactiveTokenDeletion   inactivetoken.Config          `key:"workers.inactive_token_deletion"`
-	GhostUserMigration      ghostuser.Config              `key:"workers.ghost_user_migration"`
-	AdjournedGroupDeletion  adjournedgroup.Config         `key:"workers.adjourned_group_deletion"`
-	PlaceholderUserCleanup  placeholderuser.Config        `key:"workers.placeholder_user_cleanup"`
+	LooseForeignKeysCleanup loosefk.Config         `key:"workers.loose_foreign_keys_cleanup"`
+	InactiveTokenDeletion   inactivetoken.Config   `key:"workers.inactive_token_deletion"`
+	GhostUserMigration      ghostuser.Config       `key:"workers.ghost_user_migration"`
+	AdjournedGroupDeletion  adjournedgroup.Config  `key:"workers.adjourned_group_deletion"`
+	PlaceholderUserCleanup  placeholderuser.Config `key:"workers.placeholder_user_cleanup"`
 }
 
 // Condition is why a worker is, or is not, running now (contract.md section 2).
@@ -126,7 +127,7 @@ func (s *Service) addWorkers(c Config) error {
 	}
 	for _, add := range []func() (*run.Worker, []job.Kind, error){
 		func() (*run.Worker, []job.Kind, error) {
-			return newLooseForeignKeysCleanup(d, c.LooseForeignKeysCleanup)
+			return loosefk.New(d, c.LooseForeignKeysCleanup)
 		},
 		func() (*run.Worker, []job.Kind, error) { return ghostuser.New(d, c.GhostUserMigration) },
 		func() (*run.Worker, []job.Kind, error) { return adjournedgroup.New(d, c.AdjournedGroupDeletion) },

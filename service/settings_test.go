@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
@@ -40,8 +41,8 @@ func TestSettings_Defaults(t *testing.T) {
 		Load: service.LoadConfig{
 			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
-		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
-			WorkerConfig: common("* * * * *", false), Rotation: service.RotationMinute, BatchSize: 500,
+		LooseForeignKeysCleanup: loosefk.Config{
+			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
 		InactiveTokenDeletion: inactivetoken.Config{
@@ -111,9 +112,9 @@ workers:
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
 			MaxAutovacuum: 2 * time.Hour, Patience: 17 * time.Second,
 		},
-		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{
+		LooseForeignKeysCleanup: loosefk.Config{
 			WorkerConfig:    service.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
-			DefinitionsFile: "d.yml", Rotation: service.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
+			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
 		InactiveTokenDeletion: inactivetoken.Config{

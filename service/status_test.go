@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // wantCondition fails the test unless the worker's condition is this and its words contain these.
@@ -103,7 +104,7 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 	odd := func(c *service.Config) { c.LooseForeignKeysCleanup.Schedule = "*/2 * * * *" }
 	wantCondition(t, e.service(oneChild, odd), service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
-	all := func(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = service.RotationAll }
+	all := func(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = loosefk.RotationAll }
 	for _, s := range []*service.Service{e.service(oneChild), e.service(oneChild, odd, all)} {
 		if st := wantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
 			t.Errorf("detail %q", st.ConditionDetail)

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 var databases devdb.Tests
@@ -165,9 +166,9 @@ func (e *estate) service(definitions string, change ...func(*service.Config)) *s
 	return s
 }
 
-func load(t *testing.T, definitions string) *service.Definitions {
+func load(t *testing.T, definitions string) *loosefk.Definitions {
 	t.Helper()
-	d, err := service.LoadDefinitions(save(t, definitions))
+	d, err := loosefk.LoadDefinitions(save(t, definitions))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -18,7 +19,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool { return name == turboFlag(d.Name) }) {
+	if !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool { return name == loosefk.TurboFlag(d.Name) }) {
 		s.engine.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
 	}
 	return nil
@@ -31,8 +32,8 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 		return nil, err
 	}
 	for _, d := range s.engine.Databases {
-		if _, known := set[turboFlag(d.Name)]; !known {
-			set[turboFlag(d.Name)] = false
+		if _, known := set[loosefk.TurboFlag(d.Name)]; !known {
+			set[loosefk.TurboFlag(d.Name)] = false
 		}
 	}
 	return set, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // setTimesSQL gives every date and time that is set, of the application's tables and ours, one value: all of a column, or
@@ -151,7 +152,7 @@ func (g *groupEstate) wantLists() {
 			return len(all), err
 		},
 		"dead records": func() (n int, err error) {
-			err = keys.Dead(ctx, "", func(r service.DeadRecord) error {
+			err = keys.Dead(ctx, "", func(r loosefk.DeadRecord) error {
 				n++
 				_, err := json.Marshal(r)
 				return err

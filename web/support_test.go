@@ -22,6 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 var databases devdb.Tests
@@ -85,7 +86,7 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
-		LooseForeignKeysCleanup: service.LooseForeignKeysCleanupConfig{Definitions: definitions(t)},
+		LooseForeignKeysCleanup: loosefk.Config{Definitions: definitions(t)},
 	}
 	config.Defaults(&c)
 	f.service, err = service.New(c)
@@ -98,13 +99,13 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 }
 
 // definitions are those of the demo data.
-func definitions(t *testing.T) *service.Definitions {
+func definitions(t *testing.T) *loosefk.Definitions {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "definitions.yml")
 	err := os.WriteFile(file, []byte(devdb.Definitions()), 0o600)
-	var loaded *service.Definitions
+	var loaded *loosefk.Definitions
 	if err == nil {
-		loaded, err = service.LoadDefinitions(file)
+		loaded, err = loosefk.LoadDefinitions(file)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -15,10 +15,10 @@ var (
 	ErrUnknownRecord = errors.New("there is no dead record")
 )
 
-// LooseForeignKeys is what `caretaker lfk` does on the configured databases (loose_foreign_keys_cleanup.md section 4).
+// Admin is what `caretaker lfk` does on the configured databases (loose_foreign_keys_cleanup.md section 4).
 // All changes in one database are one transaction; a database that cannot be worked on is in the error, and the others
 // are done.
-type LooseForeignKeys struct {
+type Admin struct {
 	// Databases that are configured, in the order of the rotation.
 	Databases []*repo.Database
 	// Only names the one to work on; "": all.
@@ -37,7 +37,7 @@ type Installed struct {
 }
 
 // Install makes the queue of deleted records where there is none.
-func (l LooseForeignKeys) Install(ctx context.Context) ([]Installed, error) {
+func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		result, err := d.InstallQueue(ctx)
@@ -57,7 +57,7 @@ type Tracked struct {
 
 // Track makes the triggers that note deletions from a table, in the one database in which it is. column is its key, ""
 // for id.
-func (l LooseForeignKeys) Track(ctx context.Context, table, column string) (Tracked, error) {
+func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error) {
 	homes, err := l.homesOf(ctx, table)
 	switch {
 	case err != nil:
@@ -72,7 +72,7 @@ func (l LooseForeignKeys) Track(ctx context.Context, table, column string) (Trac
 }
 
 // homesOf are the selected databases that have a table.
-func (l LooseForeignKeys) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
+func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
 		has, err := d.HasTable(ctx, table)
 		if has {
@@ -84,7 +84,7 @@ func (l LooseForeignKeys) homesOf(ctx context.Context, table string) (homes []*r
 }
 
 // unknownTable is the error for a table that no selected database has.
-func (l LooseForeignKeys) unknownTable(table string) error {
+func (l Admin) unknownTable(table string) error {
 	selected, _ := l.selected()
 	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
 }
@@ -98,7 +98,7 @@ type Untracked struct {
 }
 
 // Untrack drops the triggers that note deletions from a table, or from one partition, wherever it is tracked.
-func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracked, error) {
+func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	done := []Untracked{}
 	var refused []error
 	known := false
@@ -126,7 +126,7 @@ func (l LooseForeignKeys) Untrack(ctx context.Context, table string) ([]Untracke
 }
 
 // fedBy are the definitions of a parent.
-func (l LooseForeignKeys) fedBy(parent string) []string {
+func (l Admin) fedBy(parent string) []string {
 	names := []string{}
 	if l.Definitions == nil || parent == "" {
 		return names
@@ -138,7 +138,7 @@ func (l LooseForeignKeys) fedBy(parent string) []string {
 }
 
 // selected are the databases to work on.
-func (l LooseForeignKeys) selected() ([]*repo.Database, error) {
+func (l Admin) selected() ([]*repo.Database, error) {
 	if l.Only == "" {
 		return l.Databases, nil
 	}
@@ -151,7 +151,7 @@ func (l LooseForeignKeys) selected() ([]*repo.Database, error) {
 }
 
 // each does something in every selected database that is migrated and has an application schema, and joins the errors.
-func (l LooseForeignKeys) each(ctx context.Context, do func(*repo.Database) error) error {
+func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
 	selected, err := l.selected()
 	for _, d := range selected {
 		ready := d.CheckMigrated(ctx)

@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -24,11 +24,11 @@ type Lint struct {
 // Lint checks the definitions against every selected database, without changing anything. A database that cannot be
 // looked at is in the error; what is missing everywhere is then not known, and not reported. If none could be, there are no
 // findings at all.
-func (l LooseForeignKeys) Lint(ctx context.Context) (Lint, error) {
+func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
 		return Lint{}, errors.New("there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	check := lint{LooseForeignKeys: l, keys: l.Definitions.Keys}
+	check := lint{Admin: l, keys: l.Definitions.Keys}
 	check.findings = append(check.findings, l.Definitions.Warnings...)
 	if l.Schedule != "" {
 		for _, i := range starvedDatabases(l.Schedule, len(l.Databases)) {
@@ -75,7 +75,7 @@ type inspected struct {
 
 // lint is a check at work.
 type lint struct {
-	LooseForeignKeys
+	Admin
 	keys      []repo.LooseForeignKey
 	databases []inspected
 	// complete: every configured database was looked at, so that what was not seen is nowhere.

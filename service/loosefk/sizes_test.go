@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"testing"
@@ -83,7 +83,7 @@ func TestLooseForeignKeysCleanup_TurboModeNeverLowersWhatIsConfigured(t *testing
 		{300_000, 50_000, time.Minute, 300_000, 150_000, time.Minute},
 		{100_000, 400_000, 30 * time.Second, 200_000, 400_000, 45 * time.Second},
 	} {
-		k := &looseForeignKeys{config: LooseForeignKeysCleanupConfig{MaxDeletes: test.deletes, MaxUpdates: test.updates, MaxRuntime: test.runtime}}
+		k := &looseForeignKeys{config: Config{MaxDeletes: test.deletes, MaxUpdates: test.updates, MaxRuntime: test.runtime}}
 		deletes, updates := k.maxRows(true)
 		runtime, turbo := k.maxRuntime("ci", map[string]bool{"loose_foreign_keys_turbo_mode_ci": true})
 		if deletes != test.wantDeletes || updates != test.wantUpdates || runtime != test.wantRuntime || !turbo {

@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type AcceptedChild struct {
 
 // AcceptAbsent accepts child tables as absent, or without names all that are and are not accepted yet. It needs an answer
 // from every configured database, and accepts all of the tables or none.
-func (l LooseForeignKeys) AcceptAbsent(ctx context.Context, children []string, by string) ([]AcceptedChild, error) {
+func (l Admin) AcceptAbsent(ctx context.Context, children []string, by string) ([]AcceptedChild, error) {
 	if l.Definitions == nil {
 		return nil, errors.New("there are no definitions: set workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
@@ -78,7 +78,7 @@ func (l LooseForeignKeys) AcceptAbsent(ctx context.Context, children []string, b
 }
 
 // main has what all databases share.
-func (l LooseForeignKeys) main() *repo.Database { return l.Databases[0] }
+func (l Admin) main() *repo.Database { return l.Databases[0] }
 
 func accepts(accepted []repo.AbsentChild, child string) bool {
 	return slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == child })
@@ -94,7 +94,7 @@ func namesOfAccepted(children []AcceptedChild) []string {
 
 // childHomes are the databases that each child table is in, by its name. All of them have to answer, and to show their
 // application schema: to a role that may not use it everything in it seems absent.
-func (l LooseForeignKeys) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
+func (l Admin) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
 	homes := map[string][]*repo.Database{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		children, err := d.Children(ctx, l.Definitions.Keys)
@@ -109,9 +109,9 @@ func (l LooseForeignKeys) childHomes(ctx context.Context) (map[string][]*repo.Da
 }
 
 // AbsentChildren are the child tables that were accepted as absent, by name.
-func (l LooseForeignKeys) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
+func (l Admin) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
 	children := []repo.AbsentChild{}
-	err := LooseForeignKeys{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
+	err := Admin{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
 		accepted, err := main.AbsentChildren(ctx)
 		children = append(children, accepted...)
 		return err
@@ -121,7 +121,7 @@ func (l LooseForeignKeys) AbsentChildren(ctx context.Context) ([]repo.AbsentChil
 
 // RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or accepted again, they hold
 // the records of their parents.
-func (l LooseForeignKeys) RevokeAbsent(ctx context.Context, children []string) error {
+func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	accepted, err := l.AbsentChildren(ctx)
 	if err != nil {
 		return err

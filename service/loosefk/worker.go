@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// LooseForeignKeysCleanupConfig configures the worker.
-type LooseForeignKeysCleanupConfig struct {
+// Config configures the worker.
+type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
 	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
 	DefinitionsFile string `key:"definitions"`
@@ -59,7 +59,7 @@ type LooseForeignKeysCleanupConfig struct {
 // never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
 type looseForeignKeys struct {
 	run.Deps
-	config  LooseForeignKeysCleanupConfig
+	config  Config
 	sizes   *bulk.StatementSizes
 	failing *failing
 
@@ -69,7 +69,7 @@ type looseForeignKeys struct {
 	looked bool
 }
 
-func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig) (*run.Worker, []job.Kind, error) {
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	if config.Definitions == nil && config.DefinitionsFile != "" {
 		var err error
 		if config.Definitions, err = LoadDefinitions(config.DefinitionsFile); err != nil {
@@ -99,11 +99,11 @@ func newLooseForeignKeysCleanup(d run.Deps, config LooseForeignKeysCleanupConfig
 	return w, nil, nil
 }
 
-// turboFlag is the feature flag of a database's turbo mode.
-func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
+// TurboFlag is the feature flag of a database's turbo mode.
+func TurboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
 func (k *looseForeignKeys) maxRuntime(database string, flags map[string]bool) (time.Duration, bool) {
-	if flags[turboFlag(database)] {
+	if flags[TurboFlag(database)] {
 		return max(k.config.MaxRuntime, 45*time.Second), true
 	}
 	return k.config.MaxRuntime, false

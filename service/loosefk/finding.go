@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 // Severities of a finding.
 const (

@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -147,9 +147,9 @@ func (c *cleanup) tellHeld() {
 	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+words, "; ") })
 }
 
-// withoutHeld is the reason of a run without what [cleanup.tellHeld] has added: a status has its own remark about it, which
+// WithoutHeld is the reason of a run without what [cleanup.tellHeld] has added: a status has its own remark about it, which
 // knows what was accepted since.
-func withoutHeld(reason string) string {
+func WithoutHeld(reason string) string {
 	return regexp.MustCompile(`(^|; )\d+ records held, .*$`).ReplaceAllString(reason, "")
 }
 

@@ -1,4 +1,4 @@
-package service
+package loosefk
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type DeadRecord struct {
 const deadPage = 1000
 
 // Dead sends the dead records of all selected databases, or those of one table, by database and id.
-func (l LooseForeignKeys) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
+func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
 	return l.each(ctx, func(d *repo.Database) error {
 		after := int64(0)
 		for {
@@ -50,7 +50,7 @@ type FailingRecord struct {
 
 // Failing are the records of all selected databases, or those of one table, that have failed or are held and are not dead,
 // by database, partition and id.
-func (l LooseForeignKeys) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
+func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		var last repo.FailingRecord
@@ -79,7 +79,7 @@ type Retried struct {
 
 // Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil and ""). It is an error
 // if there are none, or if the id is one in several databases. What was put back before an error is in the result.
-func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
+func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
 	filter := repo.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -109,7 +109,7 @@ func (l LooseForeignKeys) Retry(ctx context.Context, id *int64, table string) ([
 }
 
 // noDeadRecord says why there is none to put back: also the id or the table may not exist.
-func (l LooseForeignKeys) noDeadRecord(ctx context.Context, id *int64, table string) error {
+func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
 	const advice = "`caretaker lfk dead` lists them"
 	if id != nil {
 		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
