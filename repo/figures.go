@@ -68,7 +68,8 @@ SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
   (SELECT x.finished_at FROM maintenance.runs x
    WHERE x.worker = p.worker AND x.database = p.database AND x.state = 'failed' AND NOT x.dry_run
      AND x.id > greatest(success.id, '00000000-0000-0000-0000-000000000000', rpad(lpad(to_hex((1000 *
-       extract(epoch FROM greatest(s.in_use_since, '1970-01-02') - interval '1 day'))::bigint), 12, '0'), 32, '0')::uuid)
+       extract(epoch FROM least(greatest(s.in_use_since, '1970-01-02'), '9999-12-31') - interval '1 day'))::bigint),
+       12, '0'), 32, '0')::uuid)
      AND x.started_at > coalesce(s.in_use_since, '-infinity')
    ORDER BY x.id LIMIT 1)
 FROM unnest($1::text[], $2::text[]) AS p (worker, database)

@@ -253,7 +253,7 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1500) i`)
 	g.project(1, 1059, "deepest")
 	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
+	g.attempts("completed succeeded")
 	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "namespace_details": 0})
 	g.wantLog(1, "job finished", "groups=502", "projects=1")
 }

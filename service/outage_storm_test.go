@@ -132,18 +132,23 @@ func TestOutage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T
 func (e *estate) wantIdle(replicas ...*replica) {
 	e.t.Helper()
 	for _, r := range replicas {
-		waitFor(e.t, "nothing to be failing", func() bool {
+		var failing []string
+		idle := reachedInTime(func() bool {
 			all, err := r.Status(context.Background(), "")
 			if err != nil {
 				e.t.Fatal(err)
 			}
+			failing = nil
 			for _, st := range all {
 				if st.Failing != nil {
-					return false
+					failing = append(failing, fmt.Sprintf("%s: %+v", st.Worker, *st.Failing))
 				}
 			}
-			return true
+			return len(failing) == 0
 		})
+		if !idle {
+			e.t.Fatalf("after %s these are failing: %q", patience, failing)
+		}
 	}
 }
 
