@@ -138,6 +138,7 @@ func (j *Attempt) stops() bool {
 // begins with it. A process that was paused for longer than its attempts last writes nothing when it wakes.
 func (j *Attempt) Guard() repo.Guard { return j.Of().Guard() }
 
+// Of names the attempt as its guard and the queue's row do.
 func (j *Attempt) Of() repo.AttemptOf {
 	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }

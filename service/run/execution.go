@@ -64,6 +64,7 @@ type StopError struct {
 func (r StopError) Error() string { return r.Reason }
 
 var (
+	// ErrShutdown ends runs because the process stops.
 	ErrShutdown = StopError{Reason: "SHUTDOWN"}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
 	errUnheard = StopError{Reason: ReasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), Early: true}

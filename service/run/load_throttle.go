@@ -195,6 +195,7 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 // soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
 const soon = 5 * time.Minute
 
+// Later is the later one of two times.
 func Later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b

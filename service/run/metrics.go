@@ -75,11 +75,13 @@ func (m *Metrics) AddRun(ctx context.Context, run Run, duration time.Duration) {
 	}
 }
 
+// AddRows counts rows that were deleted or changed.
 func (m *Metrics) AddRows(ctx context.Context, worker, database, action string, n int64) {
 	m.rows.Add(ctx, n, metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database),
 		attribute.String("action", action)))
 }
 
+// AddJob counts a job that has ended, by its outcome.
 func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 	m.Jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 }
@@ -95,10 +97,12 @@ func (m *Metrics) AddRest(ctx context.Context, worker, database string, rested t
 	m.rested.Add(ctx, rested.Seconds(), metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database)))
 }
 
+// AddFires counts fires by their outcome.
 func (m *Metrics) AddFires(ctx context.Context, worker, outcome string, n int) {
 	m.fires.Add(ctx, int64(n), metric.WithAttributes(attribute.String("worker", worker), attribute.String("outcome", outcome)))
 }
 
+// AddSLI counts a run that has ended for the error rate and, if it succeeded, for the Apdex.
 func (m *Metrics) AddSLI(ctx context.Context, run Run) {
 	database := attribute.String("database", run.Database)
 	failed := run.State == repo.RunFailed

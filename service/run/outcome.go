@@ -188,6 +188,7 @@ func SkipReason(err error) string {
 	return ""
 }
 
+// EndedEarly says whether a run with this reason ended before its time because of the load or a full queue.
 func EndedEarly(reason string) bool {
 	return strings.HasPrefix(reason, ReasonThrottled+": ") || strings.HasPrefix(reason, ReasonQueueFull+": ")
 }

@@ -18,6 +18,7 @@ func (r *Runner) paused(ctx context.Context, w *Worker) (*Pause, error) {
 	return PauseFor(w.Name, all), err
 }
 
+// PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers before its own.
 func PauseFor(worker string, all []Pause) *Pause {
 	for _, name := range []string{AllWorkers, worker} {
 		if i := slices.IndexFunc(all, PauseOf(name)); i >= 0 {
@@ -27,6 +28,7 @@ func PauseFor(worker string, all []Pause) *Pause {
 	return nil
 }
 
+// PauseOf finds the pause of this name.
 func PauseOf(name string) func(Pause) bool {
 	return func(p Pause) bool { return p.Worker == name }
 }

@@ -34,6 +34,7 @@ func (r *Runner) dismiss(x *Execution) {
 	}
 }
 
+// IsStopping says whether no more runs are started, because the process stops.
 func (r *Runner) IsStopping() bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -149,6 +150,7 @@ func Told(run Run) Run {
 	return run
 }
 
+// ValidRunID returns an [InvalidArgumentError] unless an id has the form of a run's.
 func ValidRunID(id string) error {
 	if id == "" {
 		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}

@@ -285,7 +285,7 @@ func LinkTo(ctx context.Context, parent string) trace.SpanStartOption {
 	return trace.WithLinks()
 }
 
-// How many links a span has at most.
+// MaxBatchLinks is how many links the span of a batch has at most, maxRunLinks that of a run.
 const MaxBatchLinks, maxRunLinks = 16, 64
 
 // Link leads from a batch, and from its run in case that batch is left out of the trace, to what has caused the work:

@@ -29,7 +29,7 @@ const (
 	OutcomeSnoozed     = "snoozed"
 )
 
-// reasonInterrupted: the process or the queue has ended the work.
+// ReasonInterrupted says that the process or the queue has ended the work.
 const ReasonInterrupted = "INTERRUPTED"
 
 // TellOutcome says on the span of a context how that ended, and why, if that is not as usual.

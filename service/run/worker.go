@@ -34,6 +34,7 @@ func (WorkerConfig) Check(key, text string) error {
 	return nil
 }
 
+// Disabled says whether the worker is switched off.
 func (c WorkerConfig) Disabled() bool { return c.Enabled != nil && !*c.Enabled }
 
 // Deps are what workers and their jobs are made with.
@@ -172,6 +173,7 @@ func Rotation(at time.Time, n int) int {
 // DuePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
 const DuePatience = 3 * time.Second
 
+// DatabaseNames are the names of databases, with commas.
 func DatabaseNames(databases []*repo.Database) string {
 	names := make([]string, len(databases))
 	for i, d := range databases {
