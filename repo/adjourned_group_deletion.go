@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Groups that are marked for deletion (adjourned_group_deletion.md section 2). The mark is in one of two stores, or in
+// Groups that are marked for deletion. The mark is in one of two stores, or in
 // both; which of them there are differs from one version of the application to the next.
 
 // Adjournment is by what a mark is due: At is the time T of the run, or now, Days the N of the setting.
@@ -104,7 +104,7 @@ func markSuffixes(id int64) []string {
 
 const adjournedPeriodSQL = `SELECT deletion_adjourned_period::bigint FROM application_settings {settings.newest} LIMIT 1`
 
-// defaultAdjournment is N where the application does not say (adjourned_group_deletion.md section 2).
+// defaultAdjournment is N where the application does not say.
 const defaultAdjournment = 30
 
 // AdjournedPeriod reads the setting N in days; nil for NULL.

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The beginning of a group's removal, and what is recorded of it (adjourned_group_deletion.md section 6).
+// The beginning of a group's removal, and what is recorded of it.
 
 // GroupVerdict is what the checks of destroy_group found.
 type GroupVerdict int

@@ -35,7 +35,7 @@ SELECT max(p.id), false FROM page p HAVING count(*) > 0
 ORDER BY 1, 2 DESC`
 
 // LostMarks reads the next page of groups behind after, in order of their ids, and returns those that look marked but
-// are in no store (adjourned_group_deletion.md section 3.6), and the id with which to go on, 0 at the end.
+// are in no store, and the id with which to go on, 0 at the end.
 func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l Limits) (lost []int64, next int64, err error) {
 	type group struct {
 		ID   int64

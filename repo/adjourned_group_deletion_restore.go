@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The restore of a group (adjourned_group_deletion.md section 4).
+// The restore of a group.
 
 // Restoration is what became of a group that was to be restored.
 type Restoration struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// directMembershipSQL is the rule of direct membership of adjourned_group_deletion.md section 5, for members m; {today}
+// directMembershipSQL is the rule of direct membership, for members m; {today}
 // is the UTC date. A membership that expires today has expired.
 const directMembershipSQL = `(m.source_type = 'Namespace' AND {m.type} = 'GroupMember'
   AND {m.requested_at} IS NULL AND {m.invite_token} IS NULL AND coalesce({m.state}, 0) = 0

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The last transactions of a project and of a group: the rows themselves (adjourned_group_deletion.md section 6).
+// The last transactions of a project and of a group: the rows themselves.
 
 // Removed is what the removal of a group has removed.
 type Removed struct {

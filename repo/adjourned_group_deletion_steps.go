@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The steps of a group's removal that are no bounded removal (adjourned_group_deletion.md section 6).
+// The steps of a group's removal that are no bounded removal.
 
 // groupChildrenSQL reads the next children of all parents by id. The comparison of rows keeps it on the index of
 // parents.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// groupEssentials is what of the application schema groups cannot be worked on without (schema.md section 9).
+// groupEssentials is what of the application schema groups cannot be worked on without.
 func groupEssentials() []Reference {
 	return referencesOf(
 		"users", "id user_type state admin",

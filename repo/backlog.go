@@ -15,7 +15,7 @@ type Backlog struct {
 	ReadAt time.Time
 }
 
-// backlogCap is up to where a backlog is counted exactly (spec/README.md section 4).
+// backlogCap is up to where a backlog is counted exactly.
 const backlogCap = 1_000_000
 
 // capped turns counts that went beyond the cap into lower bounds.

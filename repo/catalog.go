@@ -10,7 +10,7 @@ import (
 )
 
 // Catalog is what the application schema of a database has, as far as was asked: how caretaker finds out which tables,
-// columns and foreign keys there are (schema.md section 9). It is of one moment, for one run or job, and not safe for
+// columns and foreign keys there are. It is of one moment, for one run or job, and not safe for
 // concurrent use.
 type Catalog struct {
 	Database *Database

@@ -188,7 +188,7 @@ func (e *Error) violated() (table Table, constraint string) {
 	return table, constraint
 }
 
-// Class sorts SQLSTATEs by what to do about them (loose_foreign_keys_cleanup.md 3.7).
+// Class sorts SQLSTATEs by what to do about them.
 type Class int
 
 // The classes.

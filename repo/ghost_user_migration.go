@@ -8,8 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// migratableSQL are the types of users that may be deleted: human, project bot, service account, placeholder
-// (ghost_user_migration.md 4.3). A user without a type is human. The job delete_user has the same rule.
+// migratableSQL are the types of users that may be deleted: human, project bot, service account, placeholder. A user without a type is human. The job delete_user has the same rule.
 const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
 
 // GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
@@ -176,7 +175,7 @@ SELECT '{queue}' FROM {ghosts} WHERE user_id = $1::bigint
 LIMIT 1`
 )
 
-// DeleteMigratedUser deletes the user and the row of the queue (ghost_user_migration.md 6.6), unless some of these rows,
+// DeleteMigratedUser deletes the user and the row of the queue, unless some of these rows,
 // of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
 // inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps one of both, both
 // stay: the error is a [*KeptError].

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A ghost user for an organization that has none (ghost_user_migration.md section 5).
+// A ghost user for an organization that has none.
 
 // lockGhostSQL lets one transaction at a time make a ghost for an organization.
 const lockGhostSQL = `SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/' || coalesce($1::bigint::text, ''), 0))`

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The last look before a user goes (ghost_user_migration.md 6.6). Others wait for the user's row meanwhile, and the server
+// The last look before a user goes. Others wait for the user's row meanwhile, and the server
 // ends a transaction that is idle for two seconds: where a look takes longer than this, for want of an index, it is left
 // out, and the look before it counts.
 const (

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Project bots whose tokens have all been dead for long (inactive_token_deletion.md sections 3 and 4).
+// Project bots whose tokens have all been dead for long.
 
-// Types of users (schema.md section 6) as the statements have them: 6 is a project bot, 11 an admin bot.
+// Types of users as the statements have them: 6 is a project bot, 11 an admin bot.
 
 // tokenSettingKey is the key of the setting N, tokenSettingColumn where it is.
 const (

@@ -7,8 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A pass is one walk over all bots; where it stands is stored with the jobs of each range (inactive_token_deletion.md
-// section 5). At most one is unfinished.
+// A pass is one walk over all bots; where it stands is stored with the jobs of each range. At most one is unfinished.
 
 // TokenPass is a row of maintenance.token_passes.
 type TokenPass struct {

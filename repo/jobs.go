@@ -49,7 +49,7 @@ type DeletePlaceholderUser struct {
 // Kind of the job.
 func (DeletePlaceholderUser) Kind() string { return "delete_placeholder_user" }
 
-// DeleteUser is the job delete_user. A waiting job with another reason swallows none (spec/README.md 7.2).
+// DeleteUser is the job delete_user. A waiting job with another reason swallows none.
 type DeleteUser struct {
 	UserID            int64  `json:"user_id" river:"unique"`
 	DeletedByID       *int64 `json:"deleted_by_id"`
@@ -71,7 +71,7 @@ type DestroyGroup struct {
 func (DestroyGroup) Kind() string { return "destroy_group" }
 
 // ContinueInactiveTokenDeletion is the job continue_inactive_token_deletion. It is unique while it waits, not while it
-// runs: the run that it starts can queue the next one (spec/README.md 7.1).
+// runs: the run that it starts can queue the next one.
 type ContinueInactiveTokenDeletion struct {
 	PassID string `json:"pass_id"`
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Names of what notes deletions, which are GitLab's (loose_foreign_keys_cleanup.md 2.2).
+// Names of what notes deletions, which are GitLab's.
 const (
 	plainFunctionName    = "insert_into_loose_foreign_keys_deleted_records"
 	overrideFunctionName = plainFunctionName + "_override_table"

@@ -207,7 +207,7 @@ type PurgeResult struct {
 
 // PurgeAll deletes or updates all rows of some keys in one fenced transaction, or none if there are more than the cap.
 // If it changes all rows it finds, it removes the given records from the queue; that is possible in the queue's own
-// database only (loose_foreign_keys_cleanup.md 3.4).
+// database only.
 func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record) (r PurgeResult, err error) {
 	ending, first, args := purgeAllResultSQL, 6, []any{p.Keys, p.Cap}
 	if len(records) > 0 {

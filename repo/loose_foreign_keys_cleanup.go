@@ -7,8 +7,7 @@ const (
 	UpdateColumnTo = "update_column_to"
 )
 
-// LooseForeignKey is one definition: what becomes of the rows of Table whose Column refers to a deleted row of Parent
-// (loose_foreign_keys_cleanup.md 2.3). Names are unqualified and literal.
+// LooseForeignKey is one definition: what becomes of the rows of Table whose Column refers to a deleted row of Parent. Names are unqualified and literal.
 type LooseForeignKey struct {
 	Table, Column, Parent string
 	// OnDelete is one of the actions above.

@@ -37,7 +37,7 @@ const ddlSettingsSQL = `SELECT set_config('lock_timeout', '2s', true), set_confi
 // the moment in which they mark a partition.
 const ddlMutexSQL = `LOCK TABLE maintenance.queue_partitions IN SHARE ROW EXCLUSIVE MODE`
 
-// ddl runs the changes of one command in one transaction: all or nothing (loose_foreign_keys_cleanup.md section 4).
+// ddl runs the changes of one command in one transaction: all or nothing.
 func (d *Database) ddl(ctx context.Context, operation string, do func(pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, ddlTimeout, ErrUnreachable)
 	defer cancel()

@@ -99,7 +99,7 @@ func (l childLook) indexed(ctx context.Context, oid uint32) (bool, error) {
 }
 
 // usable: all columns up to and including the definition's are that or those of its conditions, and the predicate, if
-// there is one, holds for every row that the definition is about (loose_foreign_keys_cleanup.md section 4).
+// there is one, holds for every row that the definition is about.
 func (l childLook) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
 	conditions := columnsOf(l.key.Conditions)
 	for _, column := range index.columns {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Partitions of a queue that caretaker made (loose_foreign_keys_cleanup.md 3.9). Every step is one transaction that
+// Partitions of a queue that caretaker made. Every step is one transaction that
 // waits at most 100 ms for each lock, so that no deletion of the application waits longer for us than that.
 
 func partitionLimits() Limits {

@@ -47,7 +47,7 @@ changed AS (
 )
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed)`
 
-// PostponeRecords puts records off by a minute whose rows somebody else holds (loose_foreign_keys_cleanup.md 3.5).
+// PostponeRecords puts records off by a minute whose rows somebody else holds.
 func (d *Database) PostponeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (int64, error) {
 	return d.changeRecords(ctx, "postpone records", f, q, records, l, postponeRecordsSQL)
 }
@@ -71,7 +71,7 @@ SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_a
   (SELECT count(*) FROM changed WHERE cleanup_attempts = 0)`
 
 // ChargeRecords counts an attempt for records that a limit left incomplete; the fourth puts the record off by five
-// minutes and starts again at 0 (loose_foreign_keys_cleanup.md 3.6).
+// minutes and starts again at 0.
 func (d *Database) ChargeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (incremented, rescheduled int64, err error) {
 	err = d.fenced(ctx, "count attempts", f, l, []any{affected{&incremented}, affected{&rescheduled}},
 		fill(chargeRecordsSQL, "{queue}", q.sql), recordArrays(records)...)
@@ -133,7 +133,7 @@ untraced AS (
 SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM postponed), (SELECT count(*) FROM dead)`
 
 // FailRecords notes failures: the record is put off by a minute, doubled with every setback up to an hour; the tenth
-// isolated failure moves it to maintenance.dead_records (loose_foreign_keys_cleanup.md 3.7).
+// isolated failure moves it to maintenance.dead_records.
 func (d *Database) FailRecords(ctx context.Context, f Fence, q Queue, failures []RecordFailure, l Limits) (rescheduled, dead int64, err error) {
 	var partitions, ids []int64
 	var isolated []bool

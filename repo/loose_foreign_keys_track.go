@@ -19,7 +19,7 @@ type Tracked struct {
 
 // Track adds the triggers that note deletions from a table of the application schema: to a partitioned table, all its
 // levels and leaves. column is the key, "" for id. What is right already stays as it is; what cannot be right is a
-// [*RefusedError] (loose_foreign_keys_cleanup.md section 4). The table's writers wait while the triggers are made.
+// [*RefusedError]. The table's writers wait while the triggers are made.
 func (d *Database) Track(ctx context.Context, table, column string) (Tracked, error) {
 	operation := "track " + table
 	request := tracking{d: d, table: table, column: column}

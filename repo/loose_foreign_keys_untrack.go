@@ -20,7 +20,7 @@ type Untracked struct {
 
 // Untrack drops the triggers that note deletions from a table and all its partitions; given a partition, that one's and
 // those of its own partitions. Pending records stay and are still cleaned. A table without such a trigger is a
-// [*RefusedError] (loose_foreign_keys_cleanup.md section 4).
+// [*RefusedError].
 func (d *Database) Untrack(ctx context.Context, table string) (Untracked, error) {
 	operation := "untrack " + table
 	var target relation

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PlaceholderRules say which details of placeholder users are eligible (placeholder_user_cleanup.md section 3).
+// PlaceholderRules say which details of placeholder users are eligible.
 type PlaceholderRules struct {
 	// MaxAttempts is the number of attempts from which a row is never selected again.
 	MaxAttempts int
@@ -213,7 +213,7 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
     SELECT FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts >= $1 LIMIT $5) dead),
   clock_timestamp()`
 
-// PlaceholderBacklog counts the details without a namespace (placeholder_user_cleanup.md section 7).
+// PlaceholderBacklog counts the details without a namespace.
 func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
 	_, err = d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},

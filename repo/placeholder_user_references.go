@@ -11,7 +11,7 @@ import (
 )
 
 // placeholderReferences are what keeps a placeholder user from being deleted, in the order in which they are looked at,
-// by the database that they belong to (placeholder_user_cleanup.md section 5). Not here, because they do not block:
+// by the database that they belong to. Not here, because they do not block:
 // notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id, epics.updated_by_id,
 // vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events, p_ci_builds and p_ci_pipelines.
 func placeholderReferences() []databaseReferences {
@@ -62,14 +62,14 @@ type PlaceholderVerdict struct {
 
 const lockPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1::bigint FOR UPDATE`
 
-// placeholderType is users.user_type of a placeholder (schema.md section 6).
+// placeholderType is users.user_type of a placeholder.
 const placeholderType = 15
 
 // PlaceholderDeletionReason is the reason of the job that it queues.
 const PlaceholderDeletionReason = "Placeholder user is no longer referenced"
 
 // DeletePlaceholder queues the deletion of a placeholder user that nothing refers to any more, and completes the job
-// jobID, in one transaction on main (placeholder_user_cleanup.md section 5). The user's row is locked to its end, so
+// jobID, in one transaction on main. The user's row is locked to its end, so
 // that no reference with a foreign key can slip in. Others are the databases ci and sec as far as configured; a table of
 // theirs that they do not have is looked for in main.
 func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, others []*Database, queue JobQueue, origin Job, l Limits) (v PlaceholderVerdict, err error) {

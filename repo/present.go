@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Not every version of the application has every table and column (schema.md section 9). What a worker cannot do without
+// Not every version of the application has every table and column. What a worker cannot do without
 // it names; the rest is passed over: a step that is about it is left out, and in a statement an option takes its place.
 
 // Reference is a column of a table.
@@ -140,7 +140,7 @@ func tablesOf(columns []Reference) map[string][]string {
 }
 
 // Home is where a table of a database is: in that database, if it is configured and has it, else in main, whose catalogue
-// is the first; nil if it is nowhere (schema.md section 9).
+// is the first; nil if it is nowhere.
 func Home(catalogs []*Catalog, database, table string) *Catalog {
 	for _, c := range catalogs {
 		if c.Database.Name == database && c.Table(table) != nil {

@@ -1,6 +1,6 @@
 package repo
 
-// Typed reasons (spec/README.md section 4) that are found out in the transaction in which a user would be deleted.
+// Typed reasons that are found out in the transaction in which a user would be deleted.
 const (
 	ReasonTargetGone              = "TARGET_GONE"
 	ReasonInternalUser            = "INTERNAL_USER"

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Reader decides where one run of a worker, or a look at its backlog, finds its candidates (spec/README.md section 4): on
+// Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on
 // the replica once that has replayed the last write of this worker in this database, else on the primary. The methods of
 // this package that only find candidates or count a backlog ask the reader of their context; all others, and all without
 // one, read the primary.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// UserFeatures says which of the tables and columns about users there are in main (schema.md section 9).
+// UserFeatures says which of the tables and columns about users there are in main.
 type UserFeatures struct {
 	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from
 	// being judged; each "" if nothing does.

@@ -67,7 +67,7 @@ type QueueConfig struct {
 const (
 	// schema has River's tables.
 	schema = "maintenance"
-	// maxAttempts of a job (spec/README.md section 4).
+	// maxAttempts of a job.
 	maxAttempts = 25
 	// insertBatch is how many jobs go into one statement.
 	insertBatch = 1000

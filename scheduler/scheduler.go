@@ -52,7 +52,7 @@ const (
 	// wakeInterval is the time from one look at the fires to the next. RunDue waits for a fire that begins within it.
 	wakeInterval = 5 * time.Second
 	// resumeInterval is how often runs that died are looked for: they must be gone on with 60 s after their leases
-	// expired (inactive_token_deletion.md section 5).
+	// expired.
 	resumeInterval = 30 * time.Second
 	// stopPatience is how long Stop waits for looks: they return as soon as their context has ended.
 	stopPatience = 10 * time.Second

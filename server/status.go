@@ -39,7 +39,7 @@ type failure struct {
 	details  []protoadapt.MessageV1
 }
 
-// clientError is the one table from errors to codes and reasons (contract.md section 2).
+// clientError is the one table from errors to codes and reasons.
 func clientError(ctx context.Context, err error) error {
 	if s, ok := status.FromError(err); ok {
 		// gRPC's own, such as a message that is too large.

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ghostLists are the lists of ghost_user_migration.md section 6: table, column, action, action with hard_delete, and more
+// ghostLists are the lists of the ghost migration: table, column, action, action with hard_delete, and more
 // columns of the row where the line has a condition.
 const ghostLists = `
 user_achievements awarded_by_user_id G G

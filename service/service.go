@@ -45,7 +45,7 @@ type Config struct {
 	PlaceholderUserCleanup  placeholderuser.Config `key:"workers.placeholder_user_cleanup"`
 }
 
-// Condition is why a worker is, or is not, running now (contract.md section 2).
+// Condition is why a worker is, or is not, running now.
 type Condition string
 
 // The conditions, in the order in which they win.

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// destroyGroup is the job destroy_group (adjourned_group_deletion.md section 6): it removes a group with everything of
+// destroyGroup is the job destroy_group: it removes a group with everything of
 // it in main.
 //
 // One attempt:

@@ -12,7 +12,7 @@ import (
 
 // What is wrong with the marks themselves.
 
-// lookForLostMarks holds the groups that look marked but are in no store (adjourned_group_deletion.md section 3.6).
+// lookForLostMarks holds the groups that look marked but are in no store.
 func (r *groupRun) lookForLostMarks(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
 		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, run.ReadLimits())

@@ -35,7 +35,7 @@ type adjournedGroup struct {
 	position int
 }
 
-// groupOutcome is one of the outcomes of adjourned_group_deletion.md section 3.5.
+// groupOutcome is what becomes of a group that is marked.
 type groupOutcome string
 
 const (
@@ -80,7 +80,7 @@ func (r *groupRun) decidePage(ctx context.Context, page []int64) error {
 	return err
 }
 
-// decideGroup is the table of adjourned_group_deletion.md section 3.5.
+// decideGroup decides what becomes of a group that is marked.
 func decideGroup(g repo.DueGroup) (groupOutcome, string) {
 	switch {
 	case g.Begun:

@@ -22,7 +22,7 @@ type Config struct {
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
-// adjournedGroups is the worker adjourned_group_deletion (design document 51, adjourned_group_deletion.md): it queues
+// adjournedGroups is the worker adjourned_group_deletion: it queues
 // the destruction of groups whose time is up, or restores them.
 //
 // Due are the groups marked, in either store, on a date at or before the cut-off: the UTC date of T minus the setting

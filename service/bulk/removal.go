@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Bounded removal of rows (spec/README.md section 4): what depends on them first, then the rows.
+// Bounded removal of rows: what depends on them first, then the rows.
 
 // StillReferencedError means that rows cannot be removed because others refer to them by a foreign key that neither
 // cascades nor is set to NULL, or by an id alone: the column that is missing would say whether they do.

@@ -42,7 +42,7 @@ const (
 // typedReference refers to rows of several tables by a type and an id, without a foreign key.
 type typedReference struct{ Table, Id, Kind string }
 
-// typedReferences are the children without a foreign key (spec/README.md section 4, bounded removal), by parent table.
+// typedReferences are the children without a foreign key, by parent table.
 func typedReferences(table string) (kind string, references []typedReference) {
 	kinds := map[string]string{
 		"issues": "Issue", "merge_requests": "MergeRequest", "snippets": "Snippet", "epics": "Epic",

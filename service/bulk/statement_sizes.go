@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// firstStatementRows, maxStatementRows and statementGoal are spec/README.md section 4, bounded statements.
+	// FirstStatementRows is where a kind of statement begins, MaxStatementRows its most; statementGoal is how long one should take.
 	FirstStatementRows = 1000
 	MaxStatementRows   = 20_000
 	statementGoal      = 250 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Project removal (adjourned_group_deletion.md section 6), for destroy_group and for the personal projects of
+// Project removal, for destroy_group and for the personal projects of
 // delete_user.
 
 // projectRemoval is one project to be removed.

@@ -2,7 +2,7 @@ package ghostuser
 
 import "strings"
 
-// What becomes of the rows of a user U: the lists of ghost_user_migration.md section 6, in their order.
+// What becomes of the rows of a user U, in this order.
 
 // ghostAction is what happens to a column, or row, that refers to U.
 type ghostAction int

@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ghostPlan is what there is to do for a user, by what the databases have at the start of the run (schema.md section 9).
+// ghostPlan is what there is to do for a user, by what the databases have at the start of the run.
 type ghostPlan struct {
 	queue repo.GhostQueue
 	// catalogs in the order of the databases, main first.

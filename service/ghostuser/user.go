@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// The reasons for which a user is put off in the middle (ghost_user_migration.md 4.3).
+// The reasons for which a user is put off in the middle.
 var (
 	errDeadline  = errors.New("the run's time is used up")
 	errSliceUsed = errors.New("the user's share of the time is used up")

@@ -21,7 +21,7 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
-// ghostMigration is the worker ghost_user_migration (design document 46, ghost_user_migration.md): for each user of the
+// ghostMigration is the worker ghost_user_migration: for each user of the
 // queue it gives the contributions to a ghost user, clears or deletes what else refers to the user, and deletes the user.
 //
 // Due are the queue's rows whose consume_after has passed, humans before all others, then by consume_after and id; at
@@ -170,7 +170,7 @@ func (r *ghostRun) conclude() {
 }
 
 const (
-	// manyPending and manyFailed (in a hundred) are the thresholds of spec/README.md section 5.
+	// manyPending and manyFailed (in a hundred) are the thresholds of an alert.
 	manyPending = 1000
 	manyFailed  = 10
 )

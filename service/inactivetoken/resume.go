@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What goes on with an unfinished pass before the schedule does (inactive_token_deletion.md section 5): the job
+// What goes on with an unfinished pass before the schedule does: the job
 // continue_inactive_token_deletion after a run that took too long, ResumeRuns after one that died.
 
 // continuationPatience is how long the continuation waits for a pause or a lease to end, or for its worker to be

@@ -25,7 +25,7 @@ type Config struct {
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
-// inactiveTokens is the worker inactive_token_deletion (design document 33, inactive_token_deletion.md): it finds the
+// inactiveTokens is the worker inactive_token_deletion: it finds the
 // project bots whose tokens have all been dead for N days, or that have none, and queues the deletion of each.
 //
 // Due is every project bot that is not in the queue of the ghost migration yet. A pass is one walk over them in the order

@@ -18,7 +18,7 @@ import (
 // Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a job's end is logged and
 // counted. What a job does is in the file of the worker it belongs to.
 
-// Outcomes of a job (spec/README.md section 4); a job that returned an error is failed, or discarded by the queue.
+// Outcomes of a job; a job that returned an error is failed, or discarded by the queue.
 const (
 	Succeeded = "succeeded"
 	Skipped   = "skipped"
@@ -28,7 +28,7 @@ const (
 	Discarded = "discarded"
 )
 
-// JobSlice is how long an attempt works before it snoozes and goes on later (spec/README.md section 4).
+// JobSlice is how long an attempt works before it snoozes and goes on later.
 const JobSlice = 45 * time.Second
 
 // Request is a job that the queue hands over.

@@ -15,7 +15,7 @@ var (
 	ErrUnknownRecord = errors.New("there is no dead record")
 )
 
-// Admin is what `caretaker lfk` does on the configured databases (loose_foreign_keys_cleanup.md section 4).
+// Admin is what `caretaker lfk` does on the configured databases.
 // All changes in one database are one transaction; a database that cannot be worked on is in the error, and the others
 // are done.
 type Admin struct {

@@ -45,7 +45,7 @@ type DefinitionsError struct {
 func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n") }
 
 // LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a mapping of child
-// tables to lists of entries (loose_foreign_keys_cleanup.md 2.3). A file that is malformed anywhere is a
+// tables to lists of entries. A file that is malformed anywhere is a
 // [*DefinitionsError]: a key read wrongly might delete the wrong rows.
 func LoadDefinitions(path string) (*Definitions, error) {
 	content, err := os.ReadFile(path)

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// dryRunRows is up to where a dry run counts the rows of a definition exactly (loose_foreign_keys_cleanup.md 3.8).
+// dryRunRows is up to where a dry run counts the rows of a definition exactly.
 const dryRunRows = 100_000
 
 // dryRun walks the whole due backlog, read-only, and counts per definition what a run without limits would change.

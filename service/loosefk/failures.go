@@ -99,7 +99,7 @@ func (l *failures) count(f *failure, records int) {
 	}
 }
 
-// err is the run's error: nil if nothing failed (loose_foreign_keys_cleanup.md 3.7).
+// err is the run's error: nil if nothing failed.
 func (l *failures) err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,7 @@ const (
 	SeverityWarning = "warning"
 )
 
-// Finding is something about loose foreign keys that somebody should look at (loose_foreign_keys_cleanup.md section 4).
+// Finding is something about loose foreign keys that somebody should look at.
 type Finding struct {
 	Severity string `json:"severity"`
 	// Code is one of the fixed names of the kinds of findings.

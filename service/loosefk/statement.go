@@ -10,8 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// One definition on one home for some keys of a batch: a statement, and what to do when it does not complete them all
-// (loose_foreign_keys_cleanup.md 3.4, 3.5, 3.7).
+// One definition on one home for some keys of a batch: a statement, and what to do when it does not complete them all.
 
 const (
 	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and batch.

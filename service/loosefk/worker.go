@@ -35,7 +35,7 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
-// looseForeignKeys is the worker loose_foreign_keys_cleanup (design document 25, loose_foreign_keys_cleanup.md): it
+// looseForeignKeys is the worker loose_foreign_keys_cleanup: it
 // deletes, nullifies or marks the rows that refer to deleted parents, and takes the parents' records off the queue.
 //
 // Due are the pending records of one database's queue whose consume_after has passed, of parents with definitions:
@@ -123,7 +123,7 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 	return "", nil
 }
 
-// queueWriteLimits bound the writes on the queue: they wait for a lock (loose_foreign_keys_cleanup.md 3.2).
+// queueWriteLimits bound the writes on the queue: they wait for a lock.
 func queueWriteLimits() repo.Limits {
 	return repo.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
 }
@@ -248,7 +248,7 @@ func (c *cleanup) drain(ctx context.Context, joining bool) error {
 	return c.x.Stopped()
 }
 
-// checkLimits is asked after every statement (loose_foreign_keys_cleanup.md 3.6).
+// checkLimits is asked after every statement.
 func (c *cleanup) checkLimits() bool {
 	if kind := c.budget.exhausted(); kind != "" {
 		c.limit.set("limit reached: " + kind)

@@ -10,7 +10,7 @@ import (
 )
 
 // placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder user that nothing
-// refers to any more (placeholder_user_cleanup.md section 5). One attempt is one transaction; a reference is no error
+// refers to any more. One attempt is one transaction; a reference is no error
 // but refuses this attempt, the next one is the worker's.
 type placeholderDeletion struct {
 	databases []*repo.Database

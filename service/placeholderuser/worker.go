@@ -27,7 +27,7 @@ type Config struct {
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 }
 
-// placeholderUserCleanup is the worker placeholder_user_cleanup (design document 70, placeholder_user_cleanup.md): it
+// placeholderUserCleanup is the worker placeholder_user_cleanup: it
 // counts an attempt for every placeholder user whose import's namespace is gone, and queues its deletion.
 //
 // Due are the rows of import_placeholder_user_details without a namespace, with fewer than max_attempts attempts, of

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// BacklogAge is how old a figure may be before it is read again (spec/README.md section 4).
+	// BacklogAge is how old a figure may be before it is read again.
 	BacklogAge = 15 * time.Second
 	// BacklogPatience is how long one reading may take.
 	BacklogPatience = 2 * time.Second

@@ -14,7 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Metrics are the instruments of contract.md section 6. Nothing in the control flow depends on them.
+// Metrics are the instruments of docs/metrics.md. Nothing in the control flow depends on them.
 type Metrics struct {
 	Meter      metric.Meter
 	Runs       metric.Int64Counter

@@ -78,7 +78,7 @@ func EndsEarly(err error) bool {
 	return is && stopped.Early
 }
 
-// ReasonedError is a typed reason (spec/README.md section 4) with words for it, fit for clients.
+// ReasonedError is a typed reason with words for it, fit for clients.
 type ReasonedError struct{ Reason, Text string }
 
 func (e *ReasonedError) Error() string { return e.Reason + ": " + e.Text }

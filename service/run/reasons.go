@@ -2,7 +2,7 @@ package run
 
 import "github.com/caretaker-go/caretaker/repo"
 
-// Typed reasons of runs, jobs and groups (spec/README.md section 4). What repo finds out in a transaction it names
+// Typed reasons of runs, jobs and groups. What repo finds out in a transaction it names
 // itself.
 const (
 	ReasonTargetGone     = repo.ReasonTargetGone

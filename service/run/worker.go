@@ -81,7 +81,7 @@ type Worker struct {
 	Sli bool
 }
 
-// LeaseName is the worker's name, with the database where there is one lease a database (contract.md section 2).
+// LeaseName is the worker's name, with the database where there is one lease a database.
 func (w *Worker) LeaseName(database *repo.Database) string {
 	if w.Databases == nil {
 		return w.Name
@@ -102,15 +102,13 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 	return schedule, nil
 }
 
-// UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs
-// (spec/README.md section 4).
+// UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
 const UntimedRun = 60 * time.Second
 
-// Untimed is maxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed
-// (contract.md section 4).
+// Untimed is maxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed.
 func Untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
 
-// LeaseMargin is what a lease outlasts the longest run by: spec/README.md section 4.
+// LeaseMargin is what a lease outlasts the longest run by.
 const LeaseMargin = 10 * time.Second
 
 // renewals is how often a lease is renewed in the time it holds.
