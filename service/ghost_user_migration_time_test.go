@@ -78,11 +78,11 @@ func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testi
 	g.user(11, 6)
 	g.doomed(10)
 	g.queue(11)
-	g.slowIssues(10, 10_000)
-	s := g.service(lasting(4 * time.Second))
+	g.slowIssues(10, 30_000)
+	s := g.service(lasting(12 * time.Second))
 	r := g.run(s, "")
 	first := r.Counts["moved_rows"]
-	if r.Counts["migrated_users"] != 1 || r.Counts["deferred_users"] != 1 || first == 0 || first == 10_000 || !r.OverLimit {
+	if r.Counts["migrated_users"] != 1 || r.Counts["deferred_users"] != 1 || first == 0 || first == 30_000 || !r.OverLimit {
 		t.Errorf("counts %v, over limit %t", r.Counts, r.OverLimit)
 	}
 	g.wantGone(11)
