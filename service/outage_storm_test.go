@@ -176,6 +176,7 @@ func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	e, _ := pooled(t, 8, map[string]string{"main": databases.Clone(t, migrated("main"))})
 	e.stormWork()
 	replicas := []*replica{e.stormReplica("first", e.through["main"]), e.stormReplica("second", e.through["main"])}
+	scheduled := e.scheduled(replicas...)
 	stop := e.storm(100 * time.Millisecond)
 	defer stop()
 	time.Sleep(6 * time.Second)
@@ -185,6 +186,7 @@ func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	}
 	e.wantStormDone()
 	e.wantIdle(replicas...)
+	scheduled()
 	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
