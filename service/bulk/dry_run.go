@@ -15,6 +15,7 @@ type DryRun struct {
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
 }
 
+// Seen are rows, by their place.
 type Seen map[repo.Place]struct{}
 
 // rehearsedAtOnce is how many rows a dry run reads at a time.
@@ -44,6 +45,7 @@ func (r *DryRun) next(ctx context.Context, rows repo.Rows, columns []repo.Column
 	return places, values, all[len(all)-1], int64(len(all)) == limit, nil
 }
 
+// Sweep counts the rows that a sweep would change, and remembers those that it would delete.
 func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
 	var after repo.Place
 	for more := true; more; {
@@ -64,6 +66,7 @@ func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
 	return nil
 }
 
+// Take reads the values of rows page by page, as [Sweeper.Take] does, and changes nothing.
 func (r *DryRun) Take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking) ([][]string, error) {
 	for {
 		_, values, last, more, err := r.next(ctx, rows, columns, t.after, takenAtOnce)

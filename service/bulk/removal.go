@@ -30,6 +30,7 @@ func (e *StillReferencedError) Public() {}
 // TypedReason is STILL_REFERENCED.
 func (e *StillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
 
+// IsForbidden says whether an error is a [StillReferencedError].
 func IsForbidden(err error) bool {
 	_, is := errors.AsType[*StillReferencedError](err)
 	return is
