@@ -109,7 +109,7 @@ func (s *Service) recordStillborn(ctx context.Context, x *run.Execution, record 
 	// The reason on record bears the words of whoever has paused the worker: the log has its type.
 	told := record
 	told.Reason, _, _ = strings.Cut(record.Reason, ":")
-	attrs := run.RunLine(told, 0)
+	attrs := run.LineOf(told, 0)
 	if fire := x.Snapshot().Fire; !fire.IsZero() {
 		attrs = append(attrs, "fire", fire)
 	}

@@ -117,7 +117,8 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s.beginJobs()
-	return s, s.observe()
+	err = s.observe()
+	return s, err
 }
 
 // addWorkers is the list of workers.

@@ -131,7 +131,7 @@ func (r *Removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 	}
 	var locked error
 	for len(pending) > 0 {
-		var forbidden []dependant
+		var forbidden []Dependant
 		var why error
 		for _, d := range pending {
 			rows := d.of(columns, values)
@@ -160,7 +160,7 @@ func (r *Removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 }
 
 // settle does with a dependant's rows what is their fate.
-func (r *Removal) settle(ctx context.Context, d dependant, rows repo.Rows) error {
+func (r *Removal) settle(ctx context.Context, d Dependant, rows repo.Rows) error {
 	switch d.fate {
 	case removed:
 		return r.Remove(ctx, rows)
@@ -203,7 +203,7 @@ func (r *Removal) without(ctx context.Context, free []int, rows repo.Rows) ([]in
 }
 
 // nullify clears the reference of a dependant's rows.
-func (r *Removal) nullify(ctx context.Context, rows repo.Rows, d dependant) error {
+func (r *Removal) nullify(ctx context.Context, rows repo.Rows, d Dependant) error {
 	if d.required == "" {
 		return r.Sweep(ctx, rows, d.nullify)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// dependant is a table some rows of which depend on rows of another one, its parent.
-type dependant struct {
+// Dependant is a table some rows of which depend on rows of another one, its parent.
+type Dependant struct {
 	table repo.Table
 	// Column names the reference in messages; missing is the one without which nobody knows to what it refers, "" if there
 	// is none.
@@ -39,11 +39,11 @@ const (
 	forbidding
 )
 
-// typedReference refers to rows of several tables by a type and an id, without a foreign key.
-type typedReference struct{ Table, Id, Kind string }
+// TypedReference refers to rows of several tables by a type and an id, without a foreign key.
+type TypedReference struct{ Table, ID, Kind string }
 
 // typedReferences are the children without a foreign key, by parent table.
-func typedReferences(table string) (kind string, references []typedReference) {
+func typedReferences(table string) (kind string, references []TypedReference) {
 	kinds := map[string]string{
 		"issues": "Issue", "merge_requests": "MergeRequest", "snippets": "Snippet", "epics": "Epic",
 		"notes": "Note", "namespaces": "Namespace", "projects": "Project",
@@ -53,11 +53,11 @@ func typedReferences(table string) (kind string, references []typedReference) {
 	case "":
 		return "", nil
 	case "Note":
-		return kind, []typedReference{{"award_emoji", "awardable_id", "awardable_type"}}
+		return kind, []TypedReference{{"award_emoji", "awardable_id", "awardable_type"}}
 	case "Namespace", "Project":
-		return kind, []typedReference{{"members", "source_id", "source_type"}, {"routes", "source_id", "source_type"}}
+		return kind, []TypedReference{{"members", "source_id", "source_type"}, {"routes", "source_id", "source_type"}}
 	}
-	return kind, []typedReference{
+	return kind, []TypedReference{
 		{"notes", "noteable_id", "noteable_type"},
 		{"award_emoji", "awardable_id", "awardable_type"},
 		{"todos", "target_id", "target_type"},
@@ -68,11 +68,11 @@ func typedReferences(table string) (kind string, references []typedReference) {
 
 // UntypedReferences are those of a database whose column of the type is missing: rows that may refer to what is to be removed
 // forbid it.
-func UntypedReferences(c *repo.Catalog) (untyped []typedReference) {
+func UntypedReferences(c *repo.Catalog) (untyped []TypedReference) {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
 		for _, r := range references {
-			if t := c.Table(r.Table); t.Has(r.Id) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
+			if t := c.Table(r.Table); t.Has(r.ID) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
 				untyped = append(untyped, r)
 			}
 		}
@@ -90,7 +90,7 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
 		for _, r := range references {
-			wanted[r.Table] = append(wanted[r.Table], r.Id, r.Kind)
+			wanted[r.Table] = append(wanted[r.Table], r.ID, r.Kind)
 		}
 	}
 	for table, column := range outsideColumns() {
@@ -109,9 +109,9 @@ func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 }
 
 // Dependants are all tables that can have rows that depend on rows of this one: those that go first.
-func Dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
+func Dependants(c *repo.Catalog, parent repo.Table) (all []Dependant) {
 	for _, k := range c.References(parent) {
-		d := dependant{
+		d := Dependant{
 			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, fate: forbidding,
 			rows: func(values [][]string) repo.Rows { return c.Children(k, values) },
 		}
@@ -126,27 +126,27 @@ func Dependants(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	kind, references := typedReferences(parent.Name)
 	for _, r := range references {
 		t := c.Table(r.Table)
-		if t == nil || t.Schema != parent.Schema || !t.Has(r.Id) {
+		if t == nil || t.Schema != parent.Schema || !t.Has(r.ID) {
 			continue
 		}
-		d := dependant{table: t.Table, column: r.Id, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
+		d := Dependant{table: t.Table, column: r.ID, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
 		condition := "t." + r.Kind + " = '" + kind + "'"
 		if !t.Has(r.Kind) {
 			d.fate, d.missing, condition = forbidding, r.Kind, ""
 		}
 		d.rows = func(values [][]string) repo.Rows {
-			rows, _ := c.Rows(r.Table, r.Id, values[0]...)
+			rows, _ := c.Rows(r.Table, r.ID, values[0]...)
 			rows.Condition = condition
 			return rows
 		}
 		all = append(all, d)
 	}
-	slices.SortStableFunc(all, func(a, b dependant) int { return int(a.fate) - int(b.fate) })
+	slices.SortStableFunc(all, func(a, b Dependant) int { return int(a.fate) - int(b.fate) })
 	return all
 }
 
 // KeyColumns are the columns of a parent that its dependants refer to.
-func KeyColumns(all []dependant) (columns []repo.Column) {
+func KeyColumns(all []Dependant) (columns []repo.Column) {
 	for _, d := range all {
 		for _, c := range d.parent {
 			if !slices.ContainsFunc(columns, func(known repo.Column) bool { return known.Name == c.Name }) {
@@ -158,7 +158,7 @@ func KeyColumns(all []dependant) (columns []repo.Column) {
 }
 
 // of are the rows that refer to rows with these values of the parent's columns.
-func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
+func (d Dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 	own := make([][]string, len(d.parent))
 	for i, c := range d.parent {
 		own[i] = values[slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })]
@@ -171,8 +171,8 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 
 // present are the dependants that have rows, of those that this removal is about. First those that forbid it whatever
 // else is removed, so that nothing is in vain.
-func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]dependant, error) {
-	all := slices.DeleteFunc(Dependants(r.Catalog, table), func(d dependant) bool {
+func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]Dependant, error) {
+	all := slices.DeleteFunc(Dependants(r.Catalog, table), func(d Dependant) bool {
 		entered := d.fate == removed && slices.Contains(r.path, d.table)
 		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
@@ -180,7 +180,7 @@ func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.
 		all[i].waiting = d.fate == forbidding && slices.Contains(r.path, d.table)
 		all[i].own = all[i].waiting && d.table == table
 	}
-	slices.SortStableFunc(all, func(a, b dependant) int {
+	slices.SortStableFunc(all, func(a, b Dependant) int {
 		switch {
 		case a.waiting == b.waiting:
 			return 0
@@ -197,7 +197,7 @@ func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.
 	if err != nil {
 		return nil, err
 	}
-	var some []dependant
+	var some []Dependant
 	for i, d := range all {
 		if has[i] {
 			some = append(some, d)

@@ -17,6 +17,7 @@ func (t takes) SizeKey() SizeKey {
 	return SizeKey{What: t.rows.String(), Action: "take", Database: t.rows.Database.Name}
 }
 
+// Take finds rows of a parent and what depends on them, page by page, before they are removed.
 func (w *Sweeper) Take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking) ([][]string, error) {
 	for {
 		if err := w.GoOn(); err != nil {

@@ -6,10 +6,12 @@ import (
 )
 
 const (
-	// FirstStatementRows is where a kind of statement begins, MaxStatementRows its most; statementGoal is how long one should take.
+	// FirstStatementRows is with how many rows a kind of statement begins.
 	FirstStatementRows = 1000
-	MaxStatementRows   = 20_000
-	statementGoal      = 250 * time.Millisecond
+	// MaxStatementRows is the most that a statement may have.
+	MaxStatementRows = 20_000
+	// statementGoal is how long one should take.
+	statementGoal = 250 * time.Millisecond
 	// statementAim is what one that took longer is made to last: at the goal itself every second one would be over it.
 	statementAim = statementGoal * 3 / 4
 )
@@ -30,6 +32,7 @@ type sized interface{ SizeKey() SizeKey }
 // NewStatementSizes has learned nothing yet.
 func NewStatementSizes() *StatementSizes { return &StatementSizes{rows: map[SizeKey]int64{}} }
 
+// Get is how many rows the next statement of a kind may have.
 func (z *StatementSizes) Get(s sized) int64 {
 	z.mu.Lock()
 	defer z.mu.Unlock()

@@ -61,6 +61,7 @@ func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) erro
 	return locked
 }
 
+// IsLocked says whether rows are left because others have locked them.
 func IsLocked(err error) bool {
 	var locked *lockedError
 	return errors.As(err, &locked)

@@ -142,6 +142,7 @@ func deletionOwner(raw json.RawMessage) string {
 // groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
 const groupDeletedReason = "Group was deleted"
 
+// InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
 func InvalidSetting(s repo.TokenSetting) error {
 	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Discreet}
 }

@@ -55,6 +55,7 @@ type Remover struct {
 	project int64
 }
 
+// NewRemover reads the catalogue, for one attempt of a job.
 func (s *Projects) NewRemover(ctx context.Context, j *job.Attempt, actor *int64, lock int64) (*Remover, error) {
 	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, ImportDetails: {"namespace_id"},
@@ -202,6 +203,7 @@ func GroupLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, 
 // ImportDetails has the placeholder users of imports.
 const ImportDetails = "import_placeholder_user_details"
 
+// NewProjectRemovals has learned no sizes of statements yet.
 func NewProjectRemovals(d run.Deps) *Projects {
 	return &Projects{d, bulk.NewStatementSizes()}
 }

@@ -15,6 +15,7 @@ type UserSchema struct {
 	watch  run.SchemaWatch
 }
 
+// Look reads which of them there are.
 func (u *UserSchema) Look(ctx context.Context) (repo.UserFeatures, error) {
 	found, err := u.main.UserFeatures(ctx)
 	if err == nil {
@@ -23,4 +24,5 @@ func (u *UserSchema) Look(ctx context.Context) (repo.UserFeatures, error) {
 	return found, err
 }
 
+// NewUserSchema has not looked yet.
 func NewUserSchema(d run.Deps) *UserSchema { return &UserSchema{main: d.Main, logger: d.Logger} }

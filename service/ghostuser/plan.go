@@ -94,7 +94,7 @@ func (p *ghostPlan) addLists(ctx context.Context, log *slog.Logger) (forbidding 
 		}
 	}
 	for _, r := range bulk.UntypedReferences(p.catalogs[0]) {
-		undecided(r.Table, r.Id, r.Kind)
+		undecided(r.Table, r.ID, r.Kind)
 	}
 	return forbidding
 }

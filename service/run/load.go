@@ -84,7 +84,7 @@ type databaseLoad struct {
 	// slow counts the looks in a row, up to the newest, that the database was too slow for.
 	slow int
 	// excesses of the newest look, with when they began.
-	excesses []excess
+	excesses []Excess
 	// told: it has been logged that looks fail, or that our role may not see everything.
 	told string
 }
@@ -95,15 +95,15 @@ func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
 
 // Overloaded is the limit of a database that is exceeded most, as far as it concerns a table (""
 // for none): of the database, or of the table itself. nil: none is.
-func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *excess {
-	worst, _ := l.worst(ctx, d, func(e *excess) bool { return e.table == nil || e.table.Of(table) })
+func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *Excess {
+	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil || e.table.Of(table) })
 	return worst
 }
 
 // Lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
 // not.
-func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *excess {
-	worst, _ := l.worst(ctx, d, func(e *excess) bool {
+func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *Excess {
+	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
 		return strings.HasPrefix(reason, ReasonThrottled+": "+e.measure+": ")
 	})
 	return worst
@@ -112,7 +112,7 @@ func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *e
 // Ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
 // looks at the database fail.
 func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
-	worst, seen := l.worst(ctx, d, func(e *excess) bool { return e.table == nil })
+	worst, seen := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil })
 	if worst != nil {
 		ratio = worst.ratio
 	}
@@ -121,7 +121,7 @@ func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 
 // worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not
 // seen: nobody knows.
-func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*excess) bool) (worst *excess, seen bool) {
+func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess) bool) (worst *Excess, seen bool) {
 	if l.config.off() {
 		return nil, true
 	}
@@ -138,7 +138,7 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*excess
 	if b.slow >= tooSlow {
 		// Begun just now: it slows down and ends nothing.
 		busy := b.name + " is too busy for its load to be looked at"
-		found = append(found, excess{measure: busy, ratio: 1, began: time.Now()})
+		found = append(found, Excess{measure: busy, ratio: 1, began: time.Now()})
 	}
 	for _, e := range found {
 		if counts(&e) && (worst == nil || e.ratio > worst.ratio) {

@@ -9,8 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// excess is a limit that is exceeded.
-type excess struct {
+// Excess is a limit that is exceeded.
+type Excess struct {
 	// measure and key name what is measured and the limit's configuration key; table is the one
 	// that it is about, nil for the whole database.
 	measure, key string
@@ -24,7 +24,7 @@ type excess struct {
 }
 
 // String is for the reason of a run and the detail of a condition.
-func (e *excess) String() string {
+func (e *Excess) String() string {
 	if e.key == "" {
 		return e.measure
 	}
@@ -32,10 +32,10 @@ func (e *excess) String() string {
 }
 
 // excesses are the limits that a look shows to be exceeded.
-func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []excess) {
+func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []Excess) {
 	add := func(measure, key string, table *repo.TableLoad, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
-			found = append(found, excess{measure: measure, key: key, table: table, value: text(value), limit: text(limit), ratio: value / limit})
+			found = append(found, Excess{measure: measure, key: key, table: table, value: text(value), limit: text(limit), ratio: value / limit})
 		}
 	}
 	add("replica "+l.Replica+" of "+b.name+" is late", "max_replica_lag", nil, l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
@@ -54,7 +54,7 @@ func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []
 const farOver = 4
 
 // since gives excesses their beginnings, those that they had before if they go on.
-func since(now, before []excess, at time.Time, goesOn bool) []excess {
+func since(now, before []Excess, at time.Time, goesOn bool) []Excess {
 	for i := range now {
 		e := &now[i]
 		e.began = at

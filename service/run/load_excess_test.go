@@ -51,7 +51,7 @@ func TestRates_AreThoseOfTheLastSeconds(t *testing.T) {
 
 func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	seen := func(ratio float64) []excess { return []excess{{measure: "a", ratio: ratio}} }
+	seen := func(ratio float64) []Excess { return []Excess{{measure: "a", ratio: ratio}} }
 	first := since(seen(2), nil, at(1), true)
 	if e := first[0]; e.began != at(1) || !e.Far.IsZero() {
 		t.Errorf("%+v", e)
@@ -69,7 +69,7 @@ func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	if e := since(seen(farOver), second, at(99), false)[0]; e.began != at(99) || e.Far != at(99) {
 		t.Errorf("after a long time without a look: %+v", e)
 	}
-	if e := since([]excess{{measure: "b", ratio: 2}}, second, at(3), true)[0]; e.began != at(3) {
+	if e := since([]Excess{{measure: "b", ratio: 2}}, second, at(3), true)[0]; e.began != at(3) {
 		t.Errorf("another one: %+v", e)
 	}
 }

@@ -35,7 +35,7 @@ type throttle struct {
 	rested          time.Duration
 	until, released time.Time
 	// excess is why the run rests, or has rested before its last statement; nil: it does not.
-	excess *excess
+	excess *Excess
 }
 
 // waitForLoad rests as the load of a database, and of the table that is to be changed, wants it.
@@ -77,7 +77,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 	}
 }
 
-func (x *Execution) stopThrottled(ctx context.Context, e *excess) error {
+func (x *Execution) stopThrottled(ctx context.Context, e *Excess) error {
 	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
 	x.Halt(StopError{Reason: ReasonThrottled + ": " + e.String(), Early: true})
 	return x.Stopped()
@@ -89,7 +89,7 @@ func restOf(worked time.Duration, ratio float64) time.Duration {
 }
 
 // patienceOver says that an excess lasts too long for this run.
-func (x *Execution) patienceOver(e *excess) bool {
+func (x *Execution) patienceOver(e *Excess) bool {
 	lasts := func(began time.Time) time.Duration {
 		if began.Before(x.started) {
 			began = x.started
@@ -111,7 +111,7 @@ func (t *throttle) worked() time.Duration {
 }
 
 // release lets a statement go.
-func (t *throttle) release(e *excess) error {
+func (t *throttle) release(e *Excess) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released, t.excess = time.Now(), e
@@ -121,7 +121,7 @@ func (t *throttle) release(e *excess) error {
 // rest rests until the time is over or the run is to stop, and returns for how long, and how much
 // that adds to the rest of the run, whose batches may rest side by side. first: it had not rested
 // before.
-func (t *throttle) rest(ctx context.Context, e *excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
+func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
 	t.excess, first = e, t.rested == 0
@@ -149,7 +149,7 @@ func (t *throttle) Words() string {
 
 // state is what slows the run down at present, nil if nothing does, and for how long it has rested
 // in all.
-func (t *throttle) state() (*excess, time.Duration) {
+func (t *throttle) state() (*Excess, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.excess, t.rested

@@ -159,12 +159,12 @@ func briefText(err error) string {
 // fitForClients is the error within err, if there is one, that says by a method Public that its text
 // is made for clients.
 func fitForClients(err error) error {
-	var public interface {
+	type public interface {
 		error
 		Public()
 	}
-	if errors.As(err, &public) {
-		return public
+	if e, is := errors.AsType[public](err); is {
+		return e
 	}
 	if errors.Is(err, repo.ErrForbidden) {
 		return err

@@ -301,7 +301,7 @@ func Guarded(do func() error) (err error) {
 func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	x.tell(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
-	attrs := RunLine(run, duration)
+	attrs := LineOf(run, duration)
 	if _, rested := x.Throttle.state(); rested > 0 {
 		attrs = append(attrs, "rested_seconds", rested.Seconds())
 	}
@@ -328,8 +328,8 @@ func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 // runFinished is the message of the line that every run has at its end.
 const runFinished = "run finished"
 
-// RunLine is what that line says, besides which run it is.
-func RunLine(run Run, duration time.Duration) []any {
+// LineOf is what that line says, besides which run it is.
+func LineOf(run Run, duration time.Duration) []any {
 	attrs := []any{
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
