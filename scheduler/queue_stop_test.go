@@ -133,7 +133,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l := newLab(t)
 	l.insert(deleteUser(1))
 	process := exec.Command(os.Args[0])
-	process.Env = append(os.Environ(), childVariable+"="+l.url)
+	process.Env = append(os.Environ(), childVariable+"="+l.url+"&application_name=doomed")
 	output, err := process.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +152,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = process.Wait()
+	// What it had sent before may still take a job.
+	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'doomed'`, "0")
 
 	w := &jobs{}
 	early, _ := l.another()
