@@ -183,7 +183,7 @@ type GroupWrite struct {
 }
 
 // errRehearsed takes a dry run back.
-var errRehearsed = errors.New("seenRows")
+var errRehearsed = errors.New("dry run taken back")
 
 // rehearsalKey is the context's key of a dry run.
 type rehearsalKey struct{}

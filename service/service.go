@@ -127,9 +127,7 @@ func (s *Service) addWorkers(c Config) error {
 		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger, Resume: s.engine.Resume,
 	}
 	for _, add := range []func() (*run.Worker, []job.Kind, error){
-		func() (*run.Worker, []job.Kind, error) {
-			return loosefk.New(d, c.LooseForeignKeysCleanup)
-		},
+		func() (*run.Worker, []job.Kind, error) { return loosefk.New(d, c.LooseForeignKeysCleanup) },
 		func() (*run.Worker, []job.Kind, error) { return ghostuser.New(d, c.GhostUserMigration) },
 		func() (*run.Worker, []job.Kind, error) { return adjournedgroup.New(d, c.AdjournedGroupDeletion) },
 		func() (*run.Worker, []job.Kind, error) { return placeholderuser.New(d, c.PlaceholderUserCleanup) },

@@ -165,7 +165,7 @@ func (d *groupRemoval) removeTree(ctx context.Context, r *deletion.Remover) (tot
 		if len(seen) == before {
 			return total, err
 		}
-		if total, err = d.removeGroups(ctx, r, tree); !bulk.IsForbidden(err) {
+		if total, err = d.removeGroups(ctx, r, tree); !bulk.IsStillReferenced(err) {
 			return total, err
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// DryRun is what a dry run has instead of a [sweeper]: it walks through the same rows and counts them once, as they
+// DryRun is what a dry run has instead of a [Sweeper]: it walks through the same rows and counts them once, as they
 // would be gone after they were removed.
 type DryRun struct {
 	// Seen are the rows that would be gone by now.

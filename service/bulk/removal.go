@@ -30,8 +30,8 @@ func (e *StillReferencedError) Public() {}
 // TypedReason is STILL_REFERENCED.
 func (e *StillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
 
-// IsForbidden says whether an error is a [StillReferencedError].
-func IsForbidden(err error) bool {
+// IsStillReferenced says whether an error is a [StillReferencedError].
+func IsStillReferenced(err error) bool {
 	_, is := errors.AsType[*StillReferencedError](err)
 	return is
 }
@@ -141,7 +141,7 @@ func (r *Removal) clear(ctx context.Context, table repo.Table, columns []repo.Co
 				free, err = inner.without(ctx, free, rows)
 			}
 			switch {
-			case IsForbidden(err) && !d.waiting:
+			case IsStillReferenced(err) && !d.waiting:
 				forbidden, why = append(forbidden, d), err
 			case err != nil:
 				return nil, err
