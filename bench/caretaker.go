@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,19 +22,14 @@ type caretaker struct {
 
 // newCaretaker opens the worker on a database. Limits that are 0 are out of the way.
 func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64) (*caretaker, error) {
-	keysConfig := loosefk.Config{
-		Definitions: &loosefk.Definitions{File: "bench", Keys: keys},
-		MaxDeletes:  maxDeletes, MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
-	}
-	if maxDeletes == 0 {
-		keysConfig.MaxDeletes = 1 << 40
-	}
 	database, err := repo.Open(ctx, "main", d.url)
 	if err != nil {
 		return nil, err
 	}
-	all := service.Config{
-		Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler), LooseForeignKeysCleanup: keysConfig,
+	all := service.Config{Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler)}
+	*service.Settings[loosefk.Config](&all) = loosefk.Config{
+		Definitions: &loosefk.Definitions{File: "bench", Keys: keys},
+		MaxDeletes:  cmp.Or(maxDeletes, 1<<40), MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
 	}
 	config.Defaults(&all)
 	s, err := service.New(all) //nolint:contextcheck // counters begin with the service, not with a call
@@ -55,7 +51,7 @@ func (c *caretaker) close() error {
 
 // clean is one run.
 func (c *caretaker) clean(ctx context.Context) (service.Run, error) {
-	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: "loose_foreign_keys_cleanup", Database: "main"})
+	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: loosefk.Name, Database: "main"})
 	if err == nil && run.State != repo.RunSucceeded {
 		err = errors.New(run.Error)
 		if run.Error == "" {

@@ -11,7 +11,9 @@ import (
 
 // readyMigration has a server behind it that has run before, with nothing to do.
 func readyMigration(ctx context.Context, d *database) (work, error) {
-	s, err := openService(ctx, d, service.Config{GhostUserMigration: ghostuser.Config{MaxRuntime: 10 * time.Minute}})
+	var c service.Config
+	service.Settings[ghostuser.Config](&c).MaxRuntime = 10 * time.Minute
+	s, err := openService(ctx, d, c)
 	if err != nil {
 		return nil, err
 	}

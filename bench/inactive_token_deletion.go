@@ -64,7 +64,9 @@ func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
 }
 
 func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
-	s, err := openService(ctx, d, service.Config{InactiveTokenDeletion: inactivetoken.Config{MaxRuntime: 10 * time.Minute}})
+	var c service.Config
+	service.Settings[inactivetoken.Config](&c).MaxRuntime = 10 * time.Minute
+	s, err := openService(ctx, d, c)
 	if err != nil {
 		return err
 	}

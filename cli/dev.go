@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // playground is what dev starts besides the server.
@@ -144,9 +147,8 @@ func (p *playground) configure(c *settings) {
 	for _, name := range config.DatabaseNames() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
 	}
-	if c.service.LooseForeignKeysCleanup.DefinitionsFile == "" {
-		c.service.LooseForeignKeysCleanup.DefinitionsFile = p.definitions
-	}
+	keys := service.Settings[loosefk.Config](&c.service)
+	keys.DefinitionsFile = cmp.Or(keys.DefinitionsFile, p.definitions)
 }
 
 // writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and for env files of other programs.
@@ -155,7 +157,8 @@ func (p *playground) writeEnvironment(c *settings) error {
 	for _, d := range c.Databases {
 		fmt.Fprintf(&lines, "CARETAKER_DATABASES_%s_URL=%s\n", strings.ToUpper(d.Name), quoted(d.URL))
 	}
-	fmt.Fprintf(&lines, "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=%s\n", quoted(c.service.LooseForeignKeysCleanup.DefinitionsFile))
+	fmt.Fprintf(&lines, "%s=%s\n", config.Variable("workers."+loosefk.Name+".definitions"),
+		quoted(service.Settings[loosefk.Config](&c.service).DefinitionsFile))
 	p.environment = filepath.Join(p.cluster.Dir(), "env")
 	temporary := p.environment + ".new"
 	if err := os.WriteFile(temporary, []byte(lines.String()), 0o600); err != nil {

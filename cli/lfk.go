@@ -45,7 +45,7 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, loosefk.Admin) err
 	if err != nil {
 		return err
 	}
-	keys, err := l.keys(configuration.service.LooseForeignKeysCleanup)
+	keys, err := l.keys(service.Settings[loosefk.Config](&configuration.service))
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (l *lfk) with(c *cobra.Command, do func(context.Context, loosefk.Admin) err
 }
 
 // keys are what the worker's configuration says of loose foreign keys.
-func (l *lfk) keys(worker loosefk.Config) (keys loosefk.Admin, err error) {
+func (l *lfk) keys(worker *loosefk.Config) (keys loosefk.Admin, err error) {
 	keys.Only = l.only
 	// A fire that works all databases passes none over.
 	if *worker.Enabled && worker.Rotation != loosefk.RotationAll {

@@ -66,7 +66,7 @@ func drain(b *testing.B) {
 		b.Fatal(err)
 	}
 	config := service.Config{Databases: []*repo.Database{main}, Logger: slog.New(slog.DiscardHandler)}
-	config.LooseForeignKeysCleanup.Definitions = definitions
+	service.Settings[loosefk.Config](&config).Definitions = definitions
 	settings.Defaults(&config)
 	s, err := service.New(config)
 	if err != nil {

@@ -22,6 +22,8 @@
 //   - of: the words that a text may be;
 //   - unit:"bytes": the number is a size such as 64MB.
 //
+// A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]: pointers to
+// structs, by their keys.
 // What tags cannot say is said by a method Check(key, text string) error of the struct.
 // The comment of a field is its documentation in docs/configuration.md.
 package config

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"reflect"
 	"slices"
@@ -43,6 +44,11 @@ type Key struct {
 // checker is a struct that checks values by itself. It is asked with the key as in the field's tag.
 type checker interface {
 	Check(key, text string) error
+}
+
+// sectioned is a struct with sections besides those of its fields: pointers to structs, by their keys.
+type sectioned interface {
+	Sections() iter.Seq2[string, any]
 }
 
 // Variable is the environment variable of a key.
@@ -93,6 +99,11 @@ func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys
 				k.check = c.Check
 			}
 			keys = append(keys, k)
+		}
+	}
+	if more, is := reflect.TypeAssert[sectioned](s.Addr()); is {
+		for name, section := range more.Sections() {
+			keys = append(keys, keysOf(prefix+name+".", section)...)
 		}
 	}
 	return keys

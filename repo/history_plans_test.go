@@ -129,10 +129,10 @@ func newAged(t *testing.T) *aged {
 	}
 	c := service.Config{
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
-		HistoryKeep:             365 * 24 * time.Hour,
-		Load:                    service.LoadConfig{MaxLockWait: time.Hour},
-		LooseForeignKeysCleanup: loosefk.Config{Definitions: definitions},
+		HistoryKeep: 365 * 24 * time.Hour,
+		Load:        service.LoadConfig{MaxLockWait: time.Hour},
 	}
+	service.Settings[loosefk.Config](&c).Definitions = definitions
 	config.Defaults(&c)
 	a.Service, err = service.New(c)
 	if err != nil {

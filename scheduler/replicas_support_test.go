@@ -20,7 +20,11 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // standingClockSQL puts a clock that stands still in front of PostgreSQL's own. It stands 15 minutes after midnight of the
@@ -77,11 +81,11 @@ func newReplica(url, name, definitions string) (*service.Service, *repo.Database
 		return nil, nil, err
 	}
 	c := service.Config{Databases: []*repo.Database{main}, Replica: name, Queue: queue, Logger: slog.New(slog.DiscardHandler)}
-	c.LooseForeignKeysCleanup.Definitions = loaded
+	service.Settings[loosefk.Config](&c).Definitions = loaded
 	for worker, w := range map[string]*service.WorkerConfig{
-		"loose_foreign_keys_cleanup": &c.LooseForeignKeysCleanup.WorkerConfig, "ghost_user_migration": &c.GhostUserMigration.WorkerConfig,
-		"inactive_token_deletion": &c.InactiveTokenDeletion.WorkerConfig, "placeholder_user_cleanup": &c.PlaceholderUserCleanup.WorkerConfig,
-		"adjourned_group_deletion": &c.AdjournedGroupDeletion.WorkerConfig,
+		"loose_foreign_keys_cleanup": &service.Settings[loosefk.Config](&c).WorkerConfig, "ghost_user_migration": &service.Settings[ghostuser.Config](&c).WorkerConfig,
+		"inactive_token_deletion": &service.Settings[inactivetoken.Config](&c).WorkerConfig, "placeholder_user_cleanup": &service.Settings[placeholderuser.Config](&c).WorkerConfig,
+		"adjourned_group_deletion": &service.Settings[adjournedgroup.Config](&c).WorkerConfig,
 	} {
 		w.Schedule = hourSchedules()[worker]
 	}

@@ -117,7 +117,7 @@ func (f *fixture) newService(definitions string) {
 		file := filepath.Join(f.t.TempDir(), "definitions.yml")
 		err := os.WriteFile(file, []byte(definitions), 0o600)
 		if err == nil {
-			config.LooseForeignKeysCleanup.Definitions, err = loosefk.LoadDefinitions(file)
+			service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(file)
 		}
 		if err != nil {
 			f.t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 )
 
 func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
@@ -48,7 +49,8 @@ func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *test
 func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) {
 	t.Parallel()
 	g := newGroups(t, func(c *service.Config) {
-		c.AdjournedGroupDeletion.BatchSize, c.AdjournedGroupDeletion.Interval = 1, 7_500_000_000
+		w := service.Settings[adjournedgroup.Config](c)
+		w.BatchSize, w.Interval = 1, 7_500_000_000
 	})
 	for _, id := range []int{12, 10, 11} {
 		g.owned(id, 15)

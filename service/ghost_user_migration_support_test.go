@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 )
 
 const ghostWorker = "ghost_user_migration"
@@ -59,7 +60,7 @@ func (g *ghostEstate) service(change ...func(*service.Config)) *service.Service 
 
 // lasting makes runs as long as this.
 func lasting(d time.Duration) func(*service.Config) {
-	return func(c *service.Config) { c.GhostUserMigration.MaxRuntime = d }
+	return func(c *service.Config) { service.Settings[ghostuser.Config](c).MaxRuntime = d }
 }
 
 // user makes a blocked user of a type in organization 1, with a personal namespace of the same id and its route.

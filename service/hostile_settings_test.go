@@ -20,7 +20,9 @@ import (
 func everyWork(m *mirrored) *service.Service {
 	m.t.Helper()
 	m.candidates()
-	s := m.service(oneBotARun, func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(m.t, devdb.Definitions()) })
+	s := m.service(oneBotARun, func(c *service.Config) {
+		service.Settings[loosefk.Config](c).Definitions = load(m.t, devdb.Definitions())
+	})
 	for worker, counts := range map[string]string{
 		tokenWorker: "examined_users=1 scheduled_jobs=1", placeholderWorker: "scheduled_jobs=3",
 		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=12",

@@ -89,7 +89,7 @@ func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(
 	e.bots(1, 2, 3, 4, 5)
 	e.exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
-	r := runTokens(t, e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 2 }))
+	r := runTokens(t, e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
 	wantLost(t, r)
 	wantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	e.want("main", passes, "2/2/2")
@@ -102,10 +102,8 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	e.bots(1, 2, 3)
 	e.gateJobs("1")
 	e.shut("main", caretakerApp)
-	c := service.Config{
-		Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler),
-		InactiveTokenDeletion: inactivetoken.Config{BatchSize: 2},
-	}
+	c := service.Config{Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler)}
+	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
 	stopped, err := service.New(c)
 	if err != nil {
@@ -186,7 +184,7 @@ func TestInactiveTokenDeletion_SwitchedOffHereNothingIsGoneOnWith(t *testing.T) 
 	e.bots(1, 2)
 	runTokens(t, e.service("", e.withQueue, oneBotARun))
 	e.exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	resumeRuns(t, e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.Enabled = new(false) }))
+	resumeRuns(t, e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.Enabled = new(false) })))
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 }
 

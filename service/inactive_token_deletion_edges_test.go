@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
 func dryTokens(t *testing.T, s *service.Service) service.Run {
@@ -51,7 +52,7 @@ func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
 		repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: "Group was deleted"}},
 		repo.Job{Args: repo.DeleteUser{UserID: 4, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
 	e.exec("main", `UPDATE maintenance.river_job SET state = 'completed', finalized_at = now() WHERE args @> '{"user_id": 4}'`)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 3 })
+	s := e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 3 }))
 	const counts = "examined_users=8 scheduled_jobs=4"
 	wantCounts(t, dryTokens(t, s), counts)
 	wantCounts(t, runTokens(t, s), counts)
@@ -117,7 +118,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
 	release := e.other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &lockedBuffer{}
-	s := e.service("", e.withQueue, logTo(log), func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 4 })
+	s := e.service("", e.withQueue, logTo(log), with(func(c *inactivetoken.Config) { c.BatchSize = 4 }))
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true})
 	if err != nil {
 		t.Fatal(err)

@@ -10,11 +10,13 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
 // oneBotARun lets the first range, of one bot, take all of a run's time.
 func oneBotARun(c *service.Config) {
-	c.InactiveTokenDeletion.BatchSize, c.InactiveTokenDeletion.MaxRuntime = 1, time.Millisecond
+	w := service.Settings[inactivetoken.Config](c)
+	w.BatchSize, w.MaxRuntime = 1, time.Millisecond
 }
 
 // tokenFire lets the schedule start a run, at another time with each call.
@@ -184,7 +186,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *t
 	e := tokenEstate(t)
 	e.bots(1, 2)
 	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	off := e.service("", e.withQueue, oneBotARun, func(c *service.Config) { c.InactiveTokenDeletion.Enabled = new(false) })
+	off := e.service("", e.withQueue, oneBotARun, with(func(c *inactivetoken.Config) { c.Enabled = new(false) }))
 	e.work(off, "continue_inactive_token_deletion")
 	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
@@ -247,7 +249,7 @@ func TestInactiveTokenDeletion_CancelledRunLeavesThePassUnfinished(t *testing.T)
 	e.bots(1, 2, 3)
 	e.gateInserts("maintenance.river_job")
 	e.shut("main", caretakerApp)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true})
 	if err != nil {
 		t.Fatal(err)

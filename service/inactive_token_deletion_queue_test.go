@@ -8,12 +8,15 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // queueOf limits how many users may wait for their deletion, and how many bots a range has.
 func queueOf(most, batch int) func(*service.Config) {
 	return func(c *service.Config) {
-		c.InactiveTokenDeletion.MaxQueued, c.InactiveTokenDeletion.BatchSize = most, batch
+		w := service.Settings[inactivetoken.Config](c)
+		w.MaxQueued, w.BatchSize = most, batch
 	}
 }
 
@@ -133,7 +136,7 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 			e := placeholderEstate(t)
 			s := e.service("", e.withQueue, func(cfg *service.Config) {
 				cfg.Load = c.limits
-				cfg.PlaceholderUserCleanup.Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
+				service.Settings[placeholderuser.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
 			wantState(t, runPlaceholders(t, s, false), repo.RunSucceeded)
 			e.exec("main", `UPDATE maintenance.runs SET reason = $1, over_limit = true`, c.reason)
@@ -157,7 +160,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)
 			s := e.service("", e.withQueue, func(cfg *service.Config) {
 				cfg.Load = service.LoadConfig{MaxLockWait: time.Minute}
-				cfg.InactiveTokenDeletion.Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
+				service.Settings[inactivetoken.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
 			for range 3 {
 				resumeRuns(t, s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
 func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
@@ -105,7 +106,7 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 	e.user(2, projectBot, 2)
 	e.user(3, projectBot, 3)
 	e.user(4, projectBot, 2)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
 	r := runTokens(t, s)
 	wantCounts(t, r, "examined_users=4 scheduled_jobs=4")
 	e.want("main", `SELECT string_agg(args::text, E'\n' ORDER BY args ->> 'user_id') FROM maintenance.river_job`,
@@ -210,7 +211,7 @@ func TestInactiveTokenDeletion_DryRunCountsAndWritesNothing(t *testing.T) {
 		e.alive(id)
 	}
 	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
-	s := e.service("", e.withQueue, func(c *service.Config) { c.InactiveTokenDeletion.BatchSize = 3 })
+	s := e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 3 }))
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, DryRun: true})
 	if err != nil {
 		t.Fatal(err)

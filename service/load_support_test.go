@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // archiveFull is a file in the folder of the data that lets archiving fail.
@@ -82,10 +83,10 @@ func standby(t *testing.T) *pgx.Conn {
 func loadLimits(l service.LoadConfig) func(*service.Config) {
 	return func(c *service.Config) {
 		c.Load = l
-		c.LooseForeignKeysCleanup.BatchSize = 2
+		service.Settings[loosefk.Config](c).BatchSize = 2
 		// What a test waits for besides the load must not end its run.
-		if c.LooseForeignKeysCleanup.MaxRuntime == 0 {
-			c.LooseForeignKeysCleanup.MaxRuntime = 2 * patience
+		if service.Settings[loosefk.Config](c).MaxRuntime == 0 {
+			service.Settings[loosefk.Config](c).MaxRuntime = 2 * patience
 		}
 	}
 }

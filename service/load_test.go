@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
@@ -198,7 +199,7 @@ func TestLoad_RestIsInterrupted(t *testing.T) {
 func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := loadedEstate(t, "main", 10)
-	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = 3 * time.Second },
+	s := e.service(oneChild, with(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
 		loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 	dissolve := e.lockQueue("c", "1 s")
 	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
@@ -167,7 +166,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
-	s := e.service(oneAbsent, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 4 })
+	s := e.service(oneAbsent, with(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
 		r := runBatch(t, s, "main")
 		wantState(t, r, "succeeded")

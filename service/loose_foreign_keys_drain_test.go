@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // recording notes the deletions of rows of a table of main, as its application does.
@@ -118,7 +119,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 			e.deleted("main", "p", 1, 1)
 			change := limits(30, 0)
 			if limit == "max_runtime" {
-				change = func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = time.Second }
+				change = func(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = time.Second }
 			}
 			r := runBatch(t, e.service(oneChild, change), "main")
 			wantOverLimit(t, r, limit)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func dryRun(t *testing.T, s *service.Service) service.Run {
@@ -129,7 +130,7 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
 	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(0, 149999) i`)
 	e.deleted("main", "p", 0, 999)
-	r := dryRun(t, e.service(cAndD, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 10 }))
+	r := dryRun(t, e.service(cAndD, with(func(c *loosefk.Config) { c.MaxDeletes = 10 })))
 	wantState(t, r, repo.RunSucceeded)
 	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
 		t.Errorf("definitions %s", got)
@@ -163,7 +164,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	e.deleted("main", "p", 1, 100)
 	e.deleted("main", "o", 1, 1)
 	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
-		batches(10, 0), func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = time.Second })
+		batches(10, 0), with(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
 	r := dryRun(t, s)
 	wantState(t, r, repo.RunSucceeded)
 	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") || !strings.Contains(r.Reason, "c.p_id -> p") {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 const cAndD = oneChild + "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
@@ -231,7 +232,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	m := newMeter(t)
 	e := newDeletedParents(t, 10)
 	e.exec("main", `CREATE TABLE bad (o_id text)`)
-	s := e.service(oneChild+"bad: [{table: o, column: missing, on_delete: async_delete}]\n", func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 6 })
+	s := e.service(oneChild+"bad: [{table: o, column: missing, on_delete: async_delete}]\n", with(func(c *loosefk.Config) { c.MaxDeletes = 6 }))
 	want := func(after string, satisfied, over, succeeded, failed int64) {
 		t.Helper()
 		for attributes, n := range map[string]int64{"database=main success=true": satisfied, "database=main success=false": over} {

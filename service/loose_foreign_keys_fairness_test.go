@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
@@ -68,7 +69,8 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			e.deleted("main", "o", 0, 299)
 			definitions := "c:\n  - {table: p, column: p_id, on_delete: " + action + "}\nd:\n  - {table: o, column: p_id, on_delete: " + action + "}\n"
 			s := e.service(definitions, batches(25, 0), func(c *service.Config) {
-				c.LooseForeignKeysCleanup.MaxDeletes, c.LooseForeignKeysCleanup.MaxUpdates = 41_234, 41_234
+				w := service.Settings[loosefk.Config](c)
+				w.MaxDeletes, w.MaxUpdates = 41_234, 41_234
 			})
 			r := runBatch(t, s, "main")
 			wantState(t, r, "succeeded")

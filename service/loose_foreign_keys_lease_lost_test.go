@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // wantLost fails the test unless the run ended because its lease was lost.
@@ -108,7 +109,7 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	e.exec("ci", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	e.deleted("main", "p", 1, 200)
-	s := e.service(oneChild, batches(1, 0), func(c *service.Config) { c.LooseForeignKeysCleanup.MaxRuntime = 7 * time.Second })
+	s := e.service(oneChild, batches(1, 0), with(func(c *loosefk.Config) { c.MaxRuntime = 7 * time.Second }))
 	r := begin(t, s, "main")
 	for _, database := range []string{"main", "ci"} {
 		e.eventually(database, `SELECT renewed_at >= acquired_at + interval '5 seconds' AND expires_at - renewed_at = interval '17 seconds'

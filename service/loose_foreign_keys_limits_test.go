@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // limits sets the rows that a run may delete and update; 0 is the default.
 func limits(deletes, updates int64) func(*service.Config) {
 	return func(c *service.Config) {
-		c.LooseForeignKeysCleanup.MaxDeletes, c.LooseForeignKeysCleanup.MaxUpdates = deletes, updates
+		w := service.Settings[loosefk.Config](c)
+		w.MaxDeletes, w.MaxUpdates = deletes, updates
 	}
 }
 
@@ -86,7 +88,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 5 FROM generate_series(1, 50) i`)
 	e.deleted("main", "p", 1, 5)
 	s := e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 1}\n", func(c *service.Config) {
-		c.LooseForeignKeysCleanup.MaxRuntime = time.Second
+		service.Settings[loosefk.Config](c).MaxRuntime = time.Second
 	})
 	r := runBatch(t, s, "main")
 	wantOverLimit(t, r, "max_runtime")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // oneChild is the definition of most tests: rows of c refer to rows of p.
@@ -23,7 +24,8 @@ func newOneChild(t *testing.T) *estate {
 // batches limits a run: records of a batch, rows deleted.
 func batches(size int, maxDeletes int64) func(*service.Config) {
 	return func(c *service.Config) {
-		c.LooseForeignKeysCleanup.BatchSize, c.LooseForeignKeysCleanup.MaxDeletes = size, maxDeletes
+		w := service.Settings[loosefk.Config](c)
+		w.BatchSize, w.MaxDeletes = size, maxDeletes
 	}
 }
 

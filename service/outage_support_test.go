@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // kill ends the server as a power failure would. It can be started again as soon as its other processes have noticed.
@@ -48,7 +49,7 @@ func (e *estate) replica(name, mainURL, definitions string, workers ...string) *
 	}
 	s := e.service(definitions, batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
-		c.PlaceholderUserCleanup.Interval = time.Millisecond
+		service.Settings[placeholderuser.Config](c).Interval = time.Millisecond
 	})
 	if err := q.Start(s); err != nil {
 		e.t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // pooled puts PgBouncer, with so many connections to each database, between the services and the databases of an estate.
@@ -131,7 +132,7 @@ func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
 	e.deleted("main", "p", 1, 20)
 	e.gate("main", "c")
-	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 1 })
+	s := e.service(oneChild, with(func(c *loosefk.Config) { c.BatchSize = 1 }))
 	for reason, stop := range map[string]func(id string) error{
 		"CANCELLED": func(id string) error { _, err := s.CancelRun(t.Context(), id, ""); return err },
 		"PAUSED": func(string) error {

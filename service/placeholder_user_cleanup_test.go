@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 const placeholderWorker = "placeholder_user_cleanup"
@@ -141,7 +142,7 @@ func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) 
 	for id := range 5 {
 		e.detail(20-3*id, 0, `NULL`)
 	}
-	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=5")
 	e.want("main", `SELECT string_agg((args ->> 'placeholder_user_id') || '+' || extract(epoch FROM scheduled_at - started_at)::int, ' ' ORDER BY scheduled_at)
 		FROM maintenance.river_job, maintenance.runs`, "8+0 11+1 14+2 17+3 20+4")
@@ -155,7 +156,7 @@ func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
 	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
 		e.detail(id, 14, `NULL`)
 	}
-	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	wantCounts(t, runPlaceholders(t, s, true), "scheduled_jobs=5 exhausted_users=5")
 	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=5 exhausted_users=5")
 	e.want("main", jobsOfPlaceholders, "-9000000000000000000 -5 -4 0 1")
@@ -194,7 +195,7 @@ func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A page made empty by locks is not the end.
-	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=1")
 	e.want("main", jobsOfPlaceholders, "3")
 	if err := tx.Rollback(ctx); err != nil {
@@ -223,7 +224,7 @@ func TestPlaceholderUserCleanup_TwoRunsCountEachRowOnce(t *testing.T) {
 	e := placeholderEstate(t)
 	e.exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT i, i, i, 0, 15, 1 FROM generate_series(1, 3000) i`)
 	e.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, organization_id, created_at, updated_at) SELECT i, 1, now(), now() FROM generate_series(1, 3000) i`)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 50 })
+	s := e.service("", e.withQueue, with(func(c *placeholderuser.Config) { c.BatchSize = 50 }))
 	first, err := s.RunBatch(context.Background(), service.RunRequest{Worker: placeholderWorker, Async: true})
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestPlaceholderUserCleanup_DryRunCountsAndWritesNothing(t *testing.T) {
 	e.detail(2, 0, `NULL`)
 	e.detail(3, 0, `NULL`)
 	before := e.value("main", `SELECT md5(string_agg(d::text, '|')) FROM import_placeholder_user_details d`)
-	s := e.service("", e.withQueue, func(c *service.Config) { c.PlaceholderUserCleanup.BatchSize = 2 })
+	s := e.service("", e.withQueue, with(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	r := runPlaceholders(t, s, true)
 	wantState(t, r, "succeeded")
 	wantCounts(t, r, "scheduled_jobs=3 exhausted_users=1")

@@ -88,12 +88,12 @@ func (o processOrder) run(ctx context.Context) (service.Run, error) {
 		}
 		config.Databases = append(config.Databases, d)
 	}
-	config.LooseForeignKeysCleanup = loosefk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
-	config.PlaceholderUserCleanup = placeholderuser.Config{BatchSize: o.BatchSize}
-	config.InactiveTokenDeletion = inactivetoken.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	*service.Settings[loosefk.Config](&config) = loosefk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	*service.Settings[placeholderuser.Config](&config) = placeholderuser.Config{BatchSize: o.BatchSize}
+	*service.Settings[inactivetoken.Config](&config) = inactivetoken.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
-		if config.LooseForeignKeysCleanup.Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
+		if service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
 			return service.Run{}, err
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // mirrored is a main with a standby that notes every statement. Services read it; what they say is in log.
@@ -112,7 +114,8 @@ func (m *mirrored) replay() {
 func (m *mirrored) service(change ...func(*service.Config)) *service.Service {
 	m.t.Helper()
 	return m.estate.service("", append([]func(*service.Config){m.withQueue, logTo(m.log), func(c *service.Config) {
-		c.PlaceholderUserCleanup.BatchSize, c.InactiveTokenDeletion.BatchSize = 1, 1
+		service.Settings[placeholderuser.Config](c).BatchSize = 1
+		service.Settings[inactivetoken.Config](c).BatchSize = 1
 	}}, change...)...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func TestReplica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
@@ -170,10 +171,14 @@ func TestReplica_BacklogsAreReadThere(t *testing.T) {
 	t.Parallel()
 	m := newMirrored(t)
 	m.candidates()
-	s := m.service(func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(t, devdb.Definitions()) })
+	s := m.service(func(c *service.Config) {
+		service.Settings[loosefk.Config](c).Definitions = load(t, devdb.Definitions())
+	})
 	m.caughtUp()
 	waitFor(t, "all backlogs to be read from the replica", func() bool {
-		all, err := m.service(func(c *service.Config) { c.LooseForeignKeysCleanup.Definitions = load(t, devdb.Definitions()) }).Status(t.Context(), "")
+		all, err := m.service(func(c *service.Config) {
+			service.Settings[loosefk.Config](c).Definitions = load(t, devdb.Definitions())
+		}).Status(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}

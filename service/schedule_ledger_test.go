@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 func TestRunDue_AnotherReplicaRunsAFireWhoseClaimerDied(t *testing.T) {
@@ -245,8 +246,8 @@ func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
 		c := newClocked(t)
 		s := c.service(oneChild, func(config *service.Config) {
 			config.HistoryKeep = time.Hour
-			config.LooseForeignKeysCleanup.Schedule = cron
-			catchUp(true)(&config.LooseForeignKeysCleanup.WorkerConfig)
+			service.Settings[loosefk.Config](config).Schedule = cron
+			catchUp(true)(&service.Settings[loosefk.Config](config).WorkerConfig)
 		})
 		c.due(s)
 		c.at("11-21 08:00:00")
@@ -259,8 +260,8 @@ func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
 	c.at("12-19 08:00:00")
 	s2 := c.service(oneChild, func(config *service.Config) {
 		config.HistoryKeep = time.Hour
-		config.LooseForeignKeysCleanup.Schedule = "0 0 21 * *"
-		catchUp(true)(&config.LooseForeignKeysCleanup.WorkerConfig)
+		service.Settings[loosefk.Config](config).Schedule = "0 0 21 * *"
+		catchUp(true)(&service.Settings[loosefk.Config](config).WorkerConfig)
 	})
 	c.due(s2)
 	c.due(s)

@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-func rotateAll(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = loosefk.RotationAll }
+func rotateAll(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
 
 // newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
 func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
@@ -148,7 +148,7 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	}
 	var said bytes.Buffer
 	s := e.service(oneChild, rotateAll, func(c *service.Config) {
-		c.LooseForeignKeysCleanup.Schedule = "*/2 * * * *"
+		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	if strings.Contains(said.String(), "turn") {

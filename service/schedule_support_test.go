@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // clockSQL puts a clock that stands still in front of PostgreSQL's own, for connections whose search_path says so.
@@ -77,9 +78,9 @@ func (c clocked) at(at string) {
 func (c clocked) replica(cron string, change ...func(*service.WorkerConfig)) *service.Service {
 	c.t.Helper()
 	s := c.service(oneChild, func(config *service.Config) {
-		config.LooseForeignKeysCleanup.Schedule = cron
+		service.Settings[loosefk.Config](config).Schedule = cron
 		for _, do := range change {
-			do(&config.LooseForeignKeysCleanup.WorkerConfig)
+			do(&service.Settings[loosefk.Config](config).WorkerConfig)
 		}
 	})
 	c.due(s)

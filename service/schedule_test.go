@@ -12,6 +12,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // minute is a fire of the schedule: minutes 25772282 and 25772283 are the specification's.
@@ -200,7 +202,8 @@ func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 	var said bytes.Buffer
 	e.service(oneChild, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
-		c.GhostUserMigration.MaxRuntime, c.LooseForeignKeysCleanup.MaxRuntime = 999*time.Millisecond, time.Nanosecond
+		service.Settings[ghostuser.Config](c).MaxRuntime = 999 * time.Millisecond
+		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
 	for _, worker := range []string{"ghost_user_migration", cleanupWorker} {
 		if !strings.Contains(said.String(), "worker="+worker+" max_runtime=") {
@@ -219,7 +222,7 @@ func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
 		var said bytes.Buffer
 		e.service(oneChild, func(c *service.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
-			c.LooseForeignKeysCleanup.Schedule = schedule
+			service.Settings[loosefk.Config](c).Schedule = schedule
 		})
 		if got := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "database=ci"); got != warned {
 			t.Errorf("%s: %q", schedule, said.String())

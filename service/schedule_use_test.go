@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // hide makes the ghost migration one that is not configured, show undoes it.
@@ -107,7 +109,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	m := newMeter(t)
 	c := newClocked(t)
-	s := c.service(oneChild, func(config *service.Config) { config.GhostUserMigration.CatchUp = new(true) })
+	s := c.service(oneChild, with(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(s)
 	c.at("11-20 12:07:10")
 	c.exec("main", `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
@@ -128,7 +130,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.due(s)
 	c.show()
 	c.exec("main", `DELETE FROM maintenance.leases`)
-	again := c.service(oneChild, func(config *service.Config) { config.GhostUserMigration.CatchUp = new(true) })
+	again := c.service(oneChild, with(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(again)
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")
@@ -181,8 +183,8 @@ func TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker(t *testing.T
 	c := newClocked(t)
 	on := c.replica("*/10 * * * *", catchUp(true))
 	unconfigured := c.service("", func(config *service.Config) {
-		config.LooseForeignKeysCleanup.Schedule = "*/10 * * * *"
-		config.LooseForeignKeysCleanup.CatchUp = new(true)
+		service.Settings[loosefk.Config](config).Schedule = "*/10 * * * *"
+		service.Settings[loosefk.Config](config).CatchUp = new(true)
 	})
 	c.at("11-20 12:10:01")
 	c.claim(on, "11-20 12:10")

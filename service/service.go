@@ -10,13 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/deletion"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -38,11 +32,8 @@ type Config struct {
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
 
-	LooseForeignKeysCleanup loosefk.Config         `key:"workers.loose_foreign_keys_cleanup"`
-	InactiveTokenDeletion   inactivetoken.Config   `key:"workers.inactive_token_deletion"`
-	GhostUserMigration      ghostuser.Config       `key:"workers.ghost_user_migration"`
-	AdjournedGroupDeletion  adjournedgroup.Config  `key:"workers.adjourned_group_deletion"`
-	PlaceholderUserCleanup  placeholderuser.Config `key:"workers.placeholder_user_cleanup"`
+	// workers have the settings of the workers: see [Settings].
+	workers []worker
 }
 
 // Condition is why a worker is, or is not, running now.
@@ -119,31 +110,6 @@ func New(c Config) (*Service, error) {
 	s.beginJobs()
 	err = s.observe()
 	return s, err
-}
-
-// addWorkers is the list of workers.
-func (s *Service) addWorkers(c Config) error {
-	d := run.Deps{
-		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger, Resume: s.engine.Resume,
-	}
-	for _, add := range []func() (*run.Worker, []job.Kind, error){
-		func() (*run.Worker, []job.Kind, error) { return loosefk.New(d, c.LooseForeignKeysCleanup) },
-		func() (*run.Worker, []job.Kind, error) { return ghostuser.New(d, c.GhostUserMigration) },
-		func() (*run.Worker, []job.Kind, error) { return adjournedgroup.New(d, c.AdjournedGroupDeletion) },
-		func() (*run.Worker, []job.Kind, error) { return placeholderuser.New(d, c.PlaceholderUserCleanup) },
-		func() (*run.Worker, []job.Kind, error) { return inactivetoken.New(d, c.InactiveTokenDeletion) },
-	} {
-		w, kinds, err := add()
-		if err != nil {
-			return err
-		}
-		s.pool.Add(kinds...)
-		if err := s.engine.Add(w); err != nil {
-			return err
-		}
-	}
-	s.pool.Add(deletion.New(d))
-	return nil
 }
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.

@@ -29,6 +29,20 @@ func configured(t *testing.T, content string) (c service.Config, err error) {
 	return c, err
 }
 
+// wantSettings fails the test unless c has these settings: how long history is kept, the limits of load, and those
+// of each worker.
+func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
+	t.Helper()
+	got := []any{
+		c.HistoryKeep, c.Load, *service.Settings[loosefk.Config](c), *service.Settings[inactivetoken.Config](c),
+		*service.Settings[ghostuser.Config](c), *service.Settings[adjournedgroup.Config](c),
+		*service.Settings[placeholderuser.Config](c),
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
 func common(schedule string, catchUp bool) service.WorkerConfig {
 	return service.WorkerConfig{Schedule: schedule, Enabled: new(true), CatchUp: &catchUp}
 }
@@ -36,33 +50,31 @@ func common(schedule string, catchUp bool) service.WorkerConfig {
 func TestSettings_Defaults(t *testing.T) {
 	t.Parallel()
 	got, err := configured(t, "workers: {ghost_user_migration: {schedule: ''}}")
-	want := service.Config{
-		HistoryKeep: 720 * time.Hour,
-		Load: service.LoadConfig{
+	want := []any{
+		720 * time.Hour,
+		service.LoadConfig{
 			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
-		LooseForeignKeysCleanup: loosefk.Config{
+		loosefk.Config{
 			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
-		InactiveTokenDeletion: inactivetoken.Config{
+		inactivetoken.Config{
 			WorkerConfig: common("0 0 * * *", true), BatchSize: 1000, MaxRuntime: 3 * time.Minute,
 			ContinueAfter: 2 * time.Minute, MaxQueued: 100_000,
 		},
-		GhostUserMigration: ghostuser.Config{
+		ghostuser.Config{
 			WorkerConfig: common("*/2 * * * *", false), Limit: 1000, MaxRuntime: time.Minute,
 		},
-		AdjournedGroupDeletion: adjournedgroup.Config{
+		adjournedgroup.Config{
 			WorkerConfig: common("0 2 * * *", true), BatchSize: 100, Interval: 20 * time.Second,
 		},
-		PlaceholderUserCleanup: placeholderuser.Config{
+		placeholderuser.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 15, RetryPeriod: 48 * time.Hour,
 			Interval: time.Second, BatchSize: 1000,
 		},
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	wantSettings(t, &got, err, want)
 }
 
 func TestSettings_EveryKeyIsRead(t *testing.T) {
@@ -106,35 +118,33 @@ workers:
     continue_after: 12s
     max_queued: 16
 `)
-	want := service.Config{
-		HistoryKeep: 48 * time.Hour,
-		Load: service.LoadConfig{
+	want := []any{
+		48 * time.Hour,
+		service.LoadConfig{
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
 			MaxAutovacuum: 2 * time.Hour, Patience: 17 * time.Second,
 		},
-		LooseForeignKeysCleanup: loosefk.Config{
+		loosefk.Config{
 			WorkerConfig:    service.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
 			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
-		InactiveTokenDeletion: inactivetoken.Config{
+		inactivetoken.Config{
 			WorkerConfig: common("0 1 * * *", true), BatchSize: 10, MaxRuntime: 11 * time.Second,
 			ContinueAfter: 12 * time.Second, MaxQueued: 16,
 		},
-		GhostUserMigration: ghostuser.Config{
+		ghostuser.Config{
 			WorkerConfig: common("*/3 * * * *", false), Limit: 14, MaxRuntime: 15 * time.Second,
 		},
-		AdjournedGroupDeletion: adjournedgroup.Config{
+		adjournedgroup.Config{
 			WorkerConfig: service.WorkerConfig{Schedule: "0 3 * * *", Enabled: new(false), CatchUp: new(false)},
 			BatchSize:    4, Interval: 5 * time.Second,
 		},
-		PlaceholderUserCleanup: placeholderuser.Config{
+		placeholderuser.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
 		},
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	wantSettings(t, &got, err, want)
 }
 
 // TestSettings_DefaultsAreWithinTheirBounds: what is set where nothing is given is what may be given.

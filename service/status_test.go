@@ -101,10 +101,10 @@ func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing
 func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 	t.Parallel()
 	e := newEstate(t, "main", "main", "ci")
-	odd := func(c *service.Config) { c.LooseForeignKeysCleanup.Schedule = "*/2 * * * *" }
+	odd := func(c *service.Config) { service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *" }
 	wantCondition(t, e.service(oneChild, odd), service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
-	all := func(c *service.Config) { c.LooseForeignKeysCleanup.Rotation = loosefk.RotationAll }
+	all := func(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
 	for _, s := range []*service.Service{e.service(oneChild), e.service(oneChild, odd, all)} {
 		if st := wantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
 			t.Errorf("detail %q", st.ConditionDetail)
@@ -114,7 +114,7 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 
 func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.Enabled = new(false) })
+	s := newEstate(t, "main", "main").service(oneChild, with(func(c *loosefk.Config) { c.Enabled = new(false) }))
 	st := wantCondition(t, s, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	if !st.NextRunAt.IsZero() {

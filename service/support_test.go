@@ -148,7 +148,7 @@ func (e *estate) service(definitions string, change ...func(*service.Config)) *s
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	if definitions != "" {
-		config.LooseForeignKeysCleanup.Definitions = load(e.t, definitions)
+		service.Settings[loosefk.Config](&config).Definitions = load(e.t, definitions)
 	}
 	for _, c := range change {
 		c(&config)
@@ -164,6 +164,11 @@ func (e *estate) service(definitions string, change ...func(*service.Config)) *s
 		}
 	})
 	return s
+}
+
+// with changes the settings of one worker.
+func with[C any](change func(*C)) func(*service.Config) {
+	return func(c *service.Config) { change(service.Settings[C](c)) }
 }
 
 func load(t *testing.T, definitions string) *loosefk.Definitions {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // wantNoErrors fails the test if a span has the status Error.
@@ -70,7 +71,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	e.exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	e.gate("main", "c")
 	e.shut("main", caretakerApp)
-	s := e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 10 })
+	s := e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", with(func(c *loosefk.Config) { c.BatchSize = 10 }))
 	r := begin(t, s, "main")
 	e.atGate("main", caretakerApp)
 	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {

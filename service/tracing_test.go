@@ -16,6 +16,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -51,7 +52,7 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	spans := tracing(t)
 	e := newDeletedParents(t, 8)
-	s := e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.MaxDeletes = 7 })
+	s := e.service(oneChild, with(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
 	r := runBatch(t, s, "main")
 	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
 		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
@@ -189,7 +190,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 		e.exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
 		e.exec("main", `DELETE FROM p WHERE id = $1`, i+1)
 	}
-	runBatch(t, e.service(oneChild, func(c *service.Config) { c.LooseForeignKeysCleanup.BatchSize = 5 }), "main")
+	runBatch(t, e.service(oneChild, with(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
 	root := named(spans, "maintenance.run")[0]
 	if len(root.Links()) != 20 {
 		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))

@@ -86,8 +86,8 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
-		LooseForeignKeysCleanup: loosefk.Config{Definitions: definitions(t)},
 	}
+	service.Settings[loosefk.Config](&c).Definitions = definitions(t)
 	config.Defaults(&c)
 	f.service, err = service.New(c)
 	if err != nil {

@@ -13,6 +13,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "adjourned_group_deletion"
+
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
@@ -35,7 +38,7 @@ type adjournedGroups struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &adjournedGroups{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
-		Name:       "adjourned_group_deletion",
+		Name:       Name,
 		Config:     config.WorkerConfig,
 		Missing:    k.missing,
 		MaxRuntime: run.Untimed,

@@ -12,6 +12,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "ghost_user_migration"
+
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"*/2 * * * *"`
@@ -33,7 +36,7 @@ type ghostMigration struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	g := &ghostMigration{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
-		Name:       "ghost_user_migration",
+		Name:       Name,
 		Config:     config.WorkerConfig,
 		Fences:     d.Databases[1:],
 		Missing:    g.missing,

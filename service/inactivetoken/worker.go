@@ -11,6 +11,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "inactive_token_deletion"
+
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
@@ -39,7 +42,7 @@ type inactiveTokens struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
-		Name:       "inactive_token_deletion",
+		Name:       Name,
 		Config:     config.WorkerConfig,
 		Missing:    k.missing,
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },

@@ -15,6 +15,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "loose_foreign_keys_cleanup"
+
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
@@ -59,7 +62,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}
 	k := &looseForeignKeys{config: config, Deps: d, sizes: bulk.NewStatementSizes(), failing: newFailing()}
 	w := &run.Worker{
-		Name:       "loose_foreign_keys_cleanup",
+		Name:       Name,
 		Config:     config.WorkerConfig,
 		Databases:  d.Databases,
 		Missing:    k.missing,

@@ -14,6 +14,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "placeholder_user_cleanup"
+
 // Config configures the worker.
 type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
@@ -42,7 +45,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	record := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
-		Name:       "placeholder_user_cleanup",
+		Name:       Name,
 		Config:     config.WorkerConfig,
 		Missing:    p.missing,
 		MaxRuntime: run.Untimed,

@@ -1,0 +1,90 @@
+package service
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/deletion"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// list is the list of workers, in the order in which they are shown. Settings, runs, job kinds and metrics of
+// a worker come from its line.
+func (c *Config) list() []worker {
+	if c.workers == nil {
+		c.workers = []worker{
+			line(loosefk.Name, loosefk.New),
+			line(ghostuser.Name, ghostuser.New),
+			line(adjournedgroup.Name, adjournedgroup.New),
+			line(placeholderuser.Name, placeholderuser.New),
+			line(inactivetoken.Name, inactivetoken.New),
+		}
+	}
+	return c.workers
+}
+
+// worker is a line of the list.
+type worker struct {
+	name string
+	// settings point to the struct of the worker's settings.
+	settings any
+	// build makes the worker of them, with the kinds of job that belong to it.
+	build func(run.Deps) (*run.Worker, []job.Kind, error)
+}
+
+// constructor makes a worker of settings C.
+type constructor[C any] func(run.Deps, C) (*run.Worker, []job.Kind, error)
+
+// line is the line of a worker in the list.
+func line[C any](name string, build constructor[C]) worker {
+	settings := new(C)
+	return worker{name, settings, func(d run.Deps) (*run.Worker, []job.Kind, error) { return build(d, *settings) }}
+}
+
+// Settings are the settings of the worker that has settings of type C, to be read and set. Copies of a Config
+// share them. It panics if no worker of the list has such settings.
+func Settings[C any](c *Config) *C {
+	for _, w := range c.list() {
+		if settings, is := w.settings.(*C); is {
+			return settings
+		}
+	}
+	panic(fmt.Sprintf("no worker has settings of type %T", *new(C)))
+}
+
+// Sections are the settings of the workers by the key of their section, for package config.
+func (c *Config) Sections() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		for _, w := range c.list() {
+			if !yield("workers."+w.name, w.settings) {
+				return
+			}
+		}
+	}
+}
+
+// addWorkers makes the workers of the list and their kinds of job.
+func (s *Service) addWorkers(c Config) error {
+	d := run.Deps{
+		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger,
+		Resume: s.engine.Resume,
+	}
+	for _, line := range c.list() {
+		w, kinds, err := line.build(d)
+		if err != nil {
+			return err
+		}
+		s.pool.Add(kinds...)
+		if err := s.engine.Add(w); err != nil {
+			return err
+		}
+	}
+	s.pool.Add(deletion.New(d))
+	return nil
+}
