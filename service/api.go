@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // What callers need of the engine, under the name of the package that they know.
@@ -22,6 +23,10 @@ type (
 	LoadConfig = run.LoadConfig
 	// Backoff is how long to wait after failures in a row.
 	Backoff = run.Backoff
+	// Fire is a moment at which a worker's schedule wants a run, and what became of it.
+	Fire = schedule.Fire
+	// FireFilter selects fires.
+	FireFilter = schedule.Filter
 	// SpanIDs gives spans the ids that they were derived for.
 	SpanIDs = run.SpanIDs
 
@@ -71,4 +76,16 @@ func (s *Service) WatchRun(ctx context.Context, id string, send func(Run) error)
 // now. Who asks becomes the run's error; the first who asks counts.
 func (s *Service) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	return s.engine.CancelRun(ctx, id, by)
+}
+
+// RunDue starts the runs of the fires that are due, and records those that were missed. It does not
+// wait for the runs.
+func (s *Service) RunDue(ctx context.Context) error { return s.schedule.RunDue(ctx) }
+
+// ResumeRuns starts the runs that go on with what others have left, and do not wait for the schedule.
+func (s *Service) ResumeRuns(ctx context.Context) error { return s.schedule.ResumeRuns(ctx) }
+
+// Fires lists the fires of the schedules, the newest first.
+func (s *Service) Fires(ctx context.Context, f FireFilter) ([]Fire, error) {
+	return s.schedule.Fires(ctx, f)
 }

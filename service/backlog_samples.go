@@ -19,7 +19,7 @@ const backlogStep = 4 * time.Minute
 func (s *Service) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
 	for _, w := range s.engine.Workers {
-		if why, err := s.notUsed(ctx, w); err != nil || why != "" {
+		if why, err := s.schedule.NotUsed(ctx, w); err != nil || why != "" {
 			continue
 		}
 		var sum Backlog

@@ -22,7 +22,7 @@ func (s *Service) RunScheduled(ctx context.Context, name string, fire time.Time)
 	if ours, err = s.claimAt(ctx, w, fire, id); err != nil || !ours {
 		return run.Run{}, false, err
 	}
-	x, record, err := s.startFire(context.WithoutCancel(ctx), w, fire, id)
+	x, record, err := s.schedule.StartFire(context.WithoutCancel(ctx), w, fire, id)
 	if x != nil {
 		record, err = x.Join(ctx, false)
 	}
@@ -36,13 +36,13 @@ func (s *Service) claimAt(ctx context.Context, w *run.Worker, fire time.Time, id
 		return false, err
 	}
 	for {
-		_, ledgers, err := s.engine.Main.Ledgers(ctx, []string{w.Name}, claimPatience)
+		_, ledgers, err := s.engine.Main.Ledgers(ctx, []string{w.Name}, 20*time.Second)
 		if err != nil {
 			return false, err
 		}
 		l := ledgers[w.Name]
 		until := run.Later(l.AccountedUntil, fire)
-		step := repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until, Patience: claimPatience}
+		step := repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until, Patience: 20 * time.Second}
 		ours, err = s.engine.Main.ClaimFire(ctx, step, repo.FireClaim{Time: fire, RunID: id, Replica: s.engine.Replica})
 		if err != nil || ours || l.Newest.Equal(fire) {
 			return ours, err
@@ -63,7 +63,7 @@ func (s *Service) DeadlinesOfTurn(name string) (deadlines []time.Time, err error
 		deadlines = append(deadlines, deadline)
 		return false
 	}
-	_, err = s.turn(context.Background(), &asked, time.Now())
+	_, err = s.schedule.Turn(context.Background(), &asked, time.Now())
 	return deadlines, err
 }
 
@@ -84,6 +84,6 @@ func (s *Service) StartClaimed(ctx context.Context, name string, fire time.Time,
 	if err != nil {
 		return false, err
 	}
-	x, _, err := s.startFire(ctx, w, fire, id)
+	x, _, err := s.schedule.StartFire(ctx, w, fire, id)
 	return x != nil, err
 }

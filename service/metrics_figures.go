@@ -73,7 +73,7 @@ func (f *figures) look(ctx context.Context, s *Service) {
 		f.used = map[*run.Worker]bool{}
 	}
 	for _, w := range s.engine.Workers {
-		why, err := s.notUsed(ctx, w)
+		why, err := s.schedule.NotUsed(ctx, w)
 		if err != nil {
 			continue
 		}
@@ -82,19 +82,6 @@ func (f *figures) look(ctx context.Context, s *Service) {
 		}
 		f.used[w] = why == ""
 	}
-}
-
-// overdue is for how long the oldest fire has waited that nobody has accounted for, beyond the time that this takes.
-func overdue(f repo.WorkerFigures) time.Duration {
-	schedule, err := run.ParseSchedule(f.Cron)
-	if err != nil || f.AccountedUntil.IsZero() {
-		return 0
-	}
-	next := schedule.Next(f.AccountedUntil.UTC())
-	if late := f.Now.Sub(next); !next.IsZero() && late > unaccounted {
-		return late
-	}
-	return 0
 }
 
 // gaugeStates are the states of jobs as the gauge has them, by River's.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // gaugesAt writes the gauges of one reading.
@@ -65,7 +66,8 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 	for _, w := range f.workers {
 		labels := metric.WithAttributes(attribute.String("worker", w.Worker))
 		g.ObserveFloat64(g.paused, w.Paused.Seconds(), labels)
-		g.ObserveFloat64(g.overdue, overdue(w).Seconds(), labels)
+		overdue, _ := schedule.Overdue(w.Cron, w.AccountedUntil, w.Now)
+		g.ObserveFloat64(g.overdue, overdue.Seconds(), labels)
 		g.ObserveInt64(g.unsuccessful, w.Unsuccessful, labels)
 	}
 	for _, r := range f.runs {

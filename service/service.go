@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
@@ -81,8 +82,7 @@ type Service struct {
 	schedulerOff bool
 	queue        repo.JobQueue
 	noticed      noticed
-	pulse        pulse
-	unused       unused
+	schedule     *schedule.Dispatcher
 	gauges       metric.Registration
 	// migrated: main has been found so.
 	migrated atomic.Bool
@@ -99,11 +99,10 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{engine: runner, pool: job.New(runner), schedulerOff: c.SchedulerOff}
+	s := &Service{engine: runner, pool: job.New(runner), schedule: schedule.New(runner), schedulerOff: c.SchedulerOff}
 	if c.Queue != nil {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
-	s.pulse.beat(Failing{})
 	if err := s.addWorkers(c); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // Status says where a worker stands, or all of them (""). It answers even while databases do not: the condition is
@@ -83,7 +84,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	remarks = append(remarks, st.add(places)...)
 	found.add(s.queueTrouble(ctx, w))
 	if !s.schedulerOff && !w.Config.Disabled() {
-		found.add(s.pulse.trouble())
+		found.add(s.schedulerTrouble(ctx, s.schedule.Heartbeat()))
 	}
 	for _, record := range failures {
 		if f := failed(record); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, record) {
@@ -93,8 +94,8 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 		}
 	}
 	s.noticed.date(w.Name, found)
-	fires := s.fireHealth(ctx, w)
-	remarks = append(remarks, fireRemark(fires))
+	fires := s.schedule.Health(ctx, w)
+	remarks = append(remarks, schedule.Remark(fires))
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}
@@ -241,7 +242,7 @@ func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled s
 	case s.schedulerOff:
 		return ConditionSchedulerOff, "the scheduler of this server is off (scheduler.enabled): here only requests start runs, other servers have schedules of their own"
 	case w.Config.Disabled():
-		return ConditionSchedulerOff, notEnabled(w.Name) + "; here only requests start runs"
+		return ConditionSchedulerOff, schedule.NotEnabled(w.Name) + "; here only requests start runs"
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {
@@ -277,7 +278,7 @@ func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) 
 // disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
 func disabled(w *run.Worker, fires repo.FireHealth) string {
 	if w.Config.Disabled() && fires.Cron == "" {
-		return notEnabled(w.Name)
+		return schedule.NotEnabled(w.Name)
 	}
 	return ""
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // FailureClass is what kind of trouble keeps a worker from its work.
@@ -195,39 +196,24 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 	})
 }
 
-// pulse is the sign of life of the scheduler.
-type pulse struct {
-	mu     sync.Mutex
-	at     time.Time
-	failed Failing
-}
+// heartbeatTimeout is how long the scheduler may give no sign of life: it checks the fires every few
+// seconds.
+const heartbeatTimeout = time.Minute
 
-// pulsePatience is how long the scheduler may give no sign of life: it looks at the fires every few seconds.
-const pulsePatience = time.Minute
-
-// beat takes note that the scheduler is alive, and of what keeps it from starting runs.
-func (p *pulse) beat(f Failing) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if f.Message != "" {
-		f.Since = cmp.Or(p.failed.Since, time.Now())
+// schedulerTrouble is what keeps scheduled runs from starting here. Whether main answers the status
+// call finds out by itself.
+func (s *Service) schedulerTrouble(ctx context.Context, last schedule.Heartbeat) Failing {
+	if time.Since(last.At) >= heartbeatTimeout {
+		return Failing{
+			Since: last.At, Class: FailureScheduler,
+			Message: "the scheduler of this server gives no sign of life, " +
+				"scheduled runs do not start here: restart it",
+		}
 	}
-	p.at, p.failed = time.Now(), f
-}
-
-// trouble is what keeps scheduled runs from starting. Whether main answers the status call sees for itself.
-func (p *pulse) trouble() Failing {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case time.Since(p.at) >= pulsePatience:
-	case p.failed.Class == FailureUnreachable:
+	f := s.failing(ctx, last.Err)
+	if f.Class == "" || f.Class == FailureUnreachable {
 		return Failing{}
-	default:
-		return p.failed
 	}
-	return Failing{
-		Since: p.at, Class: FailureScheduler,
-		Message: "the scheduler of this server gives no sign of life, scheduled runs do not start here: restart it",
-	}
+	f.Since = last.FailingSince
+	return f
 }

@@ -41,6 +41,16 @@ func (r *Runner) IsStopping() bool {
 	return r.Stopped
 }
 
+// Go calls do in a goroutine that Shutdown waits for; false: the process stops, and it is not called.
+func (r *Runner) Go(do func()) bool {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	if !r.Stopped {
+		r.Background.Go(do)
+	}
+	return !r.Stopped
+}
+
 // Local is the run with this id if it is at work in this process.
 func (r *Runner) Local(id string) *Execution {
 	r.Mu.Lock()

@@ -1,4 +1,4 @@
-package service
+package schedule
 
 import (
 	"time"
@@ -7,8 +7,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// dues are what is to become of a worker's fires. All is zero if nothing is to be done.
-type dues struct {
+// dueFires are what is to become of a worker's fires. All is zero if nothing is to be done.
+type dueFires struct {
 	// missed fires have no row yet, and get no run.
 	missed []time.Time
 	// until is how far the ledger is accounted for with them; moved: that or the schedule changes.
@@ -22,45 +22,45 @@ type dues struct {
 	reason string
 }
 
-func (d dues) misses() bool { return d.moved || d.abandoned }
+func (d dueFires) misses() bool { return d.moved || d.abandoned }
 
-func (d dues) idle() bool { return !d.misses() && d.claim.IsZero() }
+func (d dueFires) nothing() bool { return !d.misses() && d.claim.IsZero() }
 
 // lookBack is how far back fires are accounted for at least, however short the history is: a night
 // that nobody was at work must not cost a daily worker its day.
 const lookBack = 48 * time.Hour
 
-// dues are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
-func (l *ledgerLook) dues() (d dues) {
-	if !l.begun() {
+// dueFires are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
+func (t *workerTick) dueFires() (d dueFires) {
+	if !t.hasLedger() {
 		return d
 	}
-	d.until, d.moved = l.begin()
-	d.abandoned = l.ledger.Abandoned
-	at := l.schedule.Next(d.until.UTC())
-	for !at.IsZero() && !at.After(l.now) && len(d.missed) < ledgerBatch {
+	d.until, d.moved = t.begin()
+	d.abandoned = t.ledger.Abandoned
+	at := t.schedule.Next(d.until.UTC())
+	for !at.IsZero() && !at.After(t.now) && len(d.missed) < ledgerBatch {
 		d.missed = append(d.missed, at)
-		at = l.schedule.Next(at)
+		at = t.schedule.Next(at)
 	}
-	if n := len(d.missed); n > 0 && l.now.Sub(d.missed[n-1]) < fireGrace {
+	if n := len(d.missed); n > 0 && t.now.Sub(d.missed[n-1]) < fireGrace {
 		d.missed, d.claim = d.missed[:n-1], d.missed[n-1]
 	}
 	if n := len(d.missed); n > 0 {
 		d.until, d.moved = d.missed[n-1], true
 	} else if d.claim.IsZero() {
-		d.claim, d.reason = l.makesUp()
+		d.claim, d.reason = t.catchUp()
 	}
 	return d
 }
 
-// makesUp is the newest fire of the ledger if it was missed or abandoned and may still run, and
+// catchUp is the newest fire of the ledger if it was missed or abandoned and may still run, and
 // why.
-func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
-	newest := l.ledger.Newest
+func (t *workerTick) catchUp() (fire time.Time, reason string) {
+	newest := t.ledger.Newest
 	switch {
-	case l.ledger.NewestAbandoned && l.now.Sub(newest) < fireGrace:
+	case t.ledger.NewestAbandoned && t.now.Sub(newest) < fireGrace:
 		return newest, reasonTakenOver
-	case l.worker.CatchesUp() && (l.ledger.NewestAbandoned || l.ledger.Outcome == repo.FireMissed):
+	case t.worker.CatchesUp() && (t.ledger.NewestAbandoned || t.ledger.Outcome == repo.FireMissed):
 		return newest, reasonCaughtUp
 	}
 	return time.Time{}, ""
@@ -68,20 +68,20 @@ func (l *ledgerLook) makesUp() (fire time.Time, reason string) {
 
 // begin is from when on fires are expected that have no row, and whether that is not where the
 // ledger ends.
-func (l *ledgerLook) begin() (from time.Time, moved bool) {
-	from = l.ledger.AccountedUntil
-	if from.After(l.now.Add(fireGrace)) {
+func (t *workerTick) begin() (from time.Time, moved bool) {
+	from = t.ledger.AccountedUntil
+	if from.After(t.now.Add(fireGrace)) {
 		// main's clock was ahead and has been set back. Fires that ran meanwhile have rows and do
 		// not run again.
-		return l.now, true
+		return t.now, true
 	}
-	if l.ledger.Cron != l.worker.Config.Schedule {
+	if t.ledger.Cron != t.worker.Config.Schedule {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
 		// schedules are at work.
-		from, moved = run.Later(from, l.now.Add(-fireGrace)), true
+		from, moved = run.Later(from, t.now.Add(-fireGrace)), true
 	}
-	oldest := l.now.Add(-max(l.service.engine.HistoryKeep, lookBack))
-	if next := l.schedule.Next(oldest.UTC()); next.IsZero() || next.After(l.now) {
+	oldest := t.now.Add(-max(t.runner.HistoryKeep, lookBack))
+	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, moved
 	}

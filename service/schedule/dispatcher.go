@@ -1,0 +1,277 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+const (
+	// fireGrace is how late a fire may be without being missed: less than the shortest time between
+	// two fires.
+	fireGrace = time.Minute
+	// claimPatience is how long a replica may take from its claim to the record of the run: a few
+	// small statements.
+	claimPatience = 20 * time.Second
+	// lookAhead is how long before a fire it is waited for, at least as long as the time between
+	// two checks.
+	lookAhead = 5 * time.Second
+	// ledgerRounds are how many statements one check may need to account for the fires of a worker
+	// after a long pause, each of at most ledgerBatch fires. The rest is for the next check.
+	ledgerRounds, ledgerBatch = 50, 1000
+)
+
+// Reasons of fires.
+const (
+	reasonAbandoned = "ABANDONED"
+	reasonTakenOver = "TAKEN_OVER"
+	reasonCaughtUp  = "CAUGHT_UP"
+)
+
+// Dispatcher starts the runs of the schedules. Its methods may be called from any goroutine.
+type Dispatcher struct {
+	runner    *run.Runner
+	heartbeat heartbeat
+	usage     usage
+}
+
+// New makes a Dispatcher for the workers of a Runner. It does not connect.
+func New(r *run.Runner) *Dispatcher {
+	d := &Dispatcher{runner: r}
+	d.heartbeat.beat(nil)
+	return d
+}
+
+// RunDue starts the runs of the fires that are due, as far as no other replica does, and records
+// those that were missed. It does not wait for the runs. The scheduler calls it every few seconds,
+// lookAhead apart at most, one call at a time.
+//
+// It returns when there is nothing to do within lookAhead, with [run.ErrStopping], or with the
+// first error of main.
+func (d *Dispatcher) RunDue(ctx context.Context) error {
+	for {
+		wait, err := d.check(ctx)
+		if ctx.Err() == nil && !errors.Is(err, run.ErrStopping) {
+			d.heartbeat.beat(err)
+		}
+		if err != nil || wait > lookAhead {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-d.runner.Stopping:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// check does what is due and returns how long it is until the next fire.
+func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) {
+	if d.runner.IsStopping() {
+		return 0, run.ErrStopping
+	}
+	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.workerNames(), claimPatience)
+	if err != nil {
+		return 0, err
+	}
+	// What has been claimed must not depend on whether the scheduler is stopped in this moment.
+	lasting := context.WithoutCancel(ctx)
+	wait = 2 * lookAhead
+	watched := d.usage.watched(now)
+	var used, crons []string
+	var errs []error
+	for _, w := range d.runner.Workers {
+		schedule, err := run.ParseSchedule(w.Config.Schedule)
+		if err != nil {
+			return 0, err
+		}
+		t := &workerTick{Dispatcher: d, worker: w, schedule: schedule, now: now, ledger: ledgers[w.Name]}
+		uses, err := t.uses(lasting, watched)
+		if err == nil && uses {
+			err = t.process(lasting)
+		}
+		if errors.Is(err, run.ErrUnreachable) {
+			return 0, err
+		}
+		errs = append(errs, err)
+		if !uses {
+			continue
+		}
+		if now.Sub(t.ledger.UsedAt) >= useInterval {
+			used, crons = append(used, w.Name), append(crons, w.Config.Schedule)
+		}
+		if next := schedule.Next(now.UTC()); !next.IsZero() {
+			wait = min(wait, next.Sub(now))
+		}
+	}
+	if len(used) > 0 {
+		errs = append(errs, d.runner.Main.UseLedgers(lasting, used, crons, now))
+	}
+	if !d.runner.Go(func() { d.runner.Prune(lasting) }) {
+		return 0, run.ErrStopping
+	}
+	return wait, errors.Join(errs...)
+}
+
+func (d *Dispatcher) workerNames() []string {
+	names := make([]string, len(d.runner.Workers))
+	for i, w := range d.runner.Workers {
+		names[i] = w.Name
+	}
+	return names
+}
+
+// workerTick is one worker's part of a check.
+type workerTick struct {
+	*Dispatcher
+	worker   *run.Worker
+	schedule cron.Schedule
+	now      time.Time
+	ledger   repo.Ledger
+}
+
+// hasLedger: the first start of all misses nothing.
+func (t *workerTick) hasLedger() bool { return !t.ledger.AccountedUntil.IsZero() }
+
+// process records the fires that were missed up to now, then claims one and starts its run if there
+// is to be one. If another replica has moved the ledger on, that one does the rest.
+func (t *workerTick) process(ctx context.Context) error {
+	for range ledgerRounds {
+		due := t.dueFires()
+		switch {
+		case due.nothing():
+			return nil
+		case !due.misses():
+			return t.claim(ctx, due)
+		}
+		if moved, err := t.miss(ctx, due); err != nil || !moved {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *workerTick) step(until time.Time) repo.LedgerStep {
+	return repo.LedgerStep{
+		Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until, Patience: claimPatience,
+	}
+}
+
+// miss records missed fires, counts them, and logs what is worth a warning.
+func (t *workerTick) miss(ctx context.Context, due dueFires) (moved bool, err error) {
+	missed := repo.Missed{Passed: due.missed, Reason: reasonAbandoned}
+	if due.reason != "" {
+		missed.Kept = due.claim
+	}
+	moved, passed, abandoned, err := t.runner.Main.MissFires(ctx, t.step(due.until), missed)
+	if err != nil || !moved {
+		return false, err
+	}
+	log := t.runner.Logger.With("worker", t.worker.Name)
+	if due.until.Before(t.ledger.AccountedUntil) {
+		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
+			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
+	}
+	if passed > 0 {
+		log.WarnContext(ctx, "fires missed: nobody ran them at their time",
+			"fires", passed, "first", due.missed[0], "last", due.until)
+	}
+	if abandoned > 0 {
+		log.WarnContext(ctx, "fires missed: the replica that had claimed them died", "fires", abandoned)
+	}
+	if n := passed + abandoned; n > 0 {
+		t.runner.Metrics.AddFires(ctx, t.worker.Name, repo.FireMissed, n)
+	}
+	t.ledger.Cron, t.ledger.AccountedUntil, t.ledger.Abandoned = t.worker.Config.Schedule, due.until, false
+	if len(due.missed) > 0 {
+		t.ledger.Newest, t.ledger.Outcome, t.ledger.NewestAbandoned = due.until, repo.FireMissed, false
+	}
+	return true, nil
+}
+
+// claim takes a fire and starts its run, on one replica alone.
+func (t *workerTick) claim(ctx context.Context, due dueFires) error {
+	until := due.until
+	if due.reason == "" {
+		until = due.claim
+	}
+	c := repo.FireClaim{
+		Time: due.claim, Reason: due.reason, RunID: run.NewID(t.now), Replica: t.runner.Replica,
+	}
+	ours, err := t.runner.Main.ClaimFire(ctx, t.step(until), c)
+	if err != nil || !ours {
+		return err
+	}
+	if due.reason != "" {
+		t.runner.Logger.InfoContext(ctx, "fire taken over", "worker", t.worker.Name, "fire", due.claim,
+			"reason", due.reason, "late_seconds", t.now.Sub(due.claim).Seconds())
+	}
+	t.startInBackground(ctx, t.worker, due.claim, c.RunID)
+	return nil
+}
+
+// ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early
+// because of the load, and left work that must not wait for the schedule. The scheduler calls it
+// every half a minute.
+func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
+	// What died before it worked is then for RunDue to take over.
+	errs := []error{d.runner.Main.GiveBackDeadFires(ctx, d.workerNames()), d.runner.CloseAbandoned(ctx)}
+	for _, w := range d.runner.Workers {
+		if w.Config.Disabled() {
+			continue
+		}
+		reason, err := d.runner.Unfinished(ctx, w)
+		if err == nil && reason != "" {
+			_, err = d.runner.Resume(ctx, w, reason)
+		}
+		if !run.MustWait(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// heartbeat is the scheduler's sign of life.
+type heartbeat struct {
+	mu sync.Mutex
+	Heartbeat
+}
+
+// Heartbeat is how the scheduler fares, by the host's clock.
+type Heartbeat struct {
+	// At is when it last checked what is due.
+	At time.Time
+	// Err is what kept it from that, nil if nothing did, FailingSince since when something does.
+	Err          error
+	FailingSince time.Time
+}
+
+// beat notes that the scheduler is alive, and what keeps it from starting runs.
+func (h *heartbeat) beat(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	h.At, h.Err = time.Now(), err
+	switch {
+	case err == nil:
+		h.FailingSince = time.Time{}
+	case h.FailingSince.IsZero():
+		h.FailingSince = h.At
+	}
+}
+
+// Heartbeat returns the last one.
+func (d *Dispatcher) Heartbeat() Heartbeat {
+	d.heartbeat.mu.Lock()
+	defer d.heartbeat.mu.Unlock()
+	return d.heartbeat.Heartbeat
+}

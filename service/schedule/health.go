@@ -1,0 +1,77 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Fire is a moment at which a worker's schedule wants a run, and what became of it.
+type Fire = repo.Fire
+
+// Filter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at After;
+// each zero for all.
+type Filter struct {
+	Worker, Outcome string
+	After           time.Time
+	AfterWorker     string
+	// Limit is how many at most.
+	Limit int
+}
+
+// Fires lists the ledger of fires, the newest first.
+func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
+	if f.Worker != "" {
+		if _, err := d.runner.Worker(f.Worker); err != nil {
+			return nil, err
+		}
+	}
+	return d.runner.Main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
+}
+
+// unaccounted is for how long fires may have no row before somebody should ask why: the grace and
+// some checks.
+const unaccounted = fireGrace + 3*lookAhead
+
+// Health is how a worker's fires fare, and what time it is: by main's clock, which decides what is
+// due, and by the host's only if main does not answer.
+func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) repo.FireHealth {
+	h, err := d.runner.Main.FireHealth(ctx, w.Name)
+	if err != nil {
+		return repo.FireHealth{Now: time.Now()}
+	}
+	return h
+}
+
+// Overdue is for how long the oldest fire has waited that nobody has accounted for, and which it is;
+// 0 if that is no longer than it takes.
+func Overdue(cron string, accountedUntil, now time.Time) (late time.Duration, fire time.Time) {
+	schedule, err := run.ParseSchedule(cron)
+	if err != nil || accountedUntil.IsZero() {
+		return 0, fire
+	}
+	fire = schedule.Next(accountedUntil.UTC())
+	if late = now.Sub(fire); fire.IsZero() || late <= unaccounted {
+		return 0, fire
+	}
+	return late, fire
+}
+
+// Remark says what a status should say of a worker's fires, "" if there is nothing to say.
+func Remark(h repo.FireHealth) string {
+	late, fire := Overdue(h.Cron, h.AccountedUntil, h.Now)
+	since := h.Since.UTC().Format(time.RFC3339)
+	switch {
+	case late > 0:
+		return fmt.Sprintf("the fire of %s has found no scheduler: "+
+			"no server with scheduler.enabled is at work", fire.Format(time.RFC3339))
+	case h.Missed == 1:
+		return fmt.Sprintf("the last fire, of %s, was missed", since)
+	case h.Missed > 1:
+		return fmt.Sprintf("the last %d fires were missed, since %s", h.Missed, since)
+	}
+	return ""
+}
