@@ -17,41 +17,21 @@ import (
 type app struct {
 	Streams
 	configFile string
-	format     format
-	client     connection
-	// began says that a command has begun: its errors are not about usage any more.
+	// asJSON is set by --output json.
+	asJSON bool
+	client connection
+	// began is set when a command begins: later errors are not about usage.
 	began bool
 }
 
-// format of the output: "" and "text" are for people.
-type format string
-
-const (
-	formatText format = "text"
-	formatJSON format = "json"
-)
-
-// String is the value as it is set.
-func (f *format) String() string { return string(*f) }
-
-// Type is what the help calls the value.
-func (*format) Type() string { return "format" }
-
-// Set takes text or json.
-func (f *format) Set(s string) error {
-	if *f = format(s); *f != formatText && *f != formatJSON {
-		return errors.New("text or json")
-	}
-	return nil
-}
-
-// settings are the whole configuration: that of the process, and that of the workers.
+// settings are the whole configuration: of the process, and of the service with its workers.
 type settings struct {
 	*config.Config
 	service service.Config
 }
 
-// settings reads the file named by --config, and the environment, with config.Load or config.LoadPartial.
+// settings reads the file named by --config, and the environment, with config.Load or
+// config.LoadPartial.
 func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*settings, error) {
 	s := &settings{}
 	var err error
@@ -59,12 +39,14 @@ func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*sett
 	return s, err
 }
 
-// usage makes an error one of whoever gave the command.
+// usage makes an error one of usage: exit code 2.
 func usage(err error) error { return &exitError{exitUsage, err} }
 
-// databases opens the configured databases in the order of the rotation. Two names of one database are refused; one that
-// does not answer is looked at when it does. closeAll closes them.
-func databases(ctx context.Context, c *config.Config) (open []*repo.Database, closeAll func(), err error) {
+// databases opens the configured databases in the order of the rotation. Two names for the same
+// database are an error; one that does not answer is compared once it does. closeAll closes them.
+func databases(
+	ctx context.Context, c *config.Config,
+) (open []*repo.Database, closeAll func(), err error) {
 	closeAll = func() {
 		for _, d := range open {
 			d.Close()
@@ -96,28 +78,41 @@ func (a *app) json(v any) error {
 	return encoder.Encode(v)
 }
 
-// say writes a line for people.
+// say writes a line for people to the standard output.
 func (a *app) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Out, format+"\n", args...)
 }
 
-// text is say for people only: with --output json it says nothing.
+// text is say, and nothing with --output json.
 func (a *app) text(format string, args ...any) {
-	if a.format != formatJSON {
+	if !a.asJSON {
 		a.say(format, args...)
 	}
 }
 
-// note writes a line that is not part of the output.
+// note writes a line to the standard error.
 func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Err, format+"\n", args...)
 }
 
-// table writes aligned columns under a heading.
-func (a *app) table(heading []string, rows [][]string) error {
+// printTable writes a row for each item, in aligned columns under a heading.
+func printTable[T any](a *app, heading []string, items []T, row func(T) []string) error {
 	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{heading}, rows...) {
-		_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	line := func(cells []string) {
+		_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	}
+	line(heading)
+	for _, item := range items {
+		line(row(item))
 	}
 	return w.Flush()
+}
+
+// fields writes an indented line for each field of something that has a value.
+func (a *app) fields(pairs ...string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			a.say("  %-7s %s", pairs[i], pairs[i+1])
+		}
+	}
 }

@@ -3,33 +3,141 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// between takes that many arguments, and says what they are if there are fewer or more.
+// The functions of this file check arguments and flags before a command begins, and put them
+// where its request has them: what they refuse is an error of usage.
+
+// between accepts least to most arguments. Its error names the one that is missing or too many.
 func between(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return fmt.Errorf("something is missing: %s", command.UseLine())
+			return fmt.Errorf("missing argument %s", strings.Fields(command.Use)[len(args)+1])
 		case len(args) > most:
-			return fmt.Errorf("%q is too much: %s", args[most], command.UseLine())
+			return fmt.Errorf("unexpected argument %q: %s", args[most], command.UseLine())
 		}
 		return nil
 	}
 }
 
-// workerOnce takes the name of a worker as argument, or as the flag --worker.
-func workerOnce(worker *string) cobra.PositionalArgs {
-	return func(command *cobra.Command, args []string) error {
-		if err := between(0, 1)(command, args); err != nil || len(args) == 0 {
-			return err
+// optionalWorker accepts a worker's name, which may have been given with a flag before.
+func optionalWorker(worker *string) cobra.PositionalArgs {
+	return cobra.MatchAll(between(0, 1), func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
 		}
 		if *worker != "" && *worker != args[0] {
 			return errors.New("name one worker: as argument, or with --worker")
 		}
 		*worker = args[0]
 		return nil
+	})
+}
+
+// workerFlag lets a list be of one worker: its name is an argument, or the flag --worker.
+func workerFlag(command *cobra.Command, worker *string) {
+	command.Args = optionalWorker(worker)
+	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, same as WORKER; default all")
+}
+
+// everyWorker is the name that stands for all workers.
+const everyWorker = "*"
+
+// workerOrAll makes a command take one worker's name, or the flag --all.
+func workerOrAll(command *cobra.Command, worker *string) {
+	all := false
+	command.Flags().BoolVar(&all, "all", false, "all workers and all deferred jobs")
+	command.Args = func(_ *cobra.Command, args []string) error {
+		if all == (len(args) == 1) || len(args) > 1 {
+			return errors.New("name one WORKER, or give --all")
+		}
+		*worker = strings.Join(append(args, everyWorker)[:1], "")
+		return nil
 	}
+}
+
+// runArgument accepts the ID of a run.
+func runArgument(id *string) cobra.PositionalArgs {
+	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
+		if uuid.Validate(args[0]) != nil {
+			return fmt.Errorf("%q is not the ID of a run, such as 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4: "+
+				"caretaker runs lists them", args[0])
+		}
+		*id = args[0]
+		return nil
+	})
+}
+
+// jobArgument accepts the ID of a job.
+func jobArgument(id *int64) cobra.PositionalArgs {
+	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) (err error) {
+		if *id, err = strconv.ParseInt(args[0], 10, 64); err != nil || *id < 1 {
+			return fmt.Errorf("%q is not the ID of a job: caretaker jobs lists them", args[0])
+		}
+		return nil
+	})
+}
+
+// defaultPageSize is how many entries a list shows, maxPageSize how many the API returns at most.
+const defaultPageSize, maxPageSize = 20, 1000
+
+// pageFlags are the flags of a list that comes in pages.
+func pageFlags(command *cobra.Command, size *int32, token *string) {
+	*size = defaultPageSize
+	command.Flags().Func("page-size", "`number` of entries, up to 1000 (default 20)",
+		func(text string) error {
+			n, err := strconv.ParseInt(text, 10, 32)
+			if err != nil || n < 1 || n > maxPageSize {
+				return fmt.Errorf("a whole number from 1 to %d", maxPageSize)
+			}
+			*size = int32(n)
+			return nil
+		})
+	command.Flags().StringVar(token, "page-token", "", "`token` of the next page")
+}
+
+// enumFlag is a flag whose values are those of an enum of the API, without the prefix and in any
+// case; without it the enum stays UNSPECIFIED, which stands for all.
+func enumFlag[E interface {
+	~int32
+	protoreflect.Enum
+}](command *cobra.Command, name, prefix string, to *E,
+) {
+	values := (*to).Descriptor().Values()
+	var words []string
+	for i := 1; i < values.Len(); i++ {
+		words = append(words, strings.ToLower(strings.TrimPrefix(string(values.Get(i).Name()), prefix)))
+	}
+	last := len(words) - 1
+	allowed := strings.Join(words[:last], ", ") + " or " + words[last]
+	command.Flags().Func(name, "`"+name+"`: "+allowed+"; default all", func(text string) error {
+		for i, word := range words {
+			if strings.EqualFold(word, text) {
+				*to = E(values.Get(i + 1).Number())
+				return nil
+			}
+		}
+		return errors.New(allowed)
+	})
+}
+
+// durationFlag is a flag for a duration of more than 0.
+func durationFlag(command *cobra.Command, name, help string, to **durationpb.Duration) {
+	command.Flags().Func(name, help, func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("%q is not a positive duration such as 30m or 8h", text)
+		}
+		*to = durationpb.New(d)
+		return nil
+	})
 }

@@ -1,11 +1,12 @@
-// Package cli is the command line: it wires everything together for the commands that serve, and is a client of the API
-// in the others.
+// Package cli is the command line. Commands that serve wire everything together here; the others
+// are clients of the API.
 //
 // What it guarantees:
 //
-//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped (contract section 3). Usage is whatever the command said wrongly:
-//     arguments, and unknown workers, databases, tables, records, runs and jobs. A configuration that is wrong is a failure.
-//   - What was asked for goes to the standard output, everything else - logs, errors, progress - to the standard error.
+//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped. Usage errors are bad arguments, and names and
+//     IDs that do not exist: of workers, databases, tables, records, runs and jobs. A wrong
+//     configuration is a failure.
+//   - Results go to the standard output; logs, errors and progress go to the standard error.
 //   - With --output json the output is one document: the API's answer as protobuf JSON.
 package cli
 
@@ -29,7 +30,7 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Exit codes of the contract's section 3.
+// Exit codes. Scripts depend on them.
 const (
 	exitDone    = 0
 	exitFailed  = 1
@@ -37,10 +38,10 @@ const (
 	exitSkipped = 3
 )
 
-// exitError is an error with an exit code of its own; others are 1.
+// exitError is an error with an exit code; the code of other errors is 1.
 type exitError struct {
 	code int
-	// err may be nil: all has been said.
+	// err is nil where there is nothing more to print.
 	err error
 }
 
@@ -53,7 +54,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// Main is Run for a process of its own.
+// Main runs a command for the process: with its standard streams, until it ends.
 func Main(args []string) int {
 	server.LogErrorsOfGRPC()
 	return Run(context.Background(), args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
@@ -90,8 +91,12 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "caretaker",
 		Short: "Maintenance for a GitLab-shaped PostgreSQL estate",
-		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\nExit codes: 0 done; 1 failed, also by the configuration or a connection that was lost; 2 usage: wrong arguments,\n" +
-			"unknown names and ids; 3 skipped: lease held, paused, switched off by its setting, not configured.",
+		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\n" +
+			"Exit codes:\n" +
+			"  0  done\n" +
+			"  1  failed, including a wrong configuration or a lost connection\n" +
+			"  2  usage: bad arguments, unknown names or IDs\n" +
+			"  3  skipped: lease held, paused, switched off by a setting, not configured",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -100,11 +105,13 @@ func (a *app) root() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
-	root.PersistentFlags().Var(&a.format, "output", "`text` or json")
-	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Serving:"}, &cobra.Group{ID: groupClient, Title: "Asking a server:"})
+	root.PersistentFlags().Func("output", "`format`: text or json (default text)", a.setOutput)
+	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
+		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())
 	for _, c := range []*cobra.Command{
-		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(), a.resume(), a.jobs(), a.flags(),
+		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
+		a.resume(), a.jobs(), a.flags(),
 	} {
 		c.GroupID = groupClient
 		a.clientFlags(c)
@@ -113,7 +120,7 @@ func (a *app) root() *cobra.Command {
 	root.SetHelpCommand(help(root))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
-			return fmt.Errorf("%w (what begins with - is taken for a flag)", err)
+			return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
 		}
 		return err
 	})
@@ -121,7 +128,16 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// help shows the help of a command; that there is no such one is a mistake.
+// setOutput is the flag --output.
+func (a *app) setOutput(format string) error {
+	if format != "text" && format != "json" {
+		return errors.New("text or json")
+	}
+	a.asJSON = format == "json"
+	return nil
+}
+
+// help shows the help of a command. Unlike cobra's own, it fails if there is no such command.
 func help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -129,7 +145,8 @@ func help(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			command, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return &exitError{exitUsage, fmt.Errorf("there is no command %q: caretaker --help lists them", strings.Join(args, " "))}
+				return usage(fmt.Errorf("unknown command %q: caretaker --help lists the commands",
+					strings.Join(args, " ")))
 			}
 			return command.Help()
 		},
@@ -142,7 +159,8 @@ const (
 	groupClient = "client"
 )
 
-// markBegin tells errors of usage, which come before a command begins, from its failures.
+// markBegin makes all commands set began: errors before that are about usage, later ones are
+// failures.
 func (a *app) markBegin(command *cobra.Command) {
 	if do := command.RunE; do != nil {
 		command.RunE = func(c *cobra.Command, args []string) error {
@@ -155,7 +173,7 @@ func (a *app) markBegin(command *cobra.Command) {
 	}
 }
 
-// version is that of the module, or the commit it was built from.
+// version is the module's version, else the commit that it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

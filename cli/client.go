@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"regexp"
 	"strings"
 	"time"
 
@@ -39,31 +40,53 @@ type connection struct {
 
 func (a *app) clientFlags(command *cobra.Command) {
 	flags := command.PersistentFlags()
-	flags.StringVar(&a.client.address, "address", "", "`address` of the server; else that in the variable "+config.AddressVariable+", else "+defaultAddress)
-	flags.BoolVar(&a.client.tls, "tls", false, "speak TLS, trusting the system's authorities")
-	flags.StringVar(&a.client.caFile, "tls-ca", "", "speak TLS, trusting the authorities in this PEM `file`")
+	flags.StringVar(&a.client.address, "address", "",
+		"`address` of the server; default "+config.AddressVariable+", else "+defaultAddress)
+	flags.BoolVar(&a.client.tls, "tls", false, "use TLS, trusting the system's certificate authorities")
+	flags.StringVar(&a.client.caFile, "tls-ca", "",
+		"use TLS, trusting the certificate authorities in this PEM `file`")
 	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
-	flags.StringVar(&a.client.keyFile, "tls-key", "", "its key, a PEM `file`")
+	flags.StringVar(&a.client.keyFile, "tls-key", "", "key of the client certificate, a PEM `file`")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
 }
 
-// defaultAddress is where a server is if nobody says otherwise.
+// defaultAddress is where a client looks for a server by default.
 const defaultAddress = "127.0.0.1:50051"
 
-// answerTime is how long a server may take for an answer that does not wait for a run.
+// answerTime bounds a call that does not wait for a run.
 const answerTime = 30 * time.Second
 
-// ask calls do with a client, and a context that ends after answerTime.
-func (a *app) ask(ctx context.Context, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
-	return a.connect(ctx, func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+// api is the client of the API. api.ListRuns, for example, is a method that call takes.
+type api = maintenancev1.MaintenanceServiceClient
+
+// call is the body of a command that makes one call and prints the answer: as JSON, or with text.
+// The command's arguments and flags have filled the request before.
+func call[Q any, R proto.Message](
+	a *app, method func(api, context.Context, Q, ...grpc.CallOption) (R, error), request Q,
+	text func(R) error,
+) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		return a.ask(c.Context(), func(ctx context.Context, client api) error {
+			answer, err := method(client, ctx, request)
+			if err != nil {
+				return err
+			}
+			return a.show(answer, func() error { return text(answer) })
+		})
+	}
+}
+
+// ask is connect with a context that ends after answerTime.
+func (a *app) ask(ctx context.Context, do func(context.Context, api) error) error {
+	return a.connect(ctx, func(ctx context.Context, client api) error {
 		ctx, cancel := context.WithTimeout(ctx, answerTime)
 		defer cancel()
 		return do(ctx, client)
 	})
 }
 
-// userName is the name that the server is told, as far as a header can bear it: what it puts down as the one who has
-// paused a worker or started a run.
+// userName is the user whom the server records as having started a run or paused a worker, "" if
+// the name cannot be sent in a header.
 func userName() string {
 	u, err := user.Current()
 	if err != nil || strings.ContainsFunc(u.Username, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -72,8 +95,8 @@ func userName() string {
 	return u.Username
 }
 
-// connect calls do with a client and explains its error.
-func (a *app) connect(ctx context.Context, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
+// connect calls do with a client, and returns its error in words, with the exit code it stands for.
+func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
 	transport, err := a.client.credentials()
 	if err != nil {
 		return err
@@ -125,7 +148,8 @@ func (c connection) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(secure), nil
 }
 
-// explain turns the status of a call into words and an exit code: by its reason, else by its code.
+// explain turns the status of a call into words and an exit code: by its reason if the server gave
+// one, else by its code.
 func (a *app) explain(err error) error {
 	s, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
@@ -137,7 +161,7 @@ func (a *app) explain(err error) error {
 		case *errdetails.ErrorInfo:
 			reason = detail.GetReason()
 		case *errdetails.BadRequest:
-			text = asFlags(detail.GetFieldViolations()[0])
+			text = asFlag(detail.GetFieldViolations()[0])
 		}
 	}
 	switch reason {
@@ -151,12 +175,13 @@ func (a *app) explain(err error) error {
 	return errors.New(text)
 }
 
-// explainTransport is for what the server did not say itself.
+// explainTransport is explain for errors that the server has not written.
 func (a *app) explainTransport(s *status.Status) error {
 	code := s.Code()
 	if code == codes.Unavailable {
-		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or name the one that "+
-			"runs with --address or %s (%s)", a.client.address, config.AddressVariable, s.Message())
+		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
+			"give the address of a running one with --address or %s (%s)",
+			a.client.address, config.AddressVariable, s.Message())
 	}
 	if code == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
@@ -166,13 +191,52 @@ func (a *app) explainTransport(s *status.Status) error {
 
 // show prints an answer: as protobuf JSON, or with text.
 func (a *app) show(answer proto.Message, text func() error) error {
-	if a.format != formatJSON {
+	if !a.asJSON {
 		return text()
 	}
-	out, err := protojson.MarshalOptions{Multiline: true, Indent: "  ", EmitDefaultValues: true}.Marshal(answer)
+	return a.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
+}
+
+func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions) error {
+	options.EmitDefaultValues = true
+	out, err := options.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
 	a.say("%s", out)
 	return nil
+}
+
+// asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.
+func asCommands(text string) string {
+	// A message may have both: WatchRun (caretaker watch ID). The command alone stays.
+	text = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+(?: \*)? \((caretaker [^()]+)\)`).
+		ReplaceAllString(text, "$1")
+	commands := map[string]string{
+		"RunBatch": "run", "GetStatus": "status", "ListLeases": "leases", "GetRun": "watch",
+		"ListRuns": "runs", "WatchRun": "watch", "CancelRun": "cancel", "PauseWorker": "pause",
+		"ResumeWorker": "resume", "ListJobs": "jobs", "RetryJob": "jobs retry", "ListFires": "fires",
+		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags",
+	}
+	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
+		ReplaceAllStringFunc(text, func(method string) string {
+			if command, known := commands[method]; known {
+				return "caretaker " + command
+			}
+			return method
+		})
+}
+
+// asFlag names the flag or argument for the field that the API refuses.
+func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
+	name := violation.GetField()
+	switch name {
+	case "ttl":
+		name = "--for"
+	case "page_size", "page_token", "database", "reason", "kind", "state", "outcome":
+		name = "--" + strings.ReplaceAll(name, "_", "-")
+	case "worker", "name":
+		name = strings.ToUpper(name)
+	}
+	return name + ": " + asCommands(violation.GetDescription())
 }

@@ -70,8 +70,8 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(t, 2, "fires nobody", `unknown worker "nobody"`)
 	r.want(t, 0, "watch "+id, "succeeded")
 	r.want(t, 0, "cancel "+id, "had ended before: succeeded")
-	r.want(t, 2, "watch nope", `"nope" is not the id of a run`, "caretaker runs lists them")
-	r.want(t, 2, "cancel nope", `"nope" is not the id of a run`)
+	r.want(t, 2, "watch nope", `"nope" is not the ID of a run`, "caretaker runs lists them")
+	r.want(t, 2, "cancel nope", `"nope" is not the ID of a run`)
 	r.want(t, 2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "there is no run with this id; caretaker runs")
 	for _, size := range []string{"0", "1001", "99999999999", "x"} {
 		r.want(t, 2, "runs --page-size "+size, "a whole number from 1 to 1000")
@@ -82,7 +82,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  on")
 	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
-	r.want(t, 2, "flags set loose_foreign_keys_turbo_mode_mian on", `there is no flag "loose_foreign_keys_turbo_mode_mian": there are loose_foreign_keys_turbo_mode_main`+"\n")
+	r.want(t, 2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
 	r.want(t, 0, "flags set zz off", "off")
 	r.want(t, 0, "runs "+worker+" --page-size 1", worker)
 	r.want(t, 2, "runs nobody", `unknown worker "nobody"`)
@@ -117,11 +117,11 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	} {
 		want(t, 2, command, "caretaker: ")
 	}
-	want(t, 2, "cancel", "something is missing: caretaker cancel RUN")
-	want(t, 2, "fires a b", `"b" is too much: caretaker fires [WORKER]`)
-	want(t, 0, "--help", "Asking a server:")
+	want(t, 2, "cancel", "missing argument RUN")
+	want(t, 2, "fires a b", `unexpected argument "b": caretaker fires [WORKER]`)
+	want(t, 0, "--help", "Client:")
 	want(t, 0, "--version", "caretaker version ")
-	want(t, 0, "", "Asking a server:")
+	want(t, 0, "", "Client:")
 }
 
 func TestClient_SaysThatNobodyAnswers(t *testing.T) {

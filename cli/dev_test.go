@@ -48,7 +48,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
 	want(t, 1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	want(t, 2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
-	want(t, 2, "help nonsense", `there is no command "nonsense"`)
+	want(t, 2, "help nonsense", `unknown command "nonsense"`)
 	want(t, 0, "help run", "Exit code: 0 succeeded")
 }
 

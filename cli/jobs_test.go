@@ -38,8 +38,8 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	r.want(t, 2, "jobs show 77", "there is no job with this id")
 	r.want(t, 2, "jobs 2", "caretaker jobs show JOB")
 	r.want(t, 2, "jobs retry 77", "there is no job with this id; caretaker jobs")
-	r.want(t, 2, "jobs retry -5", "what begins with - is taken for a flag")
-	r.want(t, 2, "jobs retry x", `"x" is not the id of a job`)
+	r.want(t, 2, "jobs retry -5", "an argument that begins with - is taken for a flag")
+	r.want(t, 2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(t, 2, "jobs retry", "--help")
 	r.want(t, 2, "jobs --state lost", "available, scheduled, retryable")
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -102,11 +103,11 @@ func (l *lfk) lint() *cobra.Command {
 }
 
 func (l *lfk) findings(result loosefk.Lint) error {
-	if l.format == formatJSON {
+	if l.asJSON {
 		return l.json(result)
 	}
 	for _, f := range result.Findings {
-		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, dashed(f.Database), f.Object, f.Advice)
+		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
 	summary := counted(result.Errors, "error") + ", " + counted(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
@@ -122,14 +123,6 @@ func counted(n int, thing string) string {
 		return "1 " + thing
 	}
 	return strconv.Itoa(n) + " " + thing + "s"
-}
-
-// dashed is a word, or what stands for none.
-func dashed(word string) string {
-	if word == "" {
-		return none
-	}
-	return word
 }
 
 func (l *lfk) install() *cobra.Command {
@@ -237,7 +230,7 @@ func (l *lfk) retry() *cobra.Command {
 
 // report prints what was done, also when something else failed.
 func (l *lfk) report(err error, document any, text func()) error {
-	if l.format == formatJSON {
+	if l.asJSON {
 		return errors.Join(err, l.json(document))
 	}
 	text()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
@@ -86,17 +87,16 @@ func (l *lfk) listAbsent(ctx context.Context, keys loosefk.Admin) error {
 	switch {
 	case err != nil:
 		return err
-	case l.format == formatJSON:
+	case l.asJSON:
 		return l.json(map[string]any{"absent_children": children})
 	case len(children) == 0:
 		l.say("no child table is accepted as absent")
 		return nil
 	}
-	var rows [][]string
-	for _, c := range children {
-		rows = append(rows, []string{c.Child, c.AcceptedAt.UTC().Format(seconds), c.AcceptedBy})
-	}
-	return l.table([]string{"CHILD", "ACCEPTED", "BY"}, rows)
+	heading := []string{"CHILD", "ACCEPTED", "BY"}
+	return printTable(l.app, heading, children, func(c repo.AbsentChild) []string {
+		return []string{c.Child, utc(c.AcceptedAt), c.AcceptedBy}
+	})
 }
 
 func (l *lfk) revokeAbsent(ctx context.Context, keys loosefk.Admin, children []string) error {

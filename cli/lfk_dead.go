@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -11,9 +12,6 @@ import (
 
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
-
-// seconds is how times are shown in tables.
-const seconds = "2006-01-02 15:04:05"
 
 func (l *lfk) dead() *cobra.Command {
 	var table string
@@ -48,22 +46,20 @@ func (l *lfk) listDead(ctx context.Context, keys loosefk.Admin, table string) er
 	switch {
 	case err != nil && len(records) == 0:
 		return err
-	case l.format == formatJSON:
+	case l.asJSON:
 		return l.report(err, map[string]any{"dead_records": records}, nil)
 	case len(records) == 0:
 		l.say("no dead records")
 		return nil
 	}
-	var rows [][]string
-	for _, r := range records {
-		rows = append(rows, []string{
-			r.Database, strconv.FormatInt(r.ID, 10), r.Table, strconv.FormatInt(r.Key, 10), r.Definition, r.SQLState,
-			strconv.Itoa(r.Failures), r.RecordedAt.UTC().Format(seconds), r.DeadAt.UTC().Format(seconds), oneLine(r.Message),
-		})
-	}
-	return errors.Join(err, l.table([]string{
+	return errors.Join(err, printTable(l.app, []string{
 		"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "RECORDED", "DEAD SINCE", "MESSAGE",
-	}, rows))
+	}, records, func(r loosefk.DeadRecord) []string {
+		return []string{
+			r.Database, number(r.ID), r.Table, number(r.Key), r.Definition, r.SQLState,
+			strconv.Itoa(r.Failures), utc(r.RecordedAt), utc(r.DeadAt), strings.Join(strings.Fields(r.Message), " "),
+		}
+	}))
 }
 
 func (l *lfk) listFailing(ctx context.Context, keys loosefk.Admin, table string) error {
@@ -71,27 +67,22 @@ func (l *lfk) listFailing(ctx context.Context, keys loosefk.Admin, table string)
 	switch {
 	case err != nil && len(records) == 0:
 		return err
-	case l.format == formatJSON:
+	case l.asJSON:
 		return l.report(err, map[string]any{"failing_records": records}, nil)
 	case len(records) == 0:
 		l.say("no failing records")
 		return nil
 	}
-	var rows [][]string
-	for _, r := range records {
+	return errors.Join(err, printTable(l.app, []string{
+		"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "CAUSE", "FAILURES", "FAILED", "NEXT TRY",
+	}, records, func(r loosefk.FailingRecord) []string {
 		next := "now"
 		if r.NextTry != nil && r.NextTry.After(time.Now()) {
-			next = r.NextTry.UTC().Format(seconds)
+			next = utc(*r.NextTry)
 		}
-		rows = append(rows, []string{
-			r.Database, strconv.FormatInt(r.ID, 10), r.Table, strconv.FormatInt(r.Key, 10), r.Definition, dashed(r.SQLState),
-			strconv.Itoa(r.Failures), r.FailedAt.UTC().Format(seconds), next,
-		})
-	}
-	return errors.Join(err, l.table([]string{
-		"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "CAUSE", "FAILURES", "FAILED", "NEXT TRY",
-	}, rows))
+		return []string{
+			r.Database, number(r.ID), r.Table, number(r.Key), r.Definition, cmp.Or(r.SQLState, none),
+			strconv.Itoa(r.Failures), utc(r.FailedAt), next,
+		}
+	}))
 }
-
-// oneLine is a message with its line breaks as spaces.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

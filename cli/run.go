@@ -13,33 +13,37 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // run starts a run and waits for its end.
 func (a *app) run() *cobra.Command {
-	request := &maintenancev1.RunBatchRequest{Async: true}
+	request := &maintenancev1.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
 	command := &cobra.Command{
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
-		Long: "Run a worker once and wait for the end. Ctrl-C asks the run to stop after the statement in flight; a second\n" +
-			"Ctrl-C leaves it alone. Exit code: 0 succeeded, 1 failed, cancelled\n" +
-			"or lost sight of, 2 usage, 3 skipped.",
-		Args: between(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			request.Worker, request.RequestId = args[0], uuid.NewString()
-			return a.connect(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
+		Long: "Run a worker once and wait for the end. Ctrl-C cancels the run after the statement in\n" +
+			"flight; a second Ctrl-C stops waiting and lets the run go on.\n\n" +
+			"Exit codes: 0 succeeded; 1 failed, cancelled or connection lost; 2 usage; 3 skipped.",
+		Args: cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.connect(c.Context(), func(ctx context.Context, client api) error {
 				return a.runAndWatch(ctx, client, request)
 			})
 		},
 	}
-	command.Flags().BoolVar(&request.DryRun, "dry-run", false, "count what a run would do, and write nothing")
-	command.Flags().StringVar(&request.Database, "database", "", "`name` of the database; else the one whose turn it is")
+	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
+		"count what a run would change, and write nothing")
+	command.Flags().StringVar(&request.Database, "database", "",
+		"`name` of the database; default the one whose turn it is")
 	return command
 }
 
-func (a *app) runAndWatch(ctx context.Context, client maintenancev1.MaintenanceServiceClient, request *maintenancev1.RunBatchRequest) error {
+func (a *app) runAndWatch(
+	ctx context.Context, client api, request *maintenancev1.RunBatchRequest,
+) error {
 	answer, err := client.RunBatch(ctx, request)
 	if err != nil {
 		return err
@@ -56,14 +60,14 @@ func (a *app) runAndWatch(ctx context.Context, client maintenancev1.MaintenanceS
 			return
 		case <-interrupts:
 		}
-		a.note("\ncancelling run %s; press Ctrl-C again to leave it alone", id)
+		a.note("\ncancelling run %s; press Ctrl-C again to let it go on", id)
 		if _, err := client.CancelRun(ctx, &maintenancev1.CancelRunRequest{Id: id}); err != nil {
 			a.note("the run could not be cancelled: %s", a.explain(err))
 		}
 		select {
 		case <-ctx.Done():
 		case <-interrupts:
-			leave(fmt.Errorf("left run %s alone: caretaker watch %s follows it", id, id))
+			leave(fmt.Errorf("no longer waiting for run %s: caretaker watch %s follows it", id, id))
 		}
 	}()
 	last, err := a.follow(ctx, client, id, a.progress())
@@ -71,7 +75,8 @@ func (a *app) runAndWatch(ctx context.Context, client maintenancev1.MaintenanceS
 		return cause
 	}
 	if err != nil {
-		return fmt.Errorf("lost sight of run %s, caretaker watch %s follows it: %w", id, id, a.explain(err))
+		return fmt.Errorf("connection lost, run %s goes on, caretaker watch %s follows it: %w",
+			id, id, a.explain(err))
 	}
 	err = a.show(&maintenancev1.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })
 	return errors.Join(err, outcome(last))
@@ -89,8 +94,10 @@ func outcome(run *maintenancev1.Run) error {
 	}
 }
 
-// follow calls each with every state of a run, and returns the last.
-func (a *app) follow(ctx context.Context, client maintenancev1.MaintenanceServiceClient, id string, each func(*maintenancev1.RunEvent) error) (last *maintenancev1.Run, err error) {
+// follow calls each for every change of a run, and returns its last state.
+func (a *app) follow(
+	ctx context.Context, client api, id string, each func(*maintenancev1.RunEvent) error,
+) (last *maintenancev1.Run, err error) {
 	stream, err := client.WatchRun(ctx, &maintenancev1.WatchRunRequest{Id: id})
 	if err != nil {
 		return nil, err
@@ -110,74 +117,85 @@ func (a *app) follow(ctx context.Context, client maintenancev1.MaintenanceServic
 	}
 }
 
-// watch follows a run that is there.
+// watch follows a run that exists.
 func (a *app) watch() *cobra.Command {
+	id := ""
 	return &cobra.Command{
 		Use:   "watch RUN",
-		Short: "Follow a run until it ends; with --output json one event a line",
-		Long: "Follow a run until it ends; with --output json one event a line. Exit code: 0 it succeeded, 1 it failed, was\n" +
-			"cancelled or lost sight of, 2 usage, 3 it was skipped.",
-		Args: between(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := runID(args[0]); err != nil {
-				return err
-			}
-			return a.connect(c.Context(), func(ctx context.Context, client maintenancev1.MaintenanceServiceClient) error {
-				each := a.progress()
-				if a.format == formatJSON {
-					each = func(event *maintenancev1.RunEvent) error { return a.line(event) }
+		Short: "Follow a run until it ends",
+		Long: "Follow a run until it ends; with --output json one event a line.\n\n" +
+			"Exit codes: 0 succeeded; 1 failed, cancelled or connection lost; 2 usage; 3 skipped.",
+		Args: runArgument(&id),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.connect(c.Context(), func(ctx context.Context, client api) error {
+				each, describe := a.progress(), a.describeRun
+				if a.asJSON {
+					each = func(event *maintenancev1.RunEvent) error {
+						return a.printJSON(event, protojson.MarshalOptions{})
+					}
+					describe = func(*maintenancev1.Run) error { return nil }
 				}
-				last, err := a.follow(ctx, client, args[0], each)
+				last, err := a.follow(ctx, client, id, each)
 				if err != nil {
 					return err
 				}
-				if a.format == formatJSON {
-					return outcome(last)
-				}
-				return errors.Join(a.describeRun(last), outcome(last))
+				return errors.Join(describe(last), outcome(last))
 			})
 		},
 	}
 }
 
-// runID refuses what cannot be the id of a run.
-func runID(text string) error {
-	if uuid.Validate(text) != nil {
-		return usage(fmt.Errorf("%q is not the id of a run, such as 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4: caretaker runs lists them", text))
+// cancel asks a run to stop.
+func (a *app) cancel() *cobra.Command {
+	request := &maintenancev1.CancelRunRequest{}
+	return &cobra.Command{
+		Use:   "cancel RUN",
+		Short: "Ask a run to stop after the statement in flight",
+		Args:  runArgument(&request.Id),
+		RunE: call(a, api.CancelRun, request, func(answer *maintenancev1.CancelRunResponse) error {
+			run := answer.GetRun()
+			if run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
+				a.say("run %s of %s has been asked to stop; caretaker watch %s follows it",
+					run.GetId(), subject(run), run.GetId())
+			} else {
+				a.say("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
+			}
+			return nil
+		}),
 	}
-	return nil
 }
 
-// progressEvery is how often a run's progress is said where the line cannot change.
+// progressEvery is how often a run's progress is written where the output is no terminal.
 const progressEvery = 5 * time.Second
 
-// progress shows a run while it works: on a terminal one line that changes, else a line when it starts and now and then.
+// progress shows a run at work on the standard error: on a terminal as one line that changes, else
+// as a line when it starts, every five seconds, and when its reason changes.
 func (a *app) progress() func(*maintenancev1.RunEvent) error {
-	terminal, reason, said := isTerminal(a.Err), "", time.Time{}
+	terminal, reason, written := isTerminal(a.Err), "", time.Time{}
 	return func(event *maintenancev1.RunEvent) error {
 		run := event.GetRun()
 		working := run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING
 		switch {
 		case terminal && working:
-			_, _ = fmt.Fprintf(a.Err, "\r\033[K%s %s", bar(event.GetSequence()), progressText(run, time.Now()))
+			_, _ = fmt.Fprintf(a.Err, "\r\033[K%s %s", bar(event.GetSequence()), progressText(run))
 		case terminal:
 			_, _ = fmt.Fprint(a.Err, "\r\033[K")
 		case working && event.GetSequence() == 1:
 			a.note("run %s of %s started at %s", run.GetId(), subject(run), at(run.GetStartedAt()))
-			said = time.Now()
-		case working && time.Since(said) > progressEvery:
-			a.note("%s", progressText(run, time.Now()))
-			said = time.Now()
+			written = time.Now()
+		case working && time.Since(written) > progressEvery:
+			a.note("%s", progressText(run))
+			written = time.Now()
 		}
 		if !terminal && working && run.GetReason() != reason {
 			reason = run.GetReason()
-			a.note("%s", cmp.Or(reason, "it goes on"))
+			a.note("%s", cmp.Or(reason, "the run goes on"))
 		}
 		return nil
 	}
 }
 
-// isTerminal says whether a person is looking.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {

@@ -83,7 +83,7 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 			a.text("%s: up to date", d.Name)
 		}
 	}
-	if a.format == formatJSON {
+	if a.asJSON {
 		return a.json(map[string]any{"databases": report})
 	}
 	return nil
