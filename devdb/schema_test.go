@@ -2,60 +2,11 @@ package devdb
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 )
-
-// catalogueFacts spells the catalogue like readNotation. Partitions are one
-// fact each; that they are like their parent is PostgreSQL's business.
-const catalogueFacts = `
-WITH ours AS (
-	SELECT oid, relname, relkind FROM pg_class
-	WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')),
-plain (oid, spelled) AS ( -- casts of literals and outer parentheses go
-	SELECT d.oid, regexp_replace(pg_get_expr(d.adbin, d.adrelid), '::[a-z ]+(\[\])?', '', 'g') FROM pg_attrdef d
-	UNION ALL
-	SELECT c.oid, lower(regexp_replace(regexp_replace(pg_get_constraintdef(c.oid), '::[a-z ]+', '', 'g'), '^CHECK \((.*)\)$', '\1')) FROM pg_constraint c)
-SELECT 'table ' || relname FROM ours
-UNION ALL
-SELECT t.relname || ' partitioned ' || pg_get_partkeydef(t.oid) FROM ours t WHERE t.relkind = 'p'
-UNION ALL
-SELECT n.nspname || '.' || c.relname || ' of ' || t.relname || ' ' || pg_get_expr(c.relpartbound, c.oid)
-FROM ours t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE t.relkind = 'p' AND c.relkind = 'r'
-UNION ALL
-SELECT t.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
-	|| CASE WHEN a.attnotnull THEN ' not null' ELSE '' END || coalesce(' default ' || p.spelled, '')
-FROM ours t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
-LEFT JOIN pg_attrdef d ON d.adrelid = t.oid AND d.adnum = a.attnum LEFT JOIN plain p ON p.oid = d.oid
-UNION ALL
-SELECT t.relname || ' primary key (' || (SELECT string_agg(a.attname, ', ' ORDER BY k.n)
-	FROM unnest(c.conkey) WITH ORDINALITY AS k (num, n) JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.num) || ')'
-FROM ours t JOIN pg_constraint c ON c.conrelid = t.oid AND c.contype = 'p'
-UNION ALL
-SELECT t.relname || '.' || a.attname || ' references ' || c.confrelid::regclass
-	|| ' on delete ' || CASE c.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'a' THEN 'NO ACTION' ELSE c.confdeltype::text END
-FROM ours t JOIN pg_constraint c ON c.conrelid = t.oid AND c.contype = 'f' JOIN pg_attribute a ON a.attrelid = t.oid AND ARRAY[a.attnum] = c.conkey
-UNION ALL
-SELECT t.relname || ' check ' || p.spelled FROM ours t JOIN pg_constraint c ON c.conrelid = t.oid AND c.contype = 'c' JOIN plain p ON p.oid = c.oid
-UNION ALL
-SELECT t.relname || CASE WHEN i.indisunique THEN ' unique' WHEN m.amname = 'gin' THEN ' gin' ELSE '' END || ' index '
-	|| regexp_replace(split_part(split_part(regexp_replace(pg_get_indexdef(i.indexrelid), '::text', '', 'g'), ' USING ' || m.amname || ' ', 2), ' WHERE ', 1), '\(\((.*)\)\)', '(\1)')
-	|| coalesce(' where ' || lower(trim(both '()' from pg_get_expr(i.indpred, i.indrelid))), '')
-FROM ours t JOIN pg_index i ON i.indrelid = t.oid AND NOT i.indisprimary
-JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam`
-
-func readCatalogue(t *testing.T, url string) schemaFacts {
-	t.Helper()
-	facts := schemaFacts{}
-	for _, fact := range column(t, url, catalogueFacts) {
-		facts[fact] = true
-	}
-	return facts
-}
 
 // column returns the first column of a query.
 func column(t *testing.T, url, query string) []string {
@@ -75,33 +26,6 @@ func column(t *testing.T, url, query string) []string {
 		t.Fatal(err)
 	}
 	return all
-}
-
-func TestSchema_IsTheNotation(t *testing.T) {
-	for schema, parts := range map[string][]string{
-		"main": {"main"}, "ci": {"ci"}, "sec": {"sec"}, "all": {"main", "ci", "sec"},
-	} {
-		t.Run(schema, func(t *testing.T) {
-			want := readNotation(t, "queue")
-			// Section 7 gives the queue's id its sequence in words.
-			delete(want, "loose_foreign_keys_deleted_records.id bigint not null")
-			want.add("loose_foreign_keys_deleted_records.id bigint not null default nextval('loose_foreign_keys_deleted_records_id_seq')")
-			for _, part := range parts {
-				maps.Copy(want, readNotation(t, part))
-			}
-			got := readCatalogue(t, databases.Clone(t, Template{Name: schema, Schema: schema}))
-			for _, fact := range slices.Sorted(maps.Keys(want)) {
-				if !got[fact] {
-					t.Errorf("missing: %s", fact)
-				}
-			}
-			for _, fact := range slices.Sorted(maps.Keys(got)) {
-				if !want[fact] {
-					t.Errorf("not in the notation: %s", fact)
-				}
-			}
-		})
-	}
 }
 
 // run executes statements.
