@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -10,34 +12,34 @@ import (
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.group(11, 10, "sub")
-	g.project(1, 11, "p")
-	g.exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
-	g.run("scheduled_jobs=1")
-	g.attempt("retryable failed")
-	g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`,
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.Group(11, 10, "sub")
+	g.Project(1, 11, "p")
+	g.Exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("retryable failed")
+	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`,
 		"group 10 is its own ancestor: correct parent_id in namespaces")
-	g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "group 10 is its own ancestor: correct parent_id in namespaces")
-	g.wantRows(map[string]int{"projects": 1, "maintenance.group_removals": 0})
-	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-	g.exec("main", `UPDATE namespaces SET parent_id = NULL WHERE id = 10`)
-	g.attempt("completed succeeded")
+	g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "group 10 is its own ancestor: correct parent_id in namespaces")
+	g.WantRows(map[string]int{"projects": 1, "maintenance.group_removals": 0})
+	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.Exec("main", `UPDATE namespaces SET parent_id = NULL WHERE id = 10`)
+	g.Attempt("completed succeeded")
 }
 
 func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.group(11, 10, "sub")
-	g.exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
-	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	g.run("scheduled_jobs=1")
-	g.attempt("retryable failed")
-	g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-	g.wantRows(map[string]int{"namespaces": 2})
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Group(11, 10, "sub")
+	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
+	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("retryable failed")
+	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	g.WantRows(map[string]int{"namespaces": 2})
 }
 
 func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
@@ -52,48 +54,48 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 			`DELETE FROM namespaces WHERE id = 99`, "STILL_REFERENCED: namespaces.parent_id",
 		},
 	} {
-		g := newGroups(t)
-		g.owned(10, 15)
-		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-		g.project(1, 10, "p")
-		g.exec("main", c.table)
-		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed STILL_REFERENCED")
+		g := servicetest.NewGroups(t)
+		g.Owned(10, 15)
+		g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+		g.Project(1, 10, "p")
+		g.Exec("main", c.table)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed STILL_REFERENCED")
 		want := c.says + " still refers to it"
-		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
-		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
-		g.wantMarked("10")
-		g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-		g.exec("main", c.gone)
-		g.attempt("completed succeeded")
+		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
+		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
+		g.WantMarked("10")
+		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+		g.Exec("main", c.gone)
+		g.Attempt("completed succeeded")
 	}
 }
 
 func TestDestroyGroup_BotsGoForWhomTheJobNames(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.user(2, "user_type = 6")
-	g.group(10, 0, "g")
-	g.member(10, 2, 30)
-	g.exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 777)`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "NULL")
+	g := servicetest.NewGroups(t)
+	g.User(2, "user_type = 6")
+	g.Group(10, 0, "g")
+	g.Member(10, 2, 30)
+	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 777)`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.Want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "NULL")
 }
 
 func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 	t.Parallel()
 	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to it"}`, "'[]'": "[]"} {
-		g := newGroups(t)
-		g.exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
+		g := servicetest.NewGroups(t)
+		g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
 			CREATE TABLE owing (project_id bigint REFERENCES projects)`)
-		g.owned(10, 15)
-		g.project(1, 10, "p")
-		g.exec("main", `INSERT INTO owing VALUES (1); UPDATE namespace_details SET state_metadata = `+metadata)
-		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed STILL_REFERENCED")
-		g.want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
-		g.want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+		g.Owned(10, 15)
+		g.Project(1, 10, "p")
+		g.Exec("main", `INSERT INTO owing VALUES (1); UPDATE namespace_details SET state_metadata = `+metadata)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed STILL_REFERENCED")
+		g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
+		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	}
 }
 
@@ -116,162 +118,162 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.owned(10, 15)
-			g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-			g.project(1, 10, "p")
-			g.group(20, 0, "other")
-			g.project(2, 20, "other")
-			g.exec("main", tables)
-			for table := range strings.FieldsSeq(g.value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
-				columns := g.value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
-				g.exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+			g.Project(1, 10, "p")
+			g.Group(20, 0, "other")
+			g.Project(2, 20, "other")
+			g.Exec("main", tables)
+			for table := range strings.FieldsSeq(g.Value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
+				columns := g.Value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
+				g.Exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
 			}
-			g.run("scheduled_jobs=1")
-			g.attempt("completed succeeded")
-			g.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-			g.want("main", `SELECT count(*) FROM z`, "15")
+			g.Run("scheduled_jobs=1")
+			g.Attempt("completed succeeded")
+			g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
+			g.Want("main", `SELECT count(*) FROM z`, "15")
 		})
 	}
 }
 
 func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
 		CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a);
 		INSERT INTO a SELECT i, 1 FROM generate_series(1, 30) i; INSERT INTO z SELECT i, 1, i FROM generate_series(1, 30) i`)
-	release := g.hold(`SELECT FROM z WHERE id = 7 FOR UPDATE`)
+	release := g.Hold(`SELECT FROM z WHERE id = 7 FOR UPDATE`)
 	defer release()
-	_, err := g.workJob("never")
-	wantSays(t, err, "locked by another transaction")
-	g.wantRows(map[string]int{"z": 1, "a": 30})
+	_, err := workJob(g, "never")
+	servicetest.WantError(t, err, "locked by another transaction")
+	g.WantRows(map[string]int{"z": 1, "a": 30})
 	release()
-	if r, err := g.workJob("never"); err != nil || r.Outcome != "succeeded" {
+	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	g.wantRows(map[string]int{"a": 0, "z": 0})
+	g.WantRows(map[string]int{"a": 0, "z": 0})
 }
 
 func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.content(1)
-	g.exec("main", `INSERT INTO notes (note, noteable_type, noteable_id, author_id, project_id) SELECT 'n', 'Issue', 1, 1, 1 FROM generate_series(1, 50)`)
-	release := g.hold(`SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Content(1)
+	g.Exec("main", `INSERT INTO notes (note, noteable_type, noteable_id, author_id, project_id) SELECT 'n', 'Issue', 1, 1, 1 FROM generate_series(1, 50)`)
+	release := g.Hold(`SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`)
 	defer release()
-	r, err := g.workJob("never")
-	wantSays(t, err, "locked by another transaction")
+	r, err := workJob(g, "never")
+	servicetest.WantError(t, err, "locked by another transaction")
 	if r.Outcome != "" {
 		t.Errorf("%+v", r)
 	}
-	g.wantRows(map[string]int{"projects": 1})
+	g.WantRows(map[string]int{"projects": 1})
 	release()
-	if r, err := g.workJob("never"); err != nil || r.Outcome != "succeeded" {
+	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	g.wantRows(map[string]int{"namespaces": 0, "notes": 0})
+	g.WantRows(map[string]int{"namespaces": 0, "notes": 0})
 }
 
 func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
-	g.exec("main", `DO $$ DECLARE k record; BEGIN
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
+	g.Exec("main", `DO $$ DECLARE k record; BEGIN
 		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
 			AND conrelid IN ('namespaces'::regclass, 'projects'::regclass, 'namespace_details'::regclass, 'group_deletion_schedules'::regclass, 'routes'::regclass, 'members'::regclass)
 		LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', k.t, k.conname); END LOOP; END $$`)
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.project(2, 10, "without namespace")
-	g.exec("main", `DELETE FROM namespaces WHERE id = 10002`)
-	g.project(3, 10, "in the namespace of a group")
-	g.exec("main", `DELETE FROM namespaces WHERE id = 10003`)
-	g.group(20, 0, "bystander")
-	g.exec("main", `UPDATE projects SET project_namespace_id = 20 WHERE id = 3`)
-	g.exec("main", `DELETE FROM namespace_details WHERE namespace_id > 10000`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.want("main", `SELECT string_agg(id::text, ' ') FROM namespaces`, "20")
-	g.want("main", `SELECT string_agg(source_type || source_id, ' ') FROM routes`, "Namespace20")
-	g.wantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Project(2, 10, "without namespace")
+	g.Exec("main", `DELETE FROM namespaces WHERE id = 10002`)
+	g.Project(3, 10, "in the namespace of a group")
+	g.Exec("main", `DELETE FROM namespaces WHERE id = 10003`)
+	g.Group(20, 0, "bystander")
+	g.Exec("main", `UPDATE projects SET project_namespace_id = 20 WHERE id = 3`)
+	g.Exec("main", `DELETE FROM namespace_details WHERE namespace_id > 10000`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.Want("main", `SELECT string_agg(id::text, ' ') FROM namespaces`, "20")
+	g.Want("main", `SELECT string_agg(source_type || source_id, ' ') FROM routes`, "Namespace20")
+	g.WantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
 }
 
 func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.user(2, `user_type = 6`)
-	g.user(3, `user_type = 6`)
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.member(10, 2, 30, `source_type = 'Project', source_id = 999`)
-	g.member(10, 3, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
-	g.member(10, 3, 30, `user_id = NULL`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"members": 0})
-	g.wantBots("2 by 1, 3 by 1")
+	g := servicetest.NewGroups(t)
+	g.User(2, `user_type = 6`)
+	g.User(3, `user_type = 6`)
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Member(10, 2, 30, `source_type = 'Project', source_id = 999`)
+	g.Member(10, 3, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
+	g.Member(10, 3, 30, `user_id = NULL`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"members": 0})
+	g.WantBots("2 by 1, 3 by 1")
 }
 
 func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.user(2, `user_type = 6`)
-	g.group(10, 0, "g")
-	g.member(10, 2, 30)
-	g.exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (10)`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.wantBots("2 by ")
-	g.want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "null")
+	g := servicetest.NewGroups(t)
+	g.User(2, `user_type = 6`)
+	g.Group(10, 0, "g")
+	g.Member(10, 2, 30)
+	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (10)`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantBots("2 by ")
+	g.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "null")
 }
 
 func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
 		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
-	g.owned(10, 15)
-	g.exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
+	g.Owned(10, 15)
+	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
 		SELECT 'Namespace', 10, 'GroupMember', id, 30, 10 FROM users WHERE id > 1000`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"members": 0, "users": 1301})
-	g.want("main", `SELECT count(*) || ' ' || count(DISTINCT args ->> 'user_id') FROM maintenance.river_job WHERE kind = 'delete_user'`, "650 650")
-	g.wantLog(1, "job finished", "bots=650")
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"members": 0, "users": 1301})
+	g.Want("main", `SELECT count(*) || ' ' || count(DISTINCT args ->> 'user_id') FROM maintenance.river_job WHERE kind = 'delete_user'`, "650 650")
+	g.WantLog(1, "job finished", "bots=650")
 }
 
 func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1500) i`)
-	g.project(1, 1059, "deepest")
-	g.run("scheduled_jobs=1")
-	g.attempts("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "namespace_details": 0})
-	g.wantLog(1, "job finished", "groups=502", "projects=1")
+	g.Project(1, 1059, "deepest")
+	g.Run("scheduled_jobs=1")
+	g.Attempts("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "namespace_details": 0})
+	g.WantLog(1, "job finished", "groups=502", "projects=1")
 }
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.group(11, 10, "sub")
-	g.project(1, 11, "p")
-	g.exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Group(11, 10, "sub")
+	g.Project(1, 11, "p")
+	g.Exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 11, 1), (10002, 'q', 'q', 'Project', 12, 1);
 		INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id) VALUES (2, 'q', 'q', 12, 10002, 1);
 		RETURN NULL; END $$`)
-	g.exec("main", `CREATE TRIGGER put_below AFTER DELETE ON projects FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION put_below()`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
+	g.Exec("main", `CREATE TRIGGER put_below AFTER DELETE ON projects FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION put_below()`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 }
 
 func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
@@ -281,49 +283,49 @@ func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
 		`DROP TABLE epics, boards, achievements, events, todos, subscriptions, award_emoji, project_repositories, snippet_repositories CASCADE`,
 	} {
-		g := newGroups(t)
-		g.owned(10, 15)
-		g.project(1, 10, "p")
-		g.exec("main", schema)
-		g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
-		g.exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON projects FOR EACH ROW EXECUTE FUNCTION refuse()`)
-		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed")
-		g.exec("main", `DROP TRIGGER refuse ON projects`)
-		g.attempt("completed succeeded")
-		g.wantRows(map[string]int{"namespaces": 0, "projects": 0})
+		g := servicetest.NewGroups(t)
+		g.Owned(10, 15)
+		g.Project(1, 10, "p")
+		g.Exec("main", schema)
+		g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+		g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON projects FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed")
+		g.Exec("main", `DROP TRIGGER refuse ON projects`)
+		g.Attempt("completed succeeded")
+		g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 	}
-	g := newGroups(t)
-	g.exec("main", `DROP TABLE group_deletion_schedules`)
-	g.group(10, 0, "g")
-	g.member(10, 1, 50)
-	g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0})
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `DROP TABLE group_deletion_schedules`)
+	g.Group(10, 0, "g")
+	g.Member(10, 1, 50)
+	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0})
 }
 
 func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.user(2, `user_type = 15`)
-	g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
-	g.run("scheduled_jobs=1")
-	g.attempt("completed succeeded")
-	r, err := g.service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"})
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.User(2, `user_type = 15`)
+	g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCounts(t, r, "scheduled_jobs=1")
+	servicetest.WantCounts(t, r, "scheduled_jobs=1")
 }
 
 func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.run("")
-	g.exec("main", `ALTER TABLE namespaces DROP state`)
-	g.run("")
-	g.run("")
-	g.wantLog(1, "the schema has changed", "level=INFO")
+	g := servicetest.NewGroups(t)
+	g.Run("")
+	g.Exec("main", `ALTER TABLE namespaces DROP state`)
+	g.Run("")
+	g.Run("")
+	g.WantLog(1, "the schema has changed", "level=INFO")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"strings"
 	"testing"
 
@@ -48,17 +50,17 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.owned(10, 15)
-			g.project(1, 10, "p")
-			g.content(1)
-			g.queueJob(10, 1)
-			g.exec("main", c.sql)
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Project(1, 10, "p")
+			g.Content(1)
+			g.QueueJob(10, 1)
+			g.Exec("main", c.sql)
 			if c.other != "" {
-				defer g.other(c.other)()
+				defer g.Other(c.other)()
 			}
-			g.attempt(strings.TrimSpace("retryable failed " + c.reason))
-			jobs, err := g.service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1})
+			g.Attempt(strings.TrimSpace("retryable failed " + c.reason))
+			jobs, err := g.Service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1})
 			if err != nil || len(jobs) != 1 || jobs[0].Reason != c.reason || jobs[0].Outcome != service.JobFailed || len(jobs[0].Errors) != 1 {
 				t.Fatalf("%+v, %v", jobs, err)
 			}
@@ -83,17 +85,17 @@ func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testi
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.owned(10, 15)
-			g.project(1, 10, "p")
-			if r, err := g.workJob(""); err != nil || r.Snooze <= 0 {
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Project(1, 10, "p")
+			if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {
 				t.Fatalf("%+v, %v, want a snooze", r, err)
 			}
-			g.wantRows(map[string]int{"maintenance.group_removals": 1})
-			g.exec("main", sql)
-			g.exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
-			g.attempt("completed succeeded")
-			g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
+			g.WantRows(map[string]int{"maintenance.group_removals": 1})
+			g.Exec("main", sql)
+			g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
+			g.Attempt("completed succeeded")
+			g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 		})
 	}
 }

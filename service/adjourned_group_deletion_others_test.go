@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"testing"
 )
@@ -9,42 +11,42 @@ import (
 
 func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
-	g.run("scheduled_jobs=1")
-	g.held(`DELETE FROM members WHERE source_type = 'Project'`, 1)
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0})
-	g.want("main", `SELECT coalesce(array_length(errors, 1), 0) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "0")
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
+	g.Run("scheduled_jobs=1")
+	g.Held(`DELETE FROM members WHERE source_type = 'Project'`, 1)
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0})
+	g.Want("main", `SELECT coalesce(array_length(errors, 1), 0) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "0")
 }
 
 func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
-	e.exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
+	e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT i, 7, i, 'Namespace', 'GroupMember', 30, i FROM generate_series(1000, 2500) i`)
-	s := e.service("", e.withQueue)
+	s := e.Service("", e.WithQueue)
 	// A whole page of them, in the order in which they are found.
-	e.held(`DELETE FROM members WHERE id < 2000`, 1)
-	wantDeletion(t, e.deletion(s, authorized(7)), done)
-	e.want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
+	e.Held(`DELETE FROM members WHERE id < 2000`, 1)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
 }
 
 func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.group(11, 10, "sub")
-	g.group(12, 11, "below")
-	g.project(1, 12, "p")
-	g.content(1)
-	g.queueJob(10, 1)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Group(11, 10, "sub")
+	g.Group(12, 11, "below")
+	g.Project(1, 12, "p")
+	g.Content(1)
+	g.QueueJob(10, 1)
 	ctx := context.Background()
-	step, err := g.connect("main").Begin(ctx)
+	step, err := g.Connect("main").Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,31 +54,31 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 	if _, err := step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`); err != nil {
 		t.Fatal(err)
 	}
-	g.attempt("scheduled")
-	g.want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
-	g.wantRows(map[string]int{"projects": 1, "members": 2})
+	g.Attempt("scheduled")
+	g.Want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
+	g.WantRows(map[string]int{"projects": 1, "members": 2})
 	if err := step.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	g.attempt("completed succeeded")
-	g.wantRows(map[string]int{"namespaces": 0, "projects": 0})
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 }
 
 func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.group(11, 10, "sub")
-	g.mark(11, 1, 16)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.Group(11, 10, "sub")
+	g.Mark(11, 1, 16)
 	for project := 1; project <= 8; project++ {
-		g.project(project, 11, "p"+string(rune('a'+project)))
-		g.content(project)
+		g.Project(project, 11, "p"+string(rune('a'+project)))
+		g.Content(project)
 	}
-	g.queueJob(11, 1)
-	g.queueJob(10, 1)
-	for n := 0; g.value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state NOT IN ('completed', 'cancelled')`) != "0" && n < 20; n++ {
-		g.work(g.service, "destroy_group")
+	g.QueueJob(11, 1)
+	g.QueueJob(10, 1)
+	for n := 0; g.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state NOT IN ('completed', 'cancelled')`) != "0" && n < 20; n++ {
+		g.Work(g.Service, "destroy_group")
 	}
-	g.want("main", `SELECT string_agg(concat_ws(' ', state, coalesce(array_length(errors, 1), 0)), ', ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "completed 0, completed 0")
-	g.wantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0, "maintenance.group_removals": 0})
+	g.Want("main", `SELECT string_agg(concat_ws(' ', state, coalesce(array_length(errors, 1), 0)), ', ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "completed 0, completed 0")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0, "maintenance.group_removals": 0})
 }

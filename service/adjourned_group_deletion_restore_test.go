@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"regexp"
 	"strings"
@@ -12,32 +14,32 @@ const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1)
 
 func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.group(5, 0, "p_1")
-	g.group(77, 5, "team-deletion_scheduled-77")
-	g.group(78, 77, "sub-deletion_scheduled-77")
-	g.project(8, 78, "code")
-	g.project(9, 77, "team-deletion_scheduled-77")
+	g := servicetest.NewGroups(t)
+	g.Group(5, 0, "p_1")
+	g.Group(77, 5, "team-deletion_scheduled-77")
+	g.Group(78, 77, "sub-deletion_scheduled-77")
+	g.Project(8, 78, "code")
+	g.Project(9, 77, "team-deletion_scheduled-77")
 	// Neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
-	g.group(80, 5, "team-deletion_scheduled-770")
-	g.group(81, 0, "px1")
-	g.group(82, 81, "team-deletion_scheduled-77")
-	g.project(10, 82, "code")
-	g.exec("main", `UPDATE namespaces SET state = CASE id WHEN 77 THEN 2 ELSE 1 END WHERE id IN (77, 78)`)
-	g.mark(77, 1, 15)
-	g.markDetails(77, 15, `{"deletion_scheduled_by_user_id": 1, "deletion_error": "x", "last_error": "y", "preserved_states": {"schedule_deletion": "ancestor_inherited"}}`)
-	g.exec("main", `UPDATE namespaces SET updated_at = '2001-01-01'`)
-	r := g.run("restored_groups=1")
+	g.Group(80, 5, "team-deletion_scheduled-770")
+	g.Group(81, 0, "px1")
+	g.Group(82, 81, "team-deletion_scheduled-77")
+	g.Project(10, 82, "code")
+	g.Exec("main", `UPDATE namespaces SET state = CASE id WHEN 77 THEN 2 ELSE 1 END WHERE id IN (77, 78)`)
+	g.Mark(77, 1, 15)
+	g.MarkDetails(77, 15, `{"deletion_scheduled_by_user_id": 1, "deletion_error": "x", "last_error": "y", "preserved_states": {"schedule_deletion": "ancestor_inherited"}}`)
+	g.Exec("main", `UPDATE namespaces SET updated_at = '2001-01-01'`)
+	r := g.Run("restored_groups=1")
 
-	g.want("main", routesSQL, "N5=p_1 (P_1), N77=p_1/team (P_1 / Team), N78=p_1/team/sub-deletion_scheduled-77 (P_1 / Team / Sub-deletion_scheduled-77), "+
+	g.Want("main", routesSQL, "N5=p_1 (P_1), N77=p_1/team (P_1 / Team), N78=p_1/team/sub-deletion_scheduled-77 (P_1 / Team / Sub-deletion_scheduled-77), "+
 		"N80=p_1/team-deletion_scheduled-770 (P_1 / Team-deletion_scheduled-770), N81=px1 (Px1), N82=px1/team-deletion_scheduled-77 (Px1 / Team-deletion_scheduled-77), "+
 		"P8=p_1/team/sub-deletion_scheduled-77/code (P_1 / Team / Sub-deletion_scheduled-77 / Code), "+
 		"P9=p_1/team/team-deletion_scheduled-77 (P_1 / Team / Team-deletion_scheduled-77), P10=px1/team-deletion_scheduled-77/code (Px1 / Team-deletion_scheduled-77 / Code)")
-	g.want("main", `SELECT format('%s %s %s %s', path, name, state, updated_at > now() AT TIME ZONE 'UTC' - interval '1 hour') FROM namespaces WHERE id = 77`, "team Team 0 t")
-	g.want("main", `SELECT string_agg(id || ' ' || state, ', ' ORDER BY id) FROM namespaces WHERE updated_at = '2001-01-01' AND state <> 0`, "78 1")
-	g.wantMarked("")
-	g.want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 77`, `{"last_error": "y"}`)
-	g.wantLog(1, "group restored", "group_id=77", "user_id=1", "old_path=p_1/team-deletion_scheduled-77", "new_path=p_1/team")
+	g.Want("main", `SELECT format('%s %s %s %s', path, name, state, updated_at > now() AT TIME ZONE 'UTC' - interval '1 hour') FROM namespaces WHERE id = 77`, "team Team 0 t")
+	g.Want("main", `SELECT string_agg(id || ' ' || state, ', ' ORDER BY id) FROM namespaces WHERE updated_at = '2001-01-01' AND state <> 0`, "78 1")
+	g.WantMarked("")
+	g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 77`, `{"last_error": "y"}`)
+	g.WantLog(1, "group restored", "group_id=77", "user_id=1", "old_path=p_1/team-deletion_scheduled-77", "new_path=p_1/team")
 	if got := fmt.Sprint(r.Tables); got != "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]" {
 		t.Errorf("tables %s", got)
 	}
@@ -45,7 +47,7 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
+	g := servicetest.NewGroups(t)
 	cases := []struct{ path, want string }{
 		{"a-deleted-10", "a"},
 		{"b", "b"},
@@ -57,126 +59,126 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 		{"g-DELETED-17", "g-DELETED-17"},
 	}
 	for i, c := range cases {
-		g.group(10+i, 0, c.path)
-		g.mark(10+i, 1, 15)
+		g.Group(10+i, 0, c.path)
+		g.Mark(10+i, 1, 15)
 	}
-	g.run("restored_groups=8")
+	g.Run("restored_groups=8")
 	for i, c := range cases {
 		want := c.want + " " + strings.ToUpper(c.want[:1]) + c.want[1:] + " " + c.want
-		g.want("main", fmt.Sprintf(`SELECT n.path || ' ' || n.name || ' ' || r.path FROM namespaces n JOIN routes r ON r.source_id = n.id WHERE n.id = %d`, 10+i), want)
+		g.Want("main", fmt.Sprintf(`SELECT n.path || ' ' || n.name || ' ' || r.path FROM namespaces n JOIN routes r ON r.source_id = n.id WHERE n.id = %d`, 10+i), want)
 	}
-	g.wantMarked("")
+	g.WantMarked("")
 }
 
 func TestAdjournedGroupDeletion_RestoreFindsAnotherPathWhenTheOldOneIsTaken(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.group(77, 0, "team-deletion_scheduled-77")
-	g.project(8, 77, "code")
+	g := servicetest.NewGroups(t)
+	g.Group(77, 0, "team-deletion_scheduled-77")
+	g.Project(8, 77, "code")
 	// The path is taken without regard to case; the name by a sibling of another parent only.
-	g.group(5, 0, "other")
-	g.group(78, 5, "team")
-	g.exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 78`)
-	g.mark(77, 1, 15)
-	g.run("restored_groups=1")
-	path := g.value("main", `SELECT path FROM namespaces WHERE id = 77`)
+	g.Group(5, 0, "other")
+	g.Group(78, 5, "team")
+	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 78`)
+	g.Mark(77, 1, 15)
+	g.Run("restored_groups=1")
+	path := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`)
 	if !regexp.MustCompile(`^team-[a-z0-9]{5}$`).MatchString(path) {
 		t.Errorf("path %q", path)
 	}
-	g.want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
-	g.want("main", `SELECT name FROM namespaces WHERE id = 77`, "Team")
-	g.wantLog(1, "group restored", "new_path="+path)
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
+	g.Want("main", `SELECT name FROM namespaces WHERE id = 77`, "Team")
+	g.WantLog(1, "group restored", "new_path="+path)
 }
 
 func TestAdjournedGroupDeletion_RestoreFindsAnotherNameWhenASiblingHasTheOldOne(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.group(5, 0, "p")
-	g.group(77, 5, "team-deletion_scheduled-77")
-	g.group(78, 77, "sub")
-	g.group(79, 5, "elsewhere")
-	g.exec("main", `UPDATE namespaces SET name = 'Team' WHERE id = 79`)
-	g.mark(77, 1, 15)
-	g.run("restored_groups=1")
-	name := g.value("main", `SELECT name FROM namespaces WHERE id = 77`)
+	g := servicetest.NewGroups(t)
+	g.Group(5, 0, "p")
+	g.Group(77, 5, "team-deletion_scheduled-77")
+	g.Group(78, 77, "sub")
+	g.Group(79, 5, "elsewhere")
+	g.Exec("main", `UPDATE namespaces SET name = 'Team' WHERE id = 79`)
+	g.Mark(77, 1, 15)
+	g.Run("restored_groups=1")
+	name := g.Value("main", `SELECT name FROM namespaces WHERE id = 77`)
 	if !regexp.MustCompile(`^Team-[a-z0-9]{5}$`).MatchString(name) {
 		t.Errorf("name %q", name)
 	}
-	g.want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
-	g.want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'p/team%'`,
+	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
+	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'p/team%'`,
 		"p/team=P / "+name+", p/team/sub=P / "+name+" / Sub")
 }
 
 func TestAdjournedGroupDeletion_RestoredGroupIsArchivedAgain(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
+	g := servicetest.NewGroups(t)
 	for id, metadata := range map[int]string{
 		10: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
 		11: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
 		12: `{"preserved_states": ["schedule_deletion"], "deletion_scheduled_by_user_id": 1}`,
 		13: `{"preserved_states": {}, "deletion_scheduled_by_user_id": 1}`,
 	} {
-		g.group(id, 0, fmt.Sprintf("g%d", id))
-		g.markDetails(id, 15, metadata)
+		g.Group(id, 0, fmt.Sprintf("g%d", id))
+		g.MarkDetails(id, 15, metadata)
 	}
-	g.exec("main", `UPDATE namespaces SET state = CASE WHEN id = 13 THEN 6 ELSE 2 END WHERE id >= 10`)
-	g.run("restored_groups=4")
-	g.want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id) FROM namespaces JOIN namespace_details ON namespace_id = id`,
+	g.Exec("main", `UPDATE namespaces SET state = CASE WHEN id = 13 THEN 6 ELSE 2 END WHERE id >= 10`)
+	g.Run("restored_groups=4")
+	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id) FROM namespaces JOIN namespace_details ON namespace_id = id`,
 		`10 1 {}, 11 1 {"preserved_states": {"other": "kept"}}, 12 0 {"preserved_states": ["schedule_deletion"]}, 13 6 {}`)
 }
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
 func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.group(77, 0, "team-deletion_scheduled-77")
-	g.exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
+	g := servicetest.NewGroups(t)
+	g.Group(77, 0, "team-deletion_scheduled-77")
+	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 		SELECT 'Project', i, 77, 'team-deletion_scheduled-77/p' || i, NULL FROM generate_series(1, 2500) i`)
-	g.exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Project', 9999, 77, 'team/p999')`)
-	g.mark(77, 1, 15)
-	before := g.value("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`)
-	r := g.run("failed_groups=1")
+	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Project', 9999, 77, 'team/p999')`)
+	g.Mark(77, 1, 15)
+	before := g.Value("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`)
+	r := g.Run("failed_groups=1")
 	if r.Reason == "" {
 		t.Error("the reason does not say that a group failed")
 	}
-	st, err := g.service.Status(t.Context(), groupWorker)
+	st, err := g.Service.Status(t.Context(), servicetest.AdjournedGroups)
 	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 groups failed") {
 		t.Errorf("status %v, %v", st, err)
 	}
-	g.want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
-	g.wantMarked("77")
-	g.wantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")
-	g.exec("main", `DELETE FROM routes WHERE source_id = 9999`)
-	g.run("restored_groups=1")
-	g.want("main", `SELECT count(*) FROM routes WHERE path ~ '^team(/p[0-9]+)?$'`, "2501")
+	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
+	g.WantMarked("77")
+	g.WantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")
+	g.Exec("main", `DELETE FROM routes WHERE source_id = 9999`)
+	g.Run("restored_groups=1")
+	g.Want("main", `SELECT count(*) FROM routes WHERE path ~ '^team(/p[0-9]+)?$'`, "2501")
 }
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
+	g := servicetest.NewGroups(t)
 	for id := 10; id < 13; id++ {
-		g.group(id, 0, fmt.Sprintf("g%d-deletion_scheduled-%d", id, id))
-		g.mark(id, 1, 15)
+		g.Group(id, 0, fmt.Sprintf("g%d-deletion_scheduled-%d", id, id))
+		g.Mark(id, 1, 15)
 	}
-	g.owned(13, 15)
-	g.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
-	g.exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION refuse()`)
-	g.run("restored_groups=2 failed_groups=1 scheduled_jobs=1")
-	g.wantMarked("11 13")
-	g.want("main", `SELECT string_agg(path, ' ' ORDER BY source_id) FROM routes`, "g10 g11-deletion_scheduled-11 g12 g13")
-	g.want("main", `SELECT path FROM namespaces WHERE id = 11`, "g11-deletion_scheduled-11")
-	g.wantJobs("13:1@60")
+	g.Owned(13, 15)
+	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
+	g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION refuse()`)
+	g.Run("restored_groups=2 failed_groups=1 scheduled_jobs=1")
+	g.WantMarked("11 13")
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY source_id) FROM routes`, "g10 g11-deletion_scheduled-11 g12 g13")
+	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "g11-deletion_scheduled-11")
+	g.WantJobs("13:1@60")
 }
 
 func TestAdjournedGroupDeletion_RestoresWithoutARouteOfItsOwn(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.group(5, 0, "p")
-	g.group(77, 5, "team-deletion_scheduled-77")
-	g.project(8, 77, "code")
-	g.exec("main", `DELETE FROM routes WHERE source_id = 77`)
-	g.mark(77, 1, 15)
-	g.run("restored_groups=1")
-	g.want("main", routesSQL, "N5=p (P), P8=p/team/code (P / Team / Code)")
-	g.want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
+	g := servicetest.NewGroups(t)
+	g.Group(5, 0, "p")
+	g.Group(77, 5, "team-deletion_scheduled-77")
+	g.Project(8, 77, "code")
+	g.Exec("main", `DELETE FROM routes WHERE source_id = 77`)
+	g.Mark(77, 1, 15)
+	g.Run("restored_groups=1")
+	g.Want("main", routesSQL, "N5=p (P), P8=p/team/code (P / Team / Code)")
+	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
 }

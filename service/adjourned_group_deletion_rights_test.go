@@ -1,11 +1,15 @@
 package service_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
 
 // rightsCase is group 10, marked 15 days ago by U, below group 5; group 7 is for invitations.
 type rightsCase struct {
 	name  string
-	given func(g *groupEstate)
+	given func(g *servicetest.Groups)
 	may   bool
 }
 
@@ -16,14 +20,16 @@ const (
 )
 
 func membershipCases() []rightsCase {
-	owner := func(more ...string) func(*groupEstate) { return func(g *groupEstate) { g.member(10, 1, 50, more...) } }
+	owner := func(more ...string) func(*servicetest.Groups) {
+		return func(g *servicetest.Groups) { g.Member(10, 1, 50, more...) }
+	}
 	return []rightsCase{
 		{"direct owner", owner(), true},
-		{"owner of the parent only", func(g *groupEstate) { g.member(5, 1, 50) }, true},
-		{"owner of the parent, guest of the group", func(g *groupEstate) { g.member(5, 1, 50); g.member(10, 1, 10) }, true},
-		{"no membership", func(*groupEstate) {}, false},
-		{"maintainer", func(g *groupEstate) { g.member(10, 1, 40) }, false},
-		{"maintainer in two places", func(g *groupEstate) { g.member(10, 1, 40); g.member(5, 1, 40) }, false},
+		{"owner of the parent only", func(g *servicetest.Groups) { g.Member(5, 1, 50) }, true},
+		{"owner of the parent, guest of the group", func(g *servicetest.Groups) { g.Member(5, 1, 50); g.Member(10, 1, 10) }, true},
+		{"no membership", func(*servicetest.Groups) {}, false},
+		{"maintainer", func(g *servicetest.Groups) { g.Member(10, 1, 40) }, false},
+		{"maintainer in two places", func(g *servicetest.Groups) { g.Member(10, 1, 40); g.Member(5, 1, 40) }, false},
 		{"access request not yet granted", owner(`requested_at = now()`), false},
 		{"invitation not yet accepted", owner(`invite_token = 'x'`), false},
 		{"awaiting membership", owner(`state = 1`), false},
@@ -34,24 +40,24 @@ func membershipCases() []rightsCase {
 		{"member of another type", owner(`type = 'ProjectMember'`), false},
 		{"member without type", owner(`type = NULL`), false},
 		{"member of a project with that id", owner(`source_type = 'Project'`), false},
-		{"owner of a group below", func(g *groupEstate) { g.group(11, 10, "below"); g.member(11, 1, 50) }, false},
-		{"somebody else is owner", func(g *groupEstate) { g.user(2); g.member(10, 2, 50) }, false},
-		{"owner of a parent that is twice its own ancestor", func(g *groupEstate) {
-			g.exec("main", `UPDATE namespaces SET parent_id = 10 WHERE id = 5`)
-			g.member(5, 1, 50)
+		{"owner of a group below", func(g *servicetest.Groups) { g.Group(11, 10, "below"); g.Member(11, 1, 50) }, false},
+		{"somebody else is owner", func(g *servicetest.Groups) { g.User(2); g.Member(10, 2, 50) }, false},
+		{"owner of a parent that is twice its own ancestor", func(g *servicetest.Groups) {
+			g.Exec("main", `UPDATE namespaces SET parent_id = 10 WHERE id = 5`)
+			g.Member(5, 1, 50)
 		}, true},
-		{"wrong traversal_ids", func(g *groupEstate) {
-			g.exec("main", `UPDATE namespaces SET traversal_ids = '{7,10}' WHERE id = 10`)
-			g.member(7, 1, 50)
+		{"wrong traversal_ids", func(g *servicetest.Groups) {
+			g.Exec("main", `UPDATE namespaces SET traversal_ids = '{7,10}' WHERE id = 10`)
+			g.Member(7, 1, 50)
 		}, false},
 	}
 }
 
 func shareCases() []rightsCase {
-	shared := func(group, level, access int, more ...string) func(*groupEstate) {
-		return func(g *groupEstate) {
-			g.share(group, 7, level, more...)
-			g.member(7, 1, access)
+	shared := func(group, level, access int, more ...string) func(*servicetest.Groups) {
+		return func(g *servicetest.Groups) {
+			g.Share(group, 7, level, more...)
+			g.Member(7, 1, access)
 		}
 	}
 	return []rightsCase{
@@ -61,23 +67,23 @@ func shareCases() []rightsCase {
 		{"maintainer of a group invited with 50", shared(10, 50, 40), false},
 		{"invitation that expires today", shared(10, 50, 50, today), false},
 		{"invitation that expires tomorrow", shared(10, 50, 50, tomorrow), true},
-		{"owner of the parent of the invited group", func(g *groupEstate) {
-			g.group(6, 0, "above-invited")
-			g.exec("main", `UPDATE namespaces SET parent_id = 6 WHERE id = 7`)
-			g.share(10, 7, 50)
-			g.member(6, 1, 50)
+		{"owner of the parent of the invited group", func(g *servicetest.Groups) {
+			g.Group(6, 0, "above-invited")
+			g.Exec("main", `UPDATE namespaces SET parent_id = 6 WHERE id = 7`)
+			g.Share(10, 7, 50)
+			g.Member(6, 1, 50)
 		}, false},
-		{"request to join the invited group", func(g *groupEstate) { g.share(10, 7, 50); g.member(7, 1, 50, `requested_at = now()`) }, false},
-		{"the group is invited elsewhere", func(g *groupEstate) { g.share(7, 10, 50); g.member(7, 1, 50) }, false},
+		{"request to join the invited group", func(g *servicetest.Groups) { g.Share(10, 7, 50); g.Member(7, 1, 50, `requested_at = now()`) }, false},
+		{"the group is invited elsewhere", func(g *servicetest.Groups) { g.Share(7, 10, 50); g.Member(7, 1, 50) }, false},
 	}
 }
 
 func userCases() []rightsCase {
-	user := func(change string, member bool) func(*groupEstate) {
-		return func(g *groupEstate) {
-			g.exec("main", `UPDATE users SET `+change+` WHERE id = 1`)
+	user := func(change string, member bool) func(*servicetest.Groups) {
+		return func(g *servicetest.Groups) {
+			g.Exec("main", `UPDATE users SET `+change+` WHERE id = 1`)
 			if member {
-				g.member(10, 1, 50)
+				g.Member(10, 1, 50)
 			}
 		}
 	}
@@ -100,24 +106,24 @@ func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.group(5, 0, "parent")
-			g.group(7, 0, "invited")
-			g.group(10, 5, "g")
+			g := servicetest.NewGroups(t)
+			g.Group(5, 0, "parent")
+			g.Group(7, 0, "invited")
+			g.Group(10, 5, "g")
 			c.given(g)
-			g.mark(10, 1, 15)
+			g.Mark(10, 1, 15)
 			if c.may {
-				g.dryRun("scheduled_jobs=1")
-				g.run("scheduled_jobs=1")
-				g.wantJobs("10:1@0")
-				g.wantMarked("10")
+				g.DryRun("scheduled_jobs=1")
+				g.Run("scheduled_jobs=1")
+				g.WantJobs("10:1@0")
+				g.WantMarked("10")
 				return
 			}
-			g.dryRun("restored_groups=1")
-			g.run("restored_groups=1")
-			g.wantJobs()
-			g.wantMarked("")
-			g.wantLog(1, "group restored", "group_id=10", "user_id=1", "outcome=restored", "reason=RIGHTS_MISSING", "dry_run=false")
+			g.DryRun("restored_groups=1")
+			g.Run("restored_groups=1")
+			g.WantJobs()
+			g.WantMarked("")
+			g.WantLog(1, "group restored", "group_id=10", "user_id=1", "outcome=restored", "reason=RIGHTS_MISSING", "dry_run=false")
 		})
 	}
 }
@@ -125,21 +131,21 @@ func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
 // All pairs are decided by the same three statements, so the groups of a page must not get each other's rights.
 func TestAdjournedGroupDeletion_GroupsOfAPageHaveTheirOwnRights(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
-	g.user(2)
-	g.user(3, `admin = true`)
-	g.user(4, `admin = true`, `state = 'banned'`)
-	g.group(5, 0, "parent")
+	g := servicetest.NewGroups(t)
+	g.User(2)
+	g.User(3, `admin = true`)
+	g.User(4, `admin = true`, `state = 'banned'`)
+	g.Group(5, 0, "parent")
 	for id := 10; id < 16; id++ {
-		g.group(id, 5, string(rune('a'+id-10)))
+		g.Group(id, 5, string(rune('a'+id-10)))
 	}
-	g.member(10, 1, 50)
-	g.member(11, 2, 50)
+	g.Member(10, 1, 50)
+	g.Member(11, 2, 50)
 	for id, user := range map[int]int{10: 1, 11: 1, 12: 2, 13: 3, 14: 4} {
-		g.mark(id, user, 15)
+		g.Mark(id, user, 15)
 	}
-	g.share(12, 10, 50)
-	g.share(13, 11, 50)
-	g.run("scheduled_jobs=2 restored_groups=3")
-	g.wantJobs("10:1@0", "13:3@60")
+	g.Share(12, 10, 50)
+	g.Share(13, 11, 50)
+	g.Run("scheduled_jobs=2 restored_groups=3")
+	g.WantJobs("10:1@0", "13:3@60")
 }

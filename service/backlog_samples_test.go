@@ -1,28 +1,30 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"testing"
 )
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	e.exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
-		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, cleanupWorker)
-	e.deleted("main", "p", 1, 5)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
+	e.Deleted("main", "p", 1, 5)
 	for range 2 {
 		if err := s.SampleBacklogs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	e.want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
-	e.want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+cleanupWorker+`' AND minute > now() - interval '30 minutes'`, "true")
+	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
+	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
 	samples, err := s.BacklogSamples(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := samples[cleanupWorker]
+	all := samples[servicetest.LooseForeignKeys]
 	if n := len(all); n < 24 || n > 26 || all[n-1].Pending != 5 || all[n-1].Due != 5 || !all[0].At.Before(all[1].At) {
 		t.Errorf("got %+v", all)
 	}
@@ -30,21 +32,21 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	e.open[1].Close()
+	e := servicetest.New(t, "main", "main", "ci")
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Open[1].Close()
 	if err := s.SampleBacklogs(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.backlog_samples WHERE worker = '`+cleanupWorker+`'`, "0")
-	e.want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples`, "true")
+	e.Want("main", `SELECT count(*) FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
+	e.Want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples`, "true")
 }
 
 func TestJobCounts_StopCounting(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service("")
-	e.exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service("")
+	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
 		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END
 		FROM unnest(ARRAY['available', 'discarded', 'completed']) state, generate_series(1, CASE state WHEN 'available' THEN 10001 ELSE 3 END)`)
 	counts, err := s.JobCounts(t.Context())

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"strconv"
 	"testing"
@@ -21,13 +23,13 @@ BEGIN
 END $$`
 
 // rows are those of all databases.
-func (e *estate) rows() (total int) {
-	e.t.Helper()
-	for name := range e.sql {
-		e.exec(name, rowsSQL)
-		n, err := strconv.Atoi(e.value(name, `pg_temp.rows()`))
+func rows(e *servicetest.Estate) (total int) {
+	e.T.Helper()
+	for name := range e.SQL {
+		e.Exec(name, rowsSQL)
+		n, err := strconv.Atoi(e.Value(name, `pg_temp.rows()`))
 		if err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
 		total += n
 	}
@@ -39,22 +41,22 @@ func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.
 	for _, hard := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hard delete %t", hard), func(t *testing.T) {
 			t.Parallel()
-			g := newThreeGhosts(t)
-			for name := range g.sql {
-				g.exec(name, `SET session_replication_role = replica`)
+			g := servicetest.NewThreeGhosts(t)
+			for name := range g.SQL {
+				g.Exec(name, `SET session_replication_role = replica`)
 			}
-			g.insertGhostRows()
-			for name := range g.sql {
-				g.exec(name, `RESET session_replication_role`)
+			g.InsertRows()
+			for name := range g.SQL {
+				g.Exec(name, `RESET session_replication_role`)
 			}
-			g.doomed(10)
-			g.exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
-			before := g.rows()
-			r := g.run(g.service(), "")
-			if gone, counted := before-g.rows()-1, r.Counts["deleted_rows"]; int64(gone) != counted {
+			g.Doomed(10)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+			before := rows(g.Estate)
+			r := g.Run(g.Service(), "")
+			if gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]; int64(gone) != counted {
 				t.Errorf("%d rows are gone, deleted_rows is %d", gone, counted)
 			}
-			g.wantGone(10)
+			g.WantGone(10)
 			tables := map[string]int64{}
 			for _, table := range r.Tables {
 				tables[table.Table] = table.Deleted
@@ -72,33 +74,33 @@ func TestDestroyGroup_LoggedRowsAreAllThatAreGone(t *testing.T) {
 	for trigger, byItself := range map[string]int{"ENABLE": 3, "DISABLE": 0} {
 		t.Run(trigger, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.owned(10, 15)
-			g.group(11, 10, "sub")
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Group(11, 10, "sub")
 			for _, id := range []int{2, 3, 4} {
-				g.project(id, 10+id%2, fmt.Sprint("p", id))
-				g.content(id)
+				g.Project(id, 10+id%2, fmt.Sprint("p", id))
+				g.Content(id)
 			}
-			g.groupContent(10)
-			g.groupContent(11)
-			g.exec("main", `ALTER TABLE projects `+trigger+` TRIGGER projects_delete_namespace`)
-			before := g.rows()
-			g.run("scheduled_jobs=1")
-			g.attempt("completed succeeded")
-			g.wantLog(1, "job finished", "outcome=succeeded", fmt.Sprintf(" rows=%d ", before-g.rows()-byItself))
+			g.GroupContent(10)
+			g.GroupContent(11)
+			g.Exec("main", `ALTER TABLE projects `+trigger+` TRIGGER projects_delete_namespace`)
+			before := rows(g.Estate)
+			g.Run("scheduled_jobs=1")
+			g.Attempt("completed succeeded")
+			g.WantLog(1, "job finished", "outcome=succeeded", fmt.Sprintf(" rows=%d ", before-rows(g.Estate)-byItself))
 		})
 	}
 }
 
 func TestPlaceholderUserCleanup_TablesHaveTheAttempts(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
+	e := servicetest.NewPlaceholders(t)
 	for id := range 5 {
-		e.detail(7+id, 0, `NULL`)
+		e.Detail(7+id, 0, `NULL`)
 	}
-	s := e.service("", e.withQueue)
+	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
-		r := runPlaceholders(t, s, dry)
+		r := servicetest.RunPlaceholders(t, s, dry)
 		if want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 5}); len(r.Tables) != 1 || r.Tables[0] != want {
 			t.Errorf("dry %t: tables %v, want %v", dry, r.Tables, want)
 		}

@@ -1,57 +1,15 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/service"
 )
-
-// held does something in a transaction, and when so many others wait for locks, or a minute is over, what comes then; it
-// commits.
-func (e *estate) held(sql string, waiting int, then ...string) {
-	e.t.Helper()
-	ctx, conn := context.Background(), e.connect("main")
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if _, err := tx.Exec(ctx, sql); err != nil {
-		e.t.Fatal(err)
-	}
-	watch, ended := e.connect("main"), make(chan error, 1)
-	go func() {
-		awaitLocks(ctx, watch, waiting)
-		for _, sql := range then {
-			if _, err := tx.Exec(ctx, sql); err != nil {
-				ended <- err
-				return
-			}
-		}
-		ended <- tx.Commit(ctx)
-	}()
-	e.t.Cleanup(func() {
-		if err := <-ended; err != nil {
-			e.t.Error(err)
-		}
-	})
-}
-
-// awaitLocks waits until so many connections to the database wait for a lock.
-func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		var n int
-		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-		if err != nil || n >= waiting {
-			return
-		}
-	}
-}
 
 // endedDeletions are how the jobs delete_user ended, and how many did so.
 const endedDeletions = `SELECT string_agg(format('%s %s', n, how), ', ' ORDER BY how) FROM (
@@ -62,50 +20,50 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 	t.Parallel()
 	// User 7 is an owner of group 50, whose parents are 51 and 52.
 	for name, c := range map[string]struct{ owner, isolation string }{
-		"of the group":         {memberSQL(`8, 50, 50`), "read committed"},
-		"of one in a circle":   {`UPDATE namespaces SET parent_id = 50 WHERE id = 52;` + memberSQL(`8, 51, 50`), "read committed"},
-		"with older snapshots": {memberSQL(`8, 50, 50`), "repeatable read"},
+		"of the group":         {servicetest.MemberSQL(`8, 50, 50`), "read committed"},
+		"of one in a circle":   {`UPDATE namespaces SET parent_id = 50 WHERE id = 52;` + servicetest.MemberSQL(`8, 51, 50`), "read committed"},
+		"with older snapshots": {servicetest.MemberSQL(`8, 50, 50`), "repeatable read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.exec("main", `DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+c.isolation+`'); END $do$`)
-			e.user(7, 0, 1)
-			e.user(8, 0, 1)
-			e.user(9, 0, 1)
-			e.group(52, 0)
-			e.group(51, 52)
-			e.group(50, 51)
-			e.member(7, 50)
-			e.exec("main", `DO $do$ BEGIN `+c.owner+`; END $do$`)
-			e.personalProjects(9, 901)
-			e.exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 901, 50), (8, 901, 50)`)
-			s := e.service("", e.withQueue)
-			e.insert(jobOf(authorized(7)), jobOf(authorized(8)))
+			e := servicetest.NewTokens(t)
+			e.Exec("main", `DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+c.isolation+`'); END $do$`)
+			e.User(7, 0, 1)
+			e.User(8, 0, 1)
+			e.User(9, 0, 1)
+			e.Group(52, 0)
+			e.Group(51, 52)
+			e.Group(50, 51)
+			e.Member(7, 50)
+			e.Exec("main", `DO $do$ BEGIN `+c.owner+`; END $do$`)
+			e.PersonalProjects(9, 901)
+			e.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 901, 50), (8, 901, 50)`)
+			s := e.Service("", e.WithQueue)
+			e.Insert(servicetest.JobOf(servicetest.Authorized(7)), servicetest.JobOf(servicetest.Authorized(8)))
 			// Whoever comes first has left the group, which nobody sees yet, when the other one's turn comes.
-			e.held(`SELECT FROM project_authorizations FOR UPDATE`, 2)
-			e.work(s, "delete_user")
-			e.want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_GROUP, 1 completed succeeded")
-			e.want("main", `SELECT count(*) FROM members WHERE source_type = 'Namespace'`, "1")
+			e.Held(`SELECT FROM project_authorizations FOR UPDATE`, 2)
+			e.Work(s, "delete_user")
+			e.Want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_GROUP, 1 completed succeeded")
+			e.Want("main", `SELECT count(*) FROM members WHERE source_type = 'Namespace'`, "1")
 		})
 	}
 }
 
 func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
+	e := servicetest.NewTokens(t)
+	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 		SELECT i, 'u' || i, 'u' || i, 0, 'active', 6, 1 FROM generate_series(1001, 1040) i`)
-	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1, 20) i`)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1, 20) i`)
 	// Owners 1001 and 1021 have group 1 and the next, and so on in a circle: each waits for two trees.
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT u, g, 'Namespace', 'GroupMember', 50, g FROM generate_series(1001, 1040) u, LATERAL (VALUES (1 + (u - 1001) % 20), (1 + (u - 1000) % 20)) v (g)`)
-	first, second := e.service("", e.withQueue), e.service("", e.withQueue)
+	first, second := e.Service("", e.WithQueue), e.Service("", e.WithQueue)
 	for id := int64(1001); id <= 1040; id++ {
-		e.insert(jobOf(authorized(id)))
+		e.Insert(servicetest.JobOf(servicetest.Authorized(id)))
 	}
-	other := e.queue()
-	if err := other.Start(onlyKind{second, "delete_user"}); err != nil {
+	other := e.Queue()
+	if err := other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -113,45 +71,45 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	e.work(first, "delete_user")
-	e.want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
-	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
+	e.Work(first, "delete_user")
+	e.Want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
 }
 
 // coOwner makes user 7 an owner of a group and of an organization, and 8 the other owner of one of
 // them.
-func coOwner(t *testing.T, shared string) *estate {
+func coOwner(t *testing.T, shared string) *servicetest.Estate {
 	t.Helper()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.user(8, 0, 1)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.User(8, 0, 1)
 	if shared == "group" {
-		e.group(50, 0)
-		e.member(7, 50)
-		e.member(8, 50)
+		e.Group(50, 0)
+		e.Member(7, 50)
+		e.Member(8, 50)
 	} else {
-		e.exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
+		e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 			VALUES (1, 7, 50, now(), now()), (1, 8, 50, now(), now())`)
 	}
 	return e
 }
 
-// elsewhere moves jobs to a queue that nobody works.
-func (e *estate) elsewhere(condition string) {
-	e.t.Helper()
-	e.exec("main", `UPDATE maintenance.river_job SET queue = 'elsewhere' WHERE `+condition)
+// jobElsewhere moves jobs to a queue that nobody works.
+func jobElsewhere(e *servicetest.Estate, condition string) {
+	e.T.Helper()
+	e.Exec("main", `UPDATE maintenance.river_job SET queue = 'elsewhere' WHERE `+condition)
 }
 
 // workHere works the jobs delete_user that are due, except those that are elsewhere.
-func (e *estate) workHere(s *service.Service) {
-	e.t.Helper()
-	q := e.queue()
-	if err := q.Start(onlyKind{s, "delete_user"}); err != nil {
-		e.t.Fatal(err)
+func workHere(e *servicetest.Estate, s *service.Service) {
+	e.T.Helper()
+	q := e.Queue()
+	if err := q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}); err != nil {
+		e.T.Fatal(err)
 	}
-	e.eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE queue = 'default' AND finalized_at IS NULL`, "0")
+	e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE queue = 'default' AND finalized_at IS NULL`, "0")
 	if err := q.Stop(context.Background()); err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
 }
 
@@ -190,16 +148,16 @@ func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
 			t.Run(name+", "+shared, func(t *testing.T) {
 				t.Parallel()
 				e := coOwner(t, shared)
-				s := e.service("", e.withQueue)
-				e.insert(jobOf(authorized(7)))
-				e.exec("main", c.sql)
-				e.elsewhere(`args ->> 'reason' IS DISTINCT FROM 'Group was deleted'`)
-				e.workHere(s)
+				s := e.Service("", e.WithQueue)
+				e.Insert(servicetest.JobOf(servicetest.Authorized(7)))
+				e.Exec("main", c.sql)
+				jobElsewhere(e, `args ->> 'reason' IS DISTINCT FROM 'Group was deleted'`)
+				workHere(e, s)
 				want := "cancelled refused SOLE_OWNER_OF_" + strings.ToUpper(shared)
 				if c.owner {
-					want = done
+					want = servicetest.DeletionDone
 				}
-				e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job
+				e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job
 					WHERE args @> '{"user_id": 7, "reason": "Group was deleted"}'`, want)
 			})
 		}
@@ -213,33 +171,33 @@ func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T
 			t.Run(shared+" "+at, func(t *testing.T) {
 				t.Parallel()
 				e := coOwner(t, shared)
-				e.personalProjects(7, 701)
-				e.personalProjects(8, 801)
-				s := e.service("", e.withQueue)
-				e.insert(jobOf(authorized(7)), jobOf(authorized(8)))
+				e.PersonalProjects(7, 701)
+				e.PersonalProjects(8, 801)
+				s := e.Service("", e.WithQueue)
+				e.Insert(servicetest.JobOf(servicetest.Authorized(7)), servicetest.JobOf(servicetest.Authorized(8)))
 				if at == "at once" {
-					e.held(`SELECT FROM users FOR UPDATE`, 2)
+					e.Held(`SELECT FROM users FOR UPDATE`, 2)
 				} else {
-					e.elsewhere(`args @> '{"user_id": 8}'`)
-					e.workHere(s)
-					e.want("main", remains, "701,801 701,801 701,801 2")
-					e.exec("main", `UPDATE maintenance.river_job SET queue = 'default' WHERE args @> '{"user_id": 8}'`)
+					jobElsewhere(e, `args @> '{"user_id": 8}'`)
+					workHere(e, s)
+					e.Want("main", remains, "701,801 701,801 701,801 2")
+					e.Exec("main", `UPDATE maintenance.river_job SET queue = 'default' WHERE args @> '{"user_id": 8}'`)
 				}
-				e.work(s, "delete_user")
-				e.want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_"+strings.ToUpper(shared)+", 1 completed succeeded")
+				e.Work(s, "delete_user")
+				e.Want("main", endedDeletions, "1 cancelled refused SOLE_OWNER_OF_"+strings.ToUpper(shared)+", 1 completed succeeded")
 				stays, goes := 7, 8
-				if e.value("main", `SELECT state FROM users WHERE id = 7`) == "blocked" {
+				if e.Value("main", `SELECT state FROM users WHERE id = 7`) == "blocked" {
 					stays, goes = 8, 7
 				}
-				e.want("main", remains, fmt.Sprintf("%d01 %d01 %d01 1", stays, stays, stays))
+				e.Want("main", remains, fmt.Sprintf("%d01 %d01 %d01 1", stays, stays, stays))
 				memberships := map[string]int{"group": 2, "organization": 1}[shared]
-				if got, want := e.userRows(stays), fmt.Sprintf("active %d 1", memberships); got != want {
+				if got, want := e.UserRows(stays), fmt.Sprintf("active %d 1", memberships); got != want {
 					t.Errorf("user %d, who stays: %s, want %s", stays, got, want)
 				}
-				if got := e.userRows(goes); got != "blocked 0 0 f,0" {
+				if got := e.UserRows(goes); got != "blocked 0 0 f,0" {
 					t.Errorf("user %d, who goes: %s", goes, got)
 				}
-				e.want("main", begun, "")
+				e.Want("main", begun, "")
 			})
 		}
 	}

@@ -1,13 +1,11 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"strings"
 	"testing"
-
-	"github.com/caretaker-go/caretaker/repo"
 )
-
-func jobOf(args repo.JobArgs) repo.Job { return repo.Job{Args: args} }
 
 func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 	t.Parallel()
@@ -17,26 +15,26 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 		sole bool
 	}{
 		"nobody else":                          {`PERFORM 1`, true},
-		"a second owner":                       {memberSQL(`8, 50, 50`), false},
-		"a second owner of the parent":         {memberSQL(`8, 51, 50`), false},
-		"a second owner of the root":           {memberSQL(`8, 52, 50`), false},
-		"a blocked second owner":               {memberSQL(`8, 50, 50`) + `; UPDATE users SET state = 'blocked' WHERE id = 8`, false},
-		"a maintainer":                         {memberSQL(`8, 50, 40`), true},
-		"an owner of a subgroup":               {`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (53, 's', 's', 'Group', 50, 1);` + memberSQL(`8, 53, 50`), true},
-		"an owner of the invited group":        {memberSQL(`8, 60, 50`) + `; INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at) VALUES (50, 60, 50, now(), now())`, true},
-		"an owner who expired today":           {memberSQL(`8, 50, 50`) + `; UPDATE members SET expires_at = (now() AT TIME ZONE 'UTC')::date WHERE user_id = 8`, true},
-		"an owner who expires tomorrow":        {memberSQL(`8, 50, 50`) + `; UPDATE members SET expires_at = (now() AT TIME ZONE 'UTC')::date + 1 WHERE user_id = 8`, false},
-		"an owner who only asks":               {memberSQL(`8, 50, 50`) + `; UPDATE members SET requested_at = now() WHERE user_id = 8`, true},
-		"an owner who is only invited":         {memberSQL(`8, 50, 50`) + `; UPDATE members SET invite_token = 'x' WHERE user_id = 8`, true},
-		"an owner who is awaited":              {memberSQL(`8, 50, 50`) + `; UPDATE members SET state = 1 WHERE user_id = 8`, true},
-		"an owner without a state":             {memberSQL(`8, 50, 50`) + `; UPDATE members SET state = NULL WHERE user_id = 8`, false},
-		"an owner of a project of that id":     {memberSQL(`8, 50, 50`) + `; UPDATE members SET source_type = 'Project', type = 'ProjectMember' WHERE user_id = 8`, true},
-		"an owner by another type of member":   {memberSQL(`8, 50, 50`) + `; UPDATE members SET type = 'ProjectMember' WHERE user_id = 8`, true},
-		"an invited nobody":                    {memberSQL(`NULL::bigint, 50, 50`), true},
-		"the user twice, here and above":       {memberSQL(`7, 51, 50`), true},
-		"a second owner in a circle of groups": {`UPDATE namespaces SET parent_id = 50 WHERE id = 52;` + memberSQL(`8, 52, 50`), false},
+		"a second owner":                       {servicetest.MemberSQL(`8, 50, 50`), false},
+		"a second owner of the parent":         {servicetest.MemberSQL(`8, 51, 50`), false},
+		"a second owner of the root":           {servicetest.MemberSQL(`8, 52, 50`), false},
+		"a blocked second owner":               {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE users SET state = 'blocked' WHERE id = 8`, false},
+		"a maintainer":                         {servicetest.MemberSQL(`8, 50, 40`), true},
+		"an owner of a subgroup":               {`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (53, 's', 's', 'Group', 50, 1);` + servicetest.MemberSQL(`8, 53, 50`), true},
+		"an owner of the invited group":        {servicetest.MemberSQL(`8, 60, 50`) + `; INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at) VALUES (50, 60, 50, now(), now())`, true},
+		"an owner who expired today":           {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET expires_at = (now() AT TIME ZONE 'UTC')::date WHERE user_id = 8`, true},
+		"an owner who expires tomorrow":        {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET expires_at = (now() AT TIME ZONE 'UTC')::date + 1 WHERE user_id = 8`, false},
+		"an owner who only asks":               {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET requested_at = now() WHERE user_id = 8`, true},
+		"an owner who is only invited":         {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET invite_token = 'x' WHERE user_id = 8`, true},
+		"an owner who is awaited":              {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET state = 1 WHERE user_id = 8`, true},
+		"an owner without a state":             {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET state = NULL WHERE user_id = 8`, false},
+		"an owner of a project of that id":     {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET source_type = 'Project', type = 'ProjectMember' WHERE user_id = 8`, true},
+		"an owner by another type of member":   {servicetest.MemberSQL(`8, 50, 50`) + `; UPDATE members SET type = 'ProjectMember' WHERE user_id = 8`, true},
+		"an invited nobody":                    {servicetest.MemberSQL(`NULL::bigint, 50, 50`), true},
+		"the user twice, here and above":       {servicetest.MemberSQL(`7, 51, 50`), true},
+		"a second owner in a circle of groups": {`UPDATE namespaces SET parent_id = 50 WHERE id = 52;` + servicetest.MemberSQL(`8, 52, 50`), false},
 		"a circle of groups":                   {`UPDATE namespaces SET parent_id = 50 WHERE id = 52`, true},
-		"traversal_ids lie":                    {`UPDATE namespaces SET traversal_ids = '{60, 50}' WHERE id = 50;` + memberSQL(`8, 60, 50`), true},
+		"traversal_ids lie":                    {`UPDATE namespaces SET traversal_ids = '{60, 50}' WHERE id = 50;` + servicetest.MemberSQL(`8, 60, 50`), true},
 		"own membership has expired":           {`UPDATE members SET expires_at = (now() AT TIME ZONE 'UTC')::date`, false},
 		"own membership is asked for":          {`UPDATE members SET requested_at = now()`, false},
 		"own membership is a maintainer's":     {`UPDATE members SET access_level = 40`, false},
@@ -45,23 +43,23 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.user(7, 0, 1)
-			e.user(8, 0, 1)
-			e.group(52, 0)
-			e.group(51, 52)
-			e.group(50, 51)
-			e.group(60, 0)
-			e.member(7, 50)
-			e.exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
-			log := &lockedBuffer{}
-			got := e.deletion(e.service("", e.withQueue, logTo(log)), authorized(7))
+			e := servicetest.NewTokens(t)
+			e.User(7, 0, 1)
+			e.User(8, 0, 1)
+			e.Group(52, 0)
+			e.Group(51, 52)
+			e.Group(50, 51)
+			e.Group(60, 0)
+			e.Member(7, 50)
+			e.Exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
+			log := &servicetest.Buffer{}
+			got := e.Deletion(e.Service("", e.WithQueue, servicetest.LogTo(log)), servicetest.Authorized(7))
 			if !c.sole {
-				wantDeletion(t, got, done)
+				servicetest.WantDeletion(t, got, servicetest.DeletionDone)
 				return
 			}
-			wantDeletion(t, got, refused+"SOLE_OWNER_OF_GROUP")
-			e.want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
+			servicetest.WantDeletion(t, got, servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
+			e.Want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
 			if !strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`) {
 				t.Errorf("log: %s", log)
 			}
@@ -69,50 +67,45 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 	}
 }
 
-func memberSQL(values string) string {
-	return `INSERT INTO members (user_id, source_id, access_level, source_type, type, member_namespace_id)
-		SELECT *, 'Namespace', 'GroupMember', 50 FROM (VALUES (` + values + `)) v`
-}
-
 func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.user(8, 0, 1)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.User(8, 0, 1)
 	// More than a page, and those that matter are behind it.
-	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 3500) i`)
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 3500) i`)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 7, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i WHERE i NOT IN (1500, 2000) AND i NOT BETWEEN 3001 AND 3020`)
-	log := &lockedBuffer{}
-	s := e.service("", e.withQueue, logTo(log))
-	wantDeletion(t, e.deletion(s, authorized(7)), refused+"SOLE_OWNER_OF_GROUP")
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
 	if !strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`) {
 		t.Errorf("log: %s", log)
 	}
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)
-	wantDeletion(t, e.deletion(s, authorized(7)), done)
-	e.want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
 }
 
 func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.user(8, 0, 1)
-	log := &lockedBuffer{}
-	s := e.service("", e.withQueue, logTo(log))
-	e.exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.User(8, 0, 1)
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
+	e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
-	wantDeletion(t, e.deletion(s, authorized(7)), refused+"SOLE_OWNER_OF_ORGANIZATION")
-	e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
 	if !strings.Contains(log.String(), `"organizations":[1]`) {
 		t.Errorf("log: %s", log)
 	}
-	e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
-	e.exec("main", `UPDATE organization_users SET access_level = 50`)
-	wantDeletion(t, e.deletion(s, authorized(7)), done)
-	e.want("main", `SELECT count(*) FROM organization_users WHERE user_id = 7`, "2")
+	e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+	e.Exec("main", `UPDATE organization_users SET access_level = 50`)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", `SELECT count(*) FROM organization_users WHERE user_id = 7`, "2")
 }

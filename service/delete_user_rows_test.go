@@ -1,7 +1,8 @@
 package service_test
 
 import (
-	"context"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"strings"
 	"testing"
 
@@ -10,30 +11,30 @@ import (
 
 func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(7)
-	e.user(8, 0, 1)
-	e.group(50, 0)
+	e := servicetest.NewTokens(t)
+	e.Bots(7)
+	e.User(8, 0, 1)
+	e.Group(50, 0)
 	// A user may have any number of rows of any kind.
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id, requested_at, expires_at, state)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id, requested_at, expires_at, state)
 		SELECT 7, 50, CASE WHEN i % 2 = 0 THEN 'Namespace' ELSE 'Project' END, CASE WHEN i % 2 = 0 THEN 'GroupMember' ELSE 'ProjectMember' END, 30, 50,
 			CASE WHEN i % 3 = 0 THEN now() END, CASE WHEN i % 5 = 0 THEN date '2001-01-01' END, i % 2 FROM generate_series(1, 2500) i`)
-	e.exec("main", `INSERT INTO members (user_id, source_id, source_type, access_level, member_namespace_id) VALUES (8, 50, 'Namespace', 50, 50)`)
-	e.exec("main", `ALTER TABLE project_authorizations DROP CONSTRAINT project_authorizations_project_id_fkey`)
-	e.exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT 7 + i % 2, i, 30 FROM generate_series(1, 4200) i`)
-	e.exec("main", `CREATE TABLE removals (n bigint);
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, access_level, member_namespace_id) VALUES (8, 50, 'Namespace', 50, 50)`)
+	e.Exec("main", `ALTER TABLE project_authorizations DROP CONSTRAINT project_authorizations_project_id_fkey`)
+	e.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT 7 + i % 2, i, 30 FROM generate_series(1, 4200) i`)
+	e.Exec("main", `CREATE TABLE removals (n bigint);
 		CREATE FUNCTION note_removal() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removals SELECT count(*) FROM gone; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_removal();
 		CREATE TRIGGER note AFTER DELETE ON project_authorizations REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_removal()`)
-	log := &lockedBuffer{}
-	wantDeletion(t, e.deletion(e.service("", e.withQueue, logTo(log)), authorized(7)), done)
-	if got := e.userRows(7); got != "blocked 0 0 f,6" {
+	log := &servicetest.Buffer{}
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue, servicetest.LogTo(log)), servicetest.Authorized(7)), servicetest.DeletionDone)
+	if got := e.UserRows(7); got != "blocked 0 0 f,6" {
 		t.Error(got)
 	}
-	if got := e.userRows(8); got != "active 1 2100" {
+	if got := e.UserRows(8); got != "active 1 2100" {
 		t.Error(got)
 	}
-	e.want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
+	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
 	if !strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`) {
 		t.Errorf("log: %s", log)
 	}
@@ -41,27 +42,27 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 
 func TestDeleteUser_RowInTheQueueStaysAsItIs(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(7)
-	e.exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, consume_after, user_type, created_at, updated_at)
+	e := servicetest.NewTokens(t)
+	e.Bots(7)
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, consume_after, user_type, created_at, updated_at)
 		VALUES (7, 5, true, '2040-01-01', 0, '2001-01-01', '2001-01-01')`)
-	before := e.value("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`)
-	wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), done)
-	e.want("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`, before)
-	e.want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
+	before := e.Value("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`)
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`, before)
+	e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
 }
 
 func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
 	t.Parallel()
 	for _, index := range []string{``, `CREATE UNIQUE INDEX ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`} {
-		e := tokenEstate(t)
-		e.bots(7)
-		e.exec("main", `DROP INDEX `+e.value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
-		e.exec("main", index)
-		s := e.service("", e.withQueue)
+		e := servicetest.NewTokens(t)
+		e.Bots(7)
+		e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
+		e.Exec("main", index)
+		s := e.Service("", e.WithQueue)
 		for range 2 {
-			wantDeletion(t, e.deletion(s, authorized(7)), done)
-			e.want("main", `SELECT count(*) FROM ghost_user_migrations`, "1")
+			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+			e.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "1")
 		}
 	}
 }
@@ -69,32 +70,32 @@ func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
 func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ sql, queue, want string }{
-		"no column user_type in the queue":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_type`, "ghost_user_migrations", done},
-		"queue of the other name":           {`ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations`, "users_ghost_user_migrations", done},
-		"no organization_users":             {`DROP TABLE organization_users`, "ghost_user_migrations", done},
-		"no project_authorizations":         {`DROP TABLE project_authorizations`, "ghost_user_migrations", done},
-		"no organizations of users":         {`ALTER TABLE users DROP COLUMN organization_id CASCADE`, "ghost_user_migrations", done},
-		"no members, namespaces, projects":  {`DROP TABLE members, namespaces, projects CASCADE`, "ghost_user_migrations", done},
-		"no settings":                       {`DROP TABLE application_settings`, "ghost_user_migrations", done},
-		"no queue":                          {`DROP TABLE ghost_user_migrations`, "", failed},
-		"no tokens":                         {`DROP TABLE personal_access_tokens`, "ghost_user_migrations", failed},
-		"few states":                        {stateIsAnEnum("active", "blocked"), "ghost_user_migrations", done},
-		"both queues, the older one unused": {`CREATE TABLE users_ghost_user_migrations (user_id bigint)`, "ghost_user_migrations", done},
+		"no column user_type in the queue":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_type`, "ghost_user_migrations", servicetest.DeletionDone},
+		"queue of the other name":           {`ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations`, "users_ghost_user_migrations", servicetest.DeletionDone},
+		"no organization_users":             {`DROP TABLE organization_users`, "ghost_user_migrations", servicetest.DeletionDone},
+		"no project_authorizations":         {`DROP TABLE project_authorizations`, "ghost_user_migrations", servicetest.DeletionDone},
+		"no organizations of users":         {`ALTER TABLE users DROP COLUMN organization_id CASCADE`, "ghost_user_migrations", servicetest.DeletionDone},
+		"no members, namespaces, projects":  {`DROP TABLE members, namespaces, projects CASCADE`, "ghost_user_migrations", servicetest.DeletionDone},
+		"no settings":                       {`DROP TABLE application_settings`, "ghost_user_migrations", servicetest.DeletionDone},
+		"no queue":                          {`DROP TABLE ghost_user_migrations`, "", servicetest.DeletionFailed},
+		"no tokens":                         {`DROP TABLE personal_access_tokens`, "ghost_user_migrations", servicetest.DeletionFailed},
+		"few states":                        {servicetest.StateIsAnEnum("active", "blocked"), "ghost_user_migrations", servicetest.DeletionDone},
+		"both queues, the older one unused": {`CREATE TABLE users_ghost_user_migrations (user_id bigint)`, "ghost_user_migrations", servicetest.DeletionDone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.bots(7)
-			s := e.service("", e.withQueue)
-			e.exec("main", c.sql)
-			wantDeletion(t, e.deletion(s, inactiveBot()), c.want)
-			if c.want == done {
-				e.want("main", `SELECT concat_ws(' ', state, (SELECT initiator_user_id FROM `+c.queue+` WHERE user_id = 7)) FROM users WHERE id = 7`, "blocked 101")
+			e := servicetest.NewTokens(t)
+			e.Bots(7)
+			s := e.Service("", e.WithQueue)
+			e.Exec("main", c.sql)
+			servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), c.want)
+			if c.want == servicetest.DeletionDone {
+				e.Want("main", `SELECT concat_ws(' ', state, (SELECT initiator_user_id FROM `+c.queue+` WHERE user_id = 7)) FROM users WHERE id = 7`, "blocked 101")
 				return
 			}
-			e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
+			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 			missing, _, _ := strings.Cut(strings.TrimPrefix(c.sql, "DROP TABLE "), " ")
-			if got := e.value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`); !strings.Contains(got, missing) {
+			if got := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`); !strings.Contains(got, missing) {
 				t.Errorf("%q does not name %s", got, missing)
 			}
 		})
@@ -103,48 +104,28 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 
 func TestDeleteUser_StateThatCannotBeBlockedIsNamed(t *testing.T) {
 	t.Parallel()
-	for typeName, sql := range map[string]string{"integer": stateIsANumber, "mood": stateIsAnEnum("active", "banned")} {
-		e := tokenEstate(t)
-		e.bots(7)
-		e.exec("main", sql)
-		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed)
-		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+	for typeName, sql := range map[string]string{"integer": servicetest.StateIsANumber, "mood": servicetest.StateIsAnEnum("active", "banned")} {
+		e := servicetest.NewTokens(t)
+		e.Bots(7)
+		e.Exec("main", sql)
+		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed)
+		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"users.state of database main has the type "+typeName+", which has no 'blocked': make it a text, or an enum that has it")
 	}
 }
 
 func TestDeleteUser_TokensAreNotNeededForOtherReasons(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(7)
-	e.exec("main", `DROP TABLE personal_access_tokens`)
-	wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), done)
-}
-
-// other begins a transaction of somebody else, to be ended by commit.
-func (e *estate) other(sql string) (commit func()) {
-	e.t.Helper()
-	ctx := context.Background()
-	conn := e.connect("main")
-	tx, err := conn.Begin(ctx)
-	if err == nil {
-		_, err = tx.Exec(ctx, sql)
-	}
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return func() {
-		e.t.Helper()
-		if err := tx.Commit(ctx); err != nil {
-			e.t.Fatal(err)
-		}
-	}
+	e := servicetest.NewTokens(t)
+	e.Bots(7)
+	e.Exec("main", `DROP TABLE personal_access_tokens`)
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
 }
 
 // waitsForLock waits until a statement of the service waits for somebody else's lock.
-func (e *estate) waitsForLock() {
-	e.t.Helper()
-	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "1")
+func waitsForLock(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "1")
 }
 
 func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
@@ -155,22 +136,22 @@ func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.bots(7)
-			e.token(7, "false", "date '2001-01-01'", longAgo)
-			s := e.service("", e.withQueue)
-			e.insert(jobOf(inactiveBot()))
-			commit := e.other(sql)
+			e := servicetest.NewTokens(t)
+			e.Bots(7)
+			e.Token(7, "false", "date '2001-01-01'", servicetest.LongAgo)
+			s := e.Service("", e.WithQueue)
+			e.Insert(servicetest.JobOf(servicetest.InactiveBot()))
+			commit := e.Other(sql)
 			worked := make(chan string)
-			beside := &estate{t: t, urls: e.urls, open: e.open, sql: map[string]*pgx.Conn{"main": e.connect("main")}}
+			beside := &servicetest.Estate{T: t, URLs: e.URLs, Open: e.Open, SQL: map[string]*pgx.Conn{"main": e.Connect("main")}}
 			go func() {
-				beside.work(s, "delete_user")
-				worked <- beside.value("main", newestDeletion)
+				beside.Work(s, "delete_user")
+				worked <- beside.Value("main", servicetest.NewestDeletion)
 			}()
-			e.waitsForLock()
+			waitsForLock(e)
 			commit()
-			wantDeletion(t, <-worked, skipped+"TOKEN_ACTIVE")
-			e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
+			servicetest.WantDeletion(t, <-worked, servicetest.DeletionSkipped+"TOKEN_ACTIVE")
+			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 		})
 	}
 }

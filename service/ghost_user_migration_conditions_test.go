@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"log/slog"
 	"maps"
 	"testing"
@@ -36,34 +38,34 @@ func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrPassed
 		for _, there := range []bool{true, false} {
 			t.Run(test.table+"."+test.condition, func(t *testing.T) {
 				t.Parallel()
-				g := newGhosts(t)
-				g.doomed(10)
-				g.exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (20, 'i', 10, 1, 101, 20)`)
-				g.exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, test.hard)
+				g := servicetest.NewGhosts(t)
+				g.Doomed(10)
+				g.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (20, 'i', 10, 1, 101, 20)`)
+				g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, test.hard)
 				if there {
-					g.exec("main", `ALTER TABLE `+test.table+` DROP COLUMN `+test.condition+` CASCADE`)
-					g.exec("main", test.row)
+					g.Exec("main", `ALTER TABLE `+test.table+` DROP COLUMN `+test.condition+` CASCADE`)
+					g.Exec("main", test.row)
 				} else {
 					// Without such rows there is nothing to decide.
-					g.exec("main", `DELETE FROM routes; DELETE FROM namespaces WHERE owner_id = 10; ALTER TABLE `+test.table+` DROP COLUMN `+test.condition+` CASCADE`)
+					g.Exec("main", `DELETE FROM routes; DELETE FROM namespaces WHERE owner_id = 10; ALTER TABLE `+test.table+` DROP COLUMN `+test.condition+` CASCADE`)
 				}
-				s := g.service(func(c *service.Config) {
-					c.Logger = slog.New(slog.NewJSONHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+				s := g.Service(func(c *service.Config) {
+					c.Logger = slog.New(slog.NewJSONHandler(g.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 				})
-				dry, run := g.runs(s, true), g.run(s, "")
-				wantState(t, dry, repo.RunSucceeded)
+				dry, run := g.Runs(s, true), g.Run(s, "")
+				servicetest.WantState(t, dry, repo.RunSucceeded)
 				if !maps.Equal(dry.Counts, run.Counts) {
 					t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
 				}
-				g.wantLog(2, `"level":"DEBUG"`, `"table":"`+test.table+`"`, `"missing":"`+test.condition+`"`)
+				g.WantLog(2, `"level":"DEBUG"`, `"table":"`+test.table+`"`, `"missing":"`+test.condition+`"`)
 				if !there {
-					g.want("main", `SELECT count(*) FROM users WHERE id = 10`, "0")
+					g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "0")
 					return
 				}
-				g.wantLater(10, 30*time.Minute)
-				g.wantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, test.table+"."+test.reference+" still refers to it, or to something else: "+
+				g.WantLater(10, 30*time.Minute)
+				g.WantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, test.table+"."+test.reference+" still refers to it, or to something else: "+
 					test.table+" has no column "+test.condition, `"table":"`+test.table+`","column":"`+test.reference+`"`)
-				g.want("main", `SELECT count(*) > 0 FROM `+test.table+` WHERE `+test.reference+` IN (10, 20)`, "true")
+				g.Want("main", `SELECT count(*) > 0 FROM `+test.table+` WHERE `+test.reference+` IN (10, 20)`, "true")
 			})
 		}
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"strings"
@@ -16,25 +18,25 @@ const ghostLeases = `SELECT coalesce(string_agg(name || ' ' || (expires_at > now
 
 func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
 	t.Parallel()
-	g := newThreeGhosts(t)
-	g.doomed(10)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	g.gate("main", "issues")
-	g.shut("main", caretakerApp)
-	s := g.service()
-	r := g.begin(s)
-	g.atGate("main", caretakerApp)
-	for name := range g.sql {
-		g.want(name, ghostLeases, "ghost_user_migration true")
+	g := servicetest.NewThreeGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	g.Gate("main", "issues")
+	g.Shut("main", servicetest.App)
+	s := g.Service()
+	r := g.Begin(s)
+	g.AtGate("main", servicetest.App)
+	for name := range g.SQL {
+		g.Want(name, ghostLeases, "ghost_user_migration true")
 	}
-	leases, err := s.Leases(context.Background(), ghostWorker)
+	leases, err := s.Leases(context.Background(), servicetest.GhostUsers)
 	if err != nil || len(leases) != 1 || leases[0].Database != "main" {
 		t.Errorf("leases %+v, %v", leases, err)
 	}
-	g.lift("main", caretakerApp)
-	wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
-	for name := range g.sql {
-		g.want(name, ghostLeases, "ghost_user_migration false")
+	g.Lift("main", servicetest.App)
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+	for name := range g.SQL {
+		g.Want(name, ghostLeases, "ghost_user_migration false")
 	}
 }
 
@@ -43,28 +45,28 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 	for _, where := range []string{"main", "ci", "sec"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
-			g := newThreeGhosts(t)
-			g.doomed(10)
-			g.exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')`)
-			s := g.service()
-			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: ghostWorker})
+			g := servicetest.NewThreeGhosts(t)
+			g.Doomed(10)
+			g.Exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')`)
+			s := g.Service()
+			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 			var held *service.LeaseHeldError
 			if !errors.As(err, &held) || held.Lease.Holder != "somebody" || held.Lease.Database != where {
 				t.Errorf("got %v", err)
 			}
-			g.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-			r, ours, err := s.RunScheduled(context.Background(), ghostWorker, time.Now())
+			g.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+			r, ours, err := s.RunScheduled(context.Background(), servicetest.GhostUsers, time.Now())
 			if err != nil || !ours || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "LEASE_HELD") {
 				t.Errorf("%+v, %t, %v", r, ours, err)
 			}
-			for name := range g.sql {
+			for name := range g.SQL {
 				if name != where {
-					g.want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+					g.Want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
 				}
 			}
-			g.want(where, `SELECT holder || ' ' || epoch FROM maintenance.leases`, "somebody 7")
-			g.want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")
-			if dry := g.runs(s, true); dry.State != repo.RunSucceeded || dry.Counts["migrated_users"] != 1 {
+			g.Want(where, `SELECT holder || ' ' || epoch FROM maintenance.leases`, "somebody 7")
+			g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")
+			if dry := g.Runs(s, true); dry.State != repo.RunSucceeded || dry.Counts["migrated_users"] != 1 {
 				t.Errorf("a dry run is %s, %v", dry.State, dry.Counts)
 			}
 		})
@@ -73,51 +75,51 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 
 func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) {
 	t.Parallel()
-	g := newThreeGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	before := g.value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
+	g := servicetest.NewThreeGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
 	down, err := repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(down.Close)
-	s := g.service(func(c *service.Config) { c.Databases = []*repo.Database{g.open[0], down, g.open[2]} })
+	s := g.Service(func(c *service.Config) { c.Databases = []*repo.Database{g.Open[0], down, g.Open[2]} })
 	for _, dry := range []bool{true, false} {
-		r := g.runs(s, dry)
-		wantState(t, r, repo.RunFailed)
-		wantCounts(t, r, "")
+		r := g.Runs(s, dry)
+		servicetest.WantState(t, r, repo.RunFailed)
+		servicetest.WantCounts(t, r, "")
 		if r.Error == "" {
 			t.Error("no error is named")
 		}
 	}
-	g.want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
-	g.want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
-	g.want("main", `SELECT author_id FROM issues`, "10")
+	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
+	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
+	g.Want("main", `SELECT author_id FROM issues`, "10")
 	for _, name := range []string{"main", "sec"} {
-		g.want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+		g.Want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
 	}
 }
 
 func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testing.T) {
 	t.Parallel()
-	g := newThreeGhosts(t)
-	g.doomed(10, 11)
-	before := g.value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	g.exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 10)`)
-	g.gate("ci", "p_ci_pipelines")
-	g.shut("ci", caretakerApp)
-	s := g.service()
-	r := g.begin(s)
-	g.atGate("ci", caretakerApp)
-	g.exec("main", `ALTER DATABASE `+g.value("ci", `SELECT current_database()`)+` ALLOW_CONNECTIONS false`)
-	g.exec("ci", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
-	r = ended(t, s, r.ID)
-	wantState(t, r, repo.RunFailed)
-	wantCounts(t, r, "moved_rows=1")
-	g.want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
-	g.want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
+	g := servicetest.NewThreeGhosts(t)
+	g.Doomed(10, 11)
+	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	g.Exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 10)`)
+	g.Gate("ci", "p_ci_pipelines")
+	g.Shut("ci", servicetest.App)
+	s := g.Service()
+	r := g.Begin(s)
+	g.AtGate("ci", servicetest.App)
+	g.Exec("main", `ALTER DATABASE `+g.Value("ci", `SELECT current_database()`)+` ALLOW_CONNECTIONS false`)
+	g.Exec("ci", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantCounts(t, r, "moved_rows=1")
+	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
+	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
 }
 
 func TestGhostUserMigration_ALeaseThatIsLostFailsTheRunAndReschedulesNobody(t *testing.T) {
@@ -125,67 +127,67 @@ func TestGhostUserMigration_ALeaseThatIsLostFailsTheRunAndReschedulesNobody(t *t
 	for _, where := range []string{"main", "sec"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
-			g := newThreeGhosts(t)
-			g.doomed(10)
-			before := g.value("main", `SELECT consume_after FROM ghost_user_migrations`)
-			g.exec("main", `UPDATE issues SET author_id = 10`)
-			g.exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 10, 'v', now(), now())`)
-			g.gate("main", "merge_requests")
-			g.exec("main", `UPDATE merge_requests SET author_id = 10`)
-			g.shut("main", caretakerApp)
-			s := g.service()
-			r := g.begin(s)
-			g.atGate("main", caretakerApp)
+			g := servicetest.NewThreeGhosts(t)
+			g.Doomed(10)
+			before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
+			g.Exec("main", `UPDATE issues SET author_id = 10`)
+			g.Exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 10, 'v', now(), now())`)
+			g.Gate("main", "merge_requests")
+			g.Exec("main", `UPDATE merge_requests SET author_id = 10`)
+			g.Shut("main", servicetest.App)
+			s := g.Service()
+			r := g.Begin(s)
+			g.AtGate("main", servicetest.App)
 			release := make(chan struct{})
 			go func() {
 				defer close(release)
-				g.connectTo(where, `UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'another'`)
+				connectTo(g, where, `UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'another'`)
 			}()
 			if where == "sec" {
 				<-release
 			}
-			g.lift("main", caretakerApp)
+			g.Lift("main", servicetest.App)
 			<-release
-			r = ended(t, s, r.ID)
-			wantState(t, r, repo.RunFailed)
+			r = servicetest.Ended(t, s, r.ID)
+			servicetest.WantState(t, r, repo.RunFailed)
 			if r.Reason != "LEASE_LOST" {
 				t.Errorf("reason %q", r.Reason)
 			}
 			if where == "sec" {
 				// A take-over of main that has not committed yet lets the run go on.
-				g.want("sec", `SELECT author_id FROM vulnerabilities`, "10")
+				g.Want("sec", `SELECT author_id FROM vulnerabilities`, "10")
 			}
-			g.want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
-			g.want(where, `SELECT holder || ' ' || (expires_at > now()) FROM maintenance.leases`, "another true")
+			g.Want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
+			g.Want(where, `SELECT holder || ' ' || (expires_at > now()) FROM maintenance.leases`, "another true")
 		})
 	}
 }
 
 // connectTo runs SQL on a connection of its own.
-func (g *ghostEstate) connectTo(database, sql string) {
-	conn := g.connect(database)
+func connectTo(g *servicetest.Ghosts, database, sql string) {
+	conn := g.Connect(database)
 	if _, err := conn.Exec(context.Background(), sql); err != nil {
-		g.t.Error(err)
+		g.T.Error(err)
 	}
 }
 
 func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	r := g.runs(g.denied(`REVOKE ALL ON reviews FROM {role}`), false)
-	wantState(t, r, repo.RunFailed)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	r := g.Runs(denied(g, `REVOKE ALL ON reviews FROM {role}`), false)
+	servicetest.WantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "reviews") || !strings.Contains(r.Error, "SELECT") {
 		t.Errorf("error %q", r.Error)
 	}
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
 }
 
 func TestGhostUserMigration_StatusNamesAnEssentialTableThatMustNotBeRead(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	s := g.denied(`REVOKE ALL ON ghost_user_migrations FROM {role}`)
-	all, err := s.Status(context.Background(), ghostWorker)
+	g := servicetest.NewGhosts(t)
+	s := denied(g, `REVOKE ALL ON ghost_user_migrations FROM {role}`)
+	all, err := s.Status(context.Background(), servicetest.GhostUsers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"maps"
 	"testing"
 	"time"
@@ -50,35 +52,35 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", test.sql)
-			s := g.service()
-			dry := g.runs(s, true)
-			wantState(t, dry, repo.RunSucceeded)
-			wantCounts(t, dry, test.counts)
-			g.wantLog(1, `"level":"ERROR"`, test.says)
-			g.log.reset()
-			done := g.run(s, test.counts)
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", test.sql)
+			s := g.Service()
+			dry := g.Runs(s, true)
+			servicetest.WantState(t, dry, repo.RunSucceeded)
+			servicetest.WantCounts(t, dry, test.counts)
+			g.WantLog(1, `"level":"ERROR"`, test.says)
+			g.Log.Reset()
+			done := g.Run(s, test.counts)
 			if !maps.Equal(dry.Counts, done.Counts) {
 				t.Errorf("dry run %v, run %v", dry.Counts, done.Counts)
 			}
-			g.wantLog(1, `"level":"ERROR"`, test.says)
-			g.wantLater(10, 30*time.Minute)
+			g.WantLog(1, `"level":"ERROR"`, test.says)
+			g.WantLater(10, 30*time.Minute)
 			// Nothing of the personal namespace is gone.
-			g.want("main", `SELECT count(*) FROM routes WHERE source_id = 10`, "1")
+			g.Want("main", `SELECT count(*) FROM routes WHERE source_id = 10`, "1")
 		})
 	}
 }
 
 func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
 		INSERT INTO links (id, user_id, before_id) VALUES (1, 10, 2), (2, 10, 1), (3, 10, 3)`)
-	s := g.service()
-	wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=7")
-	g.run(s, "migrated_users=1 deleted_rows=7")
-	g.wantGone(10)
+	s := g.Service()
+	servicetest.WantCounts(t, g.Runs(s, true), "migrated_users=1 deleted_rows=7")
+	g.Run(s, "migrated_users=1 deleted_rows=7")
+	g.WantGone(10)
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -14,52 +16,52 @@ const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plp
 
 func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
 		INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'x', 7, id, 'Note' FROM notes`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=8")
-	g.want("main", `SELECT string_agg(id || ' ' || author_id, ',') FROM snippets`, "1 5")
-	g.want("main", `SELECT string_agg(disk_path, ',') FROM snippet_repositories`, "@snippets/1")
-	g.want("main", `SELECT string_agg(noteable_type || noteable_id, ',' ORDER BY id) FROM notes`, "Snippet1,Issue2")
-	g.want("main", `SELECT count(*) FROM award_emoji`, "2")
-	g.wantLog(1, `"left_outside":["@snippets/2"]`)
+	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=8")
+	g.Want("main", `SELECT string_agg(id || ' ' || author_id, ',') FROM snippets`, "1 5")
+	g.Want("main", `SELECT string_agg(disk_path, ',') FROM snippet_repositories`, "@snippets/1")
+	g.Want("main", `SELECT string_agg(noteable_type || noteable_id, ',' ORDER BY id) FROM notes`, "Snippet1,Issue2")
+	g.Want("main", `SELECT count(*) FROM award_emoji`, "2")
+	g.WantLog(1, `"left_outside":["@snippets/2"]`)
 }
 
 func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
-	g.exec("main", forbidSnippetsSQL)
-	s := g.service()
-	r := g.run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
+	g.Exec("main", forbidSnippetsSQL)
+	s := g.Service()
+	r := g.Run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
 	if r.Reason != "1 users failed" || r.OverLimit {
 		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
 	}
-	g.wantLater(10, 30*time.Minute)
-	g.wantGone(11)
-	g.want("main", `SELECT count(*) FROM snippets`, "1")
-	g.want("main", `SELECT author_id FROM issues`, "5")
-	g.wantLog(1, `"level":"ERROR"`, "snippets", `"user_id":10`, "no")
-	g.run(s, "")
-	g.exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 deleted_rows=5")
-	g.wantGone(10)
+	g.WantLater(10, 30*time.Minute)
+	g.WantGone(11)
+	g.Want("main", `SELECT count(*) FROM snippets`, "1")
+	g.Want("main", `SELECT author_id FROM issues`, "5")
+	g.WantLog(1, `"level":"ERROR"`, "snippets", `"user_id":10`, "no")
+	g.Run(s, "")
+	g.Exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.Run(s, "migrated_users=1 deleted_rows=5")
+	g.WantGone(10)
 }
 
 func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	g.exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	g.Exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
 		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
-	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=4")
-	g.wantLater(10, 30*time.Minute)
-	g.wantLog(1, `"level":"ERROR"`, "issues.author_id", "57014")
+	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
+	g.WantLater(10, 30*time.Minute)
+	g.WantLog(1, `"level":"ERROR"`, "issues.author_id", "57014")
 }
 
 func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
@@ -90,89 +92,89 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", test.sql)
-			s := g.service()
-			g.runs(s, true)
-			g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
-			g.log.reset()
-			if r := g.run(s, ""); r.Counts["failed_users"] != 1 || r.Counts["moved_rows"] > 0 && strings.Contains(name, "puts back") {
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", test.sql)
+			s := g.Service()
+			g.Runs(s, true)
+			g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
+			g.Log.Reset()
+			if r := g.Run(s, ""); r.Counts["failed_users"] != 1 || r.Counts["moved_rows"] > 0 && strings.Contains(name, "puts back") {
 				t.Errorf("counts %v", r.Counts)
 			}
-			g.wantLater(10, 30*time.Minute)
-			g.wantLog(1, `"level":"ERROR"`, test.says)
+			g.WantLater(10, 30*time.Minute)
+			g.WantLog(1, `"level":"ERROR"`, test.says)
 		})
 	}
 }
 
 func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
+	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
+	g.Want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
 }
 
 func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
-	g.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
-	s := g.service(g.withQueue)
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.wantGone(10)
-	g.wantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
-	g.want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: groupWorker})
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
+	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
+	s := g.Service(g.WithQueue)
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.WantGone(10)
+	g.WantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
+	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCounts(t, r, "held_groups=1")
-	g.wantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
+	servicetest.WantCounts(t, r, "held_groups=1")
+	g.WantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
 }
 
 func TestGhostUserMigration_AProjectInThePersonalNamespaceKeepsTheUser(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `UPDATE projects SET namespace_id = 10; UPDATE issues SET author_id = 10`)
-	s := g.service()
-	g.run(s, "failed_users=1 moved_rows=1")
-	g.wantLater(10, 30*time.Minute)
-	g.want("main", `SELECT (SELECT count(*) FROM projects) + (SELECT count(*) FROM namespaces WHERE id = 10) + (SELECT count(*) FROM routes WHERE source_id = 10)`, "3")
-	g.exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.wantGone(10)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `UPDATE projects SET namespace_id = 10; UPDATE issues SET author_id = 10`)
+	s := g.Service()
+	g.Run(s, "failed_users=1 moved_rows=1")
+	g.WantLater(10, 30*time.Minute)
+	g.Want("main", `SELECT (SELECT count(*) FROM projects) + (SELECT count(*) FROM namespaces WHERE id = 10) + (SELECT count(*) FROM routes WHERE source_id = 10)`, "3")
+	g.Exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.WantGone(10)
 }
 
 func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11, 12)
-	g.exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
-	g.exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
-	g.exec("main", forbidSnippetsSQL)
-	g.run(g.service(), "failed_users=3")
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11, 12)
+	g.Exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
+	g.Exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
+	g.Exec("main", forbidSnippetsSQL)
+	g.Run(g.Service(), "failed_users=3")
 	failed := `"msg":"user failed"`
-	g.wantLog(1, failed, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`)
-	g.wantLog(1, failed, `"user_id":11`, `"reason":"PERSONAL_PROJECTS"`)
-	g.wantLog(1, failed, `"user_id":12`, `"reason":""`, `"table":"snippets","column":"author_id"`)
+	g.WantLog(1, failed, `"user_id":10`, `"reason":"STILL_REFERENCED"`, `"table":"owing","column":"debtor_id"`)
+	g.WantLog(1, failed, `"user_id":11`, `"reason":"PERSONAL_PROJECTS"`)
+	g.WantLog(1, failed, `"user_id":12`, `"reason":""`, `"table":"snippets","column":"author_id"`)
 }
 
 func TestGhostUserMigration_ADryRunSaysSoInEveryLine(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.user(11, 1)
-	g.queue(11)
-	g.runs(g.service(), true)
-	g.wantLog(0, "user migrated")
-	g.wantLog(1, `"msg":"user would be migrated"`, `"user_id":10`)
-	g.wantLog(1, `"msg":"user refused"`, `"user_id":11`)
-	if all, dry := strings.Count(g.log.String(), `"run_id"`), strings.Count(g.log.String(), `"dry_run":true`); all != dry || all < 4 {
-		t.Errorf("%d of %d lines say that it was a dry run: %s", dry, all, g.log)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.User(11, 1)
+	g.Queue(11)
+	g.Runs(g.Service(), true)
+	g.WantLog(0, "user migrated")
+	g.WantLog(1, `"msg":"user would be migrated"`, `"user_id":10`)
+	g.WantLog(1, `"msg":"user refused"`, `"user_id":11`)
+	if all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`); all != dry || all < 4 {
+		t.Errorf("%d of %d lines say that it was a dry run: %s", dry, all, g.Log)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"strings"
 	"testing"
@@ -11,45 +13,45 @@ import (
 
 func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER swallow BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION swallow(); UPDATE users SET organization_id = 2 WHERE id = 10`)
-	g.run(g.service(), "failed_users=1 migrated_users=1 deleted_rows=4")
-	g.wantLater(10, 30*time.Minute)
-	g.wantGone(11)
-	g.wantLog(1, `"level":"ERROR"`, `"user_id":10`, "rows of users do not let themselves be added")
+	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
+	g.WantLater(10, 30*time.Minute)
+	g.WantGone(11)
+	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "rows of users do not let themselves be added")
 }
 
 func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `ALTER TABLE ghost_user_migrations ALTER user_id DROP NOT NULL, ALTER hard_delete DROP NOT NULL;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `ALTER TABLE ghost_user_migrations ALTER user_id DROP NOT NULL, ALTER hard_delete DROP NOT NULL;
 		UPDATE ghost_user_migrations SET hard_delete = NULL; INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (NULL, '2020-01-01', now(), now())`)
-	s := g.service()
-	r := g.runs(s, true)
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "migrated_users=1 deleted_rows=4")
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.wantGone(10)
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
+	s := g.Service()
+	r := g.Runs(s, true)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "migrated_users=1 deleted_rows=4")
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.WantGone(10)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
 
 func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE issues SET author_id = 10`)
-	commit := g.holdThenCommit(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'ghost1', 0, 5, 2)`)
-	s := g.service()
-	r := g.begin(s)
-	g.await(waitsSQL)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE issues SET author_id = 10`)
+	commit := g.HoldThenCommit(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'ghost1', 0, 5, 2)`)
+	s := g.Service()
+	r := g.Begin(s)
+	g.Await(waitsSQL)
 	commit()
-	r = g.settled(s, ended(t, s, r.ID))
-	wantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=8")
-	g.want("main", `SELECT author_id FROM issues`, "900")
-	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
+	r = g.Settled(s, servicetest.Ended(t, s, r.ID))
+	servicetest.WantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=8")
+	g.Want("main", `SELECT author_id FROM issues`, "900")
+	g.Want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
 }
 
 func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *testing.T) {
@@ -61,11 +63,11 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
-			g.run(g.service(), "migrated_users=1 deleted_rows=4")
-			g.want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
+			g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
+			g.Want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
 		})
 	}
 }
@@ -79,30 +81,30 @@ func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", `DROP TABLE award_emoji; CREATE TABLE award_emoji (id bigserial, name varchar, user_id bigint, awardable_id bigint, awardable_type varchar) PARTITION BY `+test.by)
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", `DROP TABLE award_emoji; CREATE TABLE award_emoji (id bigserial, name varchar, user_id bigint, awardable_id bigint, awardable_type varchar) PARTITION BY `+test.by)
 			for i := range 4 {
-				g.exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d PARTITION OF award_emoji `+test.of, i))
+				g.Exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d PARTITION OF award_emoji `+test.of, i))
 				if strings.Contains(test.of, "PARTITION BY") {
 					for j := range 3 {
-						g.exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d_%[2]d PARTITION OF emoji_%[1]d FOR VALUES WITH (MODULUS 3, REMAINDER %[2]d)`, i, j))
+						g.Exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d_%[2]d PARTITION OF emoji_%[1]d FOR VALUES WITH (MODULUS 3, REMAINDER %[2]d)`, i, j))
 					}
 				}
 			}
-			g.fill("main", "award_emoji", "user_id, awardable_id, awardable_type", "CASE WHEN i % 2 = 0 THEN 10 ELSE 7 END, i, 'Issue'", 5000)
-			g.run(g.service(), "migrated_users=1 moved_rows=2500 deleted_rows=4")
-			g.want("main", `SELECT string_agg(user_id || '=' || n, ' ') FROM (SELECT user_id, count(*) AS n FROM award_emoji GROUP BY user_id ORDER BY user_id) s`, "5=2500 7=2500")
+			g.Fill("main", "award_emoji", "user_id, awardable_id, awardable_type", "CASE WHEN i % 2 = 0 THEN 10 ELSE 7 END, i, 'Issue'", 5000)
+			g.Run(g.Service(), "migrated_users=1 moved_rows=2500 deleted_rows=4")
+			g.Want("main", `SELECT string_agg(user_id || '=' || n, ' ') FROM (SELECT user_id, count(*) AS n FROM award_emoji GROUP BY user_id ORDER BY user_id) s`, "5=2500 7=2500")
 		})
 	}
 }
 
 func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = 'infinity' WHERE user_id = 11; ALTER TABLE ghost_user_migrations ALTER created_at TYPE text`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=4")
-	g.wantGone(10)
-	g.wantLog(1, `"level":"WARN"`, "backlog not read")
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = 'infinity' WHERE user_id = 11; ALTER TABLE ghost_user_migrations ALTER created_at TYPE text`)
+	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
+	g.WantGone(10)
+	g.WantLog(1, `"level":"WARN"`, "backlog not read")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"testing"
 	"time"
 
@@ -18,14 +20,14 @@ func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
 		} {
 			t.Run(name+" "+onDelete, func(t *testing.T) {
 				t.Parallel()
-				g := newGhosts(t)
-				g.doomed(10)
-				g.exec("main", key)
-				s := g.service()
+				g := servicetest.NewGhosts(t)
+				g.Doomed(10)
+				g.Exec("main", key)
+				s := g.Service()
 				// The personal namespace's route and details.
-				wantCounts(t, g.runs(s, true), "migrated_users=1 deleted_rows=4")
-				g.run(s, "migrated_users=1 deleted_rows=4")
-				g.wantGone(10)
+				servicetest.WantCounts(t, g.Runs(s, true), "migrated_users=1 deleted_rows=4")
+				g.Run(s, "migrated_users=1 deleted_rows=4")
+				g.WantGone(10)
 			})
 		}
 	}
@@ -33,18 +35,18 @@ func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
 
 func TestGhostUserMigration_AUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE users SET created_by_id = 10 WHERE id = 10;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE users SET created_by_id = 10 WHERE id = 10;
 		ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE ghost_user_migrations SET initiator_user_id = 10;
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE DELETE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	s := g.service()
-	g.run(s, "failed_users=1 deleted_rows=3")
-	g.wantLater(10, 30*time.Minute)
-	g.exec("main", `DROP TRIGGER refuse ON users; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.run(s, "migrated_users=1 deleted_rows=1")
-	g.wantGone(10)
+	s := g.Service()
+	g.Run(s, "failed_users=1 deleted_rows=3")
+	g.WantLater(10, 30*time.Minute)
+	g.Exec("main", `DROP TRIGGER refuse ON users; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.Run(s, "migrated_users=1 deleted_rows=1")
+	g.WantGone(10)
 }
 
 func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *testing.T) {
@@ -56,16 +58,16 @@ func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *test
 	} {
 		t.Run(onDelete, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE `+onDelete+`;
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE `+onDelete+`;
 				INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (11, 'e@x', 'e', 0, 1); UPDATE users SET created_by_id = 10 WHERE id IN (10, 11)`)
-			s := g.service()
-			dry := g.runs(s, true)
-			wantState(t, dry, repo.RunSucceeded)
-			wantCounts(t, dry, test.counts)
-			g.run(s, test.counts)
-			g.want("main", `SELECT count(*) FROM users WHERE id = 11`, test.others)
+			s := g.Service()
+			dry := g.Runs(s, true)
+			servicetest.WantState(t, dry, repo.RunSucceeded)
+			servicetest.WantCounts(t, dry, test.counts)
+			g.Run(s, test.counts)
+			g.Want("main", `SELECT count(*) FROM users WHERE id = 11`, test.others)
 		})
 	}
 }
@@ -75,23 +77,23 @@ func TestGhostUserMigration_NoKeyOfTheQueueKeepsTheUser(t *testing.T) {
 	for _, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT", "NO ACTION DEFERRABLE INITIALLY DEFERRED", ""} {
 		t.Run(onDelete, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10)
-			g.exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
 			if onDelete != "" {
-				g.exec("main", `ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (user_id) REFERENCES users (id) ON DELETE `+onDelete)
+				g.Exec("main", `ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (user_id) REFERENCES users (id) ON DELETE `+onDelete)
 			}
-			g.run(g.service(), "migrated_users=1 deleted_rows=4")
-			g.wantGone(10)
+			g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
+			g.WantGone(10)
 		})
 	}
 }
 
 func TestGhostUserMigration_DoesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQueue(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
-	g.run(g.service(), "migrated_users=1 deleted_rows=4")
-	g.wantGone(10)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
+	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
+	g.WantGone(10)
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -14,91 +16,91 @@ import (
 
 func TestGhostUserMigration_AnEmptyQueueCreatesNoGhost(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.exec("main", `DELETE FROM users WHERE id = 5`)
-	r := g.run(g.service(), "")
-	wantCounts(t, r, "")
+	g := servicetest.NewGhosts(t)
+	g.Exec("main", `DELETE FROM users WHERE id = 5`)
+	r := g.Run(g.Service(), "")
+	servicetest.WantCounts(t, r, "")
 	if r.OverLimit {
 		t.Error("over limit")
 	}
-	g.want("main", `SELECT count(*) FROM users WHERE user_type = 5`, "0")
+	g.Want("main", `SELECT count(*) FROM users WHERE user_type = 5`, "0")
 }
 
 func TestGhostUserMigration_AGhostIsCreatedForEachOrganizationOnce(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11, 12)
-	g.exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE users SET username = 'Ghost1' WHERE id = 7`)
-	g.exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) SELECT 'v' || u, u, 1, now(), now(), now() FROM generate_series(10, 12) u`)
-	g.run(g.service(), "migrated_users=3 moved_rows=3 deleted_rows=12")
-	g.want("main", `SELECT string_agg(concat_ws(' ', username, email, name, state, admin, projects_limit, organization_id, created_at IS NOT NULL, updated_at IS NOT NULL), ', ')
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11, 12)
+	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE users SET username = 'Ghost1' WHERE id = 7`)
+	g.Exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) SELECT 'v' || u, u, 1, now(), now(), now() FROM generate_series(10, 12) u`)
+	g.Run(g.Service(), "migrated_users=3 moved_rows=3 deleted_rows=12")
+	g.Want("main", `SELECT string_agg(concat_ws(' ', username, email, name, state, admin, projects_limit, organization_id, created_at IS NOT NULL, updated_at IS NOT NULL), ', ')
 		FROM users WHERE user_type = 5 AND id <> 5`, "ghost2 ghost2@noreply.invalid Ghost User active f 0 2 t t")
-	g.want("main", `SELECT string_agg(r.tag || ' ' || u.organization_id, ', ' ORDER BY r.tag) FROM releases r JOIN users u ON u.id = r.author_id AND u.user_type = 5`, "v10 2, v11 2, v12 1")
+	g.Want("main", `SELECT string_agg(r.tag || ' ' || u.organization_id, ', ' ORDER BY r.tag) FROM releases r JOIN users u ON u.id = r.author_id AND u.user_type = 5`, "v10 2, v11 2, v12 1")
 }
 
 func TestGhostUserMigration_TheFirstGhostOfAnOrganizationIsUsed(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (3, 'g3', 'g3', 0, 5, 2), (4, 'g4', 'g4', 0, 5, 1), (6, 'g6', 'g6', 0, 5, 1)`)
-	g.doomed(10)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.want("main", `SELECT author_id FROM issues`, "4")
+	g := servicetest.NewGhosts(t)
+	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (3, 'g3', 'g3', 0, 5, 2), (4, 'g4', 'g4', 0, 5, 1), (6, 'g6', 'g6', 0, 5, 1)`)
+	g.Doomed(10)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
+	g.Want("main", `SELECT author_id FROM issues`, "4")
 }
 
 func TestGhostUserMigration_OneGhostServesAllWhereThereAreNoOrganizations(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.exec("main", `DROP TABLE organization_users; ALTER TABLE users DROP COLUMN organization_id CASCADE`)
-	g.exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (10, 'u10', 'u10', 0, 0)`)
-	g.queue(10)
-	g.exec("main", `UPDATE issues SET author_id = 10`)
-	s := g.service()
-	g.run(s, "migrated_users=1 moved_rows=1 deleted_rows=1")
-	g.want("main", `SELECT author_id FROM issues`, "5")
-	g.exec("main", `UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 5; INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (11, 'u11', 'u11', 0, 0)`)
-	g.queue(11)
-	g.run(s, "migrated_users=1 deleted_rows=1")
-	g.want("main", `SELECT string_agg(username, ',') FROM users WHERE user_type = 5`, "ghost")
+	g := servicetest.NewGhosts(t)
+	g.Exec("main", `DROP TABLE organization_users; ALTER TABLE users DROP COLUMN organization_id CASCADE`)
+	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (10, 'u10', 'u10', 0, 0)`)
+	g.Queue(10)
+	g.Exec("main", `UPDATE issues SET author_id = 10`)
+	s := g.Service()
+	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=1")
+	g.Want("main", `SELECT author_id FROM issues`, "5")
+	g.Exec("main", `UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 5; INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (11, 'u11', 'u11', 0, 0)`)
+	g.Queue(11)
+	g.Run(s, "migrated_users=1 deleted_rows=1")
+	g.Want("main", `SELECT string_agg(username, ',') FROM users WHERE user_type = 5`, "ghost")
 }
 
 func TestGhostUserMigration_AColumnThatAGhostNeedsAndNobodyKnowsIsAnError(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ADD shoe_size integer; UPDATE users SET shoe_size = 42; ALTER TABLE users ALTER shoe_size SET NOT NULL`)
-	g.run(g.service(), "failed_users=1")
-	g.wantLog(1, `"level":"ERROR"`, "users.shoe_size")
-	g.wantLater(10, 30*time.Minute)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ADD shoe_size integer; UPDATE users SET shoe_size = 42; ALTER TABLE users ALTER shoe_size SET NOT NULL`)
+	g.Run(g.Service(), "failed_users=1")
+	g.WantLog(1, `"level":"ERROR"`, "users.shoe_size")
+	g.WantLater(10, 30*time.Minute)
 }
 
 func TestGhostUserMigration_WorksHumansFirstThenByTimeThenByID(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
+	g := servicetest.NewGhosts(t)
 	for id, kind := range map[int]int{10: 6, 11: 13, 12: 0, 13: 0, 14: 0, 15: 15, 16: 6} {
-		g.user(id, kind)
+		g.User(id, kind)
 	}
-	g.queue(10, 11, 13, 12, 14, 15, 16)
-	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = '2020-01-01' WHERE user_id IN (12, 14)`)
-	g.exec("main", `UPDATE ghost_user_migrations SET user_type = 0 WHERE user_id = 16; UPDATE ghost_user_migrations SET user_type = 6 WHERE user_id = 14`)
-	g.exec("main", `CREATE TABLE gone (n serial, id bigint); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO gone (id) VALUES (OLD.id); RETURN NULL; END $$;
+	g.Queue(10, 11, 13, 12, 14, 15, 16)
+	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = '2020-01-01' WHERE user_id IN (12, 14)`)
+	g.Exec("main", `UPDATE ghost_user_migrations SET user_type = 0 WHERE user_id = 16; UPDATE ghost_user_migrations SET user_type = 6 WHERE user_id = 14`)
+	g.Exec("main", `CREATE TABLE gone (n serial, id bigint); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO gone (id) VALUES (OLD.id); RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON users FOR EACH ROW EXECUTE FUNCTION note()`)
-	g.run(g.service(), "migrated_users=7 deleted_rows=28")
-	g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY n) FROM gone`, "12 13 16 14 10 11 15")
+	g.Run(g.Service(), "migrated_users=7 deleted_rows=28")
+	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY n) FROM gone`, "12 13 16 14 10 11 15")
 }
 
 func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 10; UPDATE ghost_user_migrations SET consume_after = now() - interval '1 second' WHERE user_id = 11`)
-	s := g.service()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 10; UPDATE ghost_user_migrations SET consume_after = now() - interval '1 second' WHERE user_id = 11`)
+	s := g.Service()
 	if b := ghostBacklog(t, s); b.Pending != 2 || b.Due != 1 || b.Deferred != 1 || b.Dead != 0 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.wantGone(11)
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after > now() + interval '59 minutes'`, "1")
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.WantGone(11)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after > now() + interval '59 minutes'`, "1")
 	if b := ghostBacklog(t, s); b.Pending != 1 || b.Due != 0 || b.Deferred != 1 {
 		t.Errorf("backlog %+v", b)
 	}
@@ -107,7 +109,7 @@ func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
 // ghostBacklog is the worker's backlog.
 func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
 	t.Helper()
-	st, err := s.Status(context.Background(), ghostWorker)
+	st, err := s.Status(context.Background(), servicetest.GhostUsers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,91 +118,91 @@ func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
 
 func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
+	g := servicetest.NewGhosts(t)
 	for id, kind := range map[int]int{10: 1, 11: 11, 12: 17, 13: 0, 14: 0} {
-		g.user(id, kind)
+		g.User(id, kind)
 	}
-	g.queue(10, 11, 12, 5, 13, 14)
-	s := g.service()
-	if dry := g.runs(s, true); dry.Counts["failed_users"] != 4 || dry.Counts["migrated_users"] != 2 {
+	g.Queue(10, 11, 12, 5, 13, 14)
+	s := g.Service()
+	if dry := g.Runs(s, true); dry.Counts["failed_users"] != 4 || dry.Counts["migrated_users"] != 2 {
 		t.Errorf("the dry run counts %v", dry.Counts)
 	}
-	g.log.reset()
-	r := g.run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
+	g.Log.Reset()
+	r := g.Run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
 	if !strings.Contains(r.Reason, "4 users failed") || r.OverLimit {
 		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
 	}
 	for _, id := range []int{10, 11, 12, 5} {
-		g.wantLater(id, 30*time.Minute)
-		g.wantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
+		g.WantLater(id, 30*time.Minute)
+		g.WantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
 	}
-	g.wantLog(0, `"level":"ERROR"`)
-	g.wantLog(0, `"stack"`)
-	g.wantLog(0, `"user refused"`, `"table"`)
-	g.wantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
+	g.WantLog(0, `"level":"ERROR"`)
+	g.WantLog(0, `"stack"`)
+	g.WantLog(0, `"user refused"`, `"table"`)
+	g.WantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
 	if b := ghostBacklog(t, s); b.Dead != 4 || b.Pending != 0 || b.Due != 0 {
 		t.Errorf("backlog %+v", b)
 	}
-	g.wantGone(13, 14)
+	g.WantGone(13, 14)
 }
 
 func TestGhostUserMigration_BotsServiceAccountsAndPlaceholdersGoLikeHumans(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
+	g := servicetest.NewGhosts(t)
 	for id, kind := range map[int]int{10: 6, 11: 13, 12: 15} {
-		g.user(id, kind)
+		g.User(id, kind)
 	}
-	g.queue(10, 11, 12)
-	g.exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 10, 't' || i, 1, now(), now() FROM generate_series(1, 3) i;
+	g.Queue(10, 11, 12)
+	g.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 10, 't' || i, 1, now(), now() FROM generate_series(1, 3) i;
 		INSERT INTO import_placeholder_user_details (placeholder_user_id, organization_id, created_at, updated_at) VALUES (12, 1, now(), now())`)
-	g.run(g.service(), "migrated_users=3 deleted_rows=16")
-	g.wantGone(10, 11, 12)
-	g.want("main", `SELECT (SELECT count(*) FROM personal_access_tokens) + (SELECT count(*) FROM import_placeholder_user_details)`, "0")
+	g.Run(g.Service(), "migrated_users=3 deleted_rows=16")
+	g.WantGone(10, 11, 12)
+	g.Want("main", `SELECT (SELECT count(*) FROM personal_access_tokens) + (SELECT count(*) FROM import_placeholder_user_details)`, "0")
 }
 
 func TestGhostUserMigration_RowsWithoutUserAreRemovedAndNotCounted(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
-	g.doomed(10)
-	g.exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, created_at, updated_at) VALUES (999, NULL, now(), now()); UPDATE ghost_user_migrations SET initiator_user_id = 12345 WHERE user_id = 10`)
-	s := g.service()
-	g.runs(s, true)
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "2")
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
+	g := servicetest.NewGhosts(t)
+	g.Exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
+	g.Doomed(10)
+	g.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, created_at, updated_at) VALUES (999, NULL, now(), now()); UPDATE ghost_user_migrations SET initiator_user_id = 12345 WHERE user_id = 10`)
+	s := g.Service()
+	g.Runs(s, true)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "2")
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
 
 func TestGhostUserMigration_AUserWhoVanishesBeforeTheTurnIsNoError(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11, 12)
-	g.exec("main", `CREATE FUNCTION take_along() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 11; RETURN NULL; END $$;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11, 12)
+	g.Exec("main", `CREATE FUNCTION take_along() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 11; RETURN NULL; END $$;
 		CREATE TRIGGER take_along AFTER DELETE ON users FOR EACH ROW WHEN (OLD.id = 10) EXECUTE FUNCTION take_along()`)
-	g.run(g.service(), "migrated_users=2 deleted_rows=8")
-	g.wantGone(12)
-	g.want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
+	g.Run(g.Service(), "migrated_users=2 deleted_rows=8")
+	g.WantGone(12)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
 }
 
 func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `CREATE TABLE users_ghost_user_migrations (LIKE ghost_user_migrations INCLUDING ALL)`)
-	g.exec("main", `INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (7, now(), now()); DELETE FROM ghost_user_migrations WHERE user_id = 11`)
-	s := g.service()
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.exec("main", `DROP TABLE ghost_user_migrations CASCADE; ALTER TABLE users_ghost_user_migrations DROP user_type; UPDATE users_ghost_user_migrations SET user_id = 11`)
-	g.run(s, "migrated_users=1 deleted_rows=4")
-	g.want("main", `SELECT count(*) FROM users WHERE id IN (7, 10, 11)`, "1")
-	g.want("main", `SELECT count(*) FROM users_ghost_user_migrations`, "0")
-	g.exec("main", `DROP TABLE users_ghost_user_migrations`)
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: ghostWorker})
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `CREATE TABLE users_ghost_user_migrations (LIKE ghost_user_migrations INCLUDING ALL)`)
+	g.Exec("main", `INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (7, now(), now()); DELETE FROM ghost_user_migrations WHERE user_id = 11`)
+	s := g.Service()
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.Exec("main", `DROP TABLE ghost_user_migrations CASCADE; ALTER TABLE users_ghost_user_migrations DROP user_type; UPDATE users_ghost_user_migrations SET user_id = 11`)
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.Want("main", `SELECT count(*) FROM users WHERE id IN (7, 10, 11)`, "1")
+	g.Want("main", `SELECT count(*) FROM users_ghost_user_migrations`, "0")
+	g.Exec("main", `DROP TABLE users_ghost_user_migrations`)
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	var missing *service.NotConfiguredError
 	if !errors.As(err, &missing) || !strings.Contains(missing.Missing, "ghost_user_migrations") {
 		t.Errorf("got %v", err)
 	}
-	r, ours, err := s.RunScheduled(context.Background(), ghostWorker, time.Now())
+	r, ours, err := s.RunScheduled(context.Background(), servicetest.GhostUsers, time.Now())
 	if err != nil || !ours || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") {
 		t.Errorf("%+v, %t, %v", r, ours, err)
 	}
@@ -208,43 +210,43 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 
 func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `UPDATE issues SET author_id = 10, last_edited_by_id = 10`)
-	g.exec("main", `DROP TABLE epics, saved_views, vulnerabilities, p_ci_builds, group_deletion_schedules, project_authorizations, todos, users_star_projects CASCADE;
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `UPDATE issues SET author_id = 10, last_edited_by_id = 10`)
+	g.Exec("main", `DROP TABLE epics, saved_views, vulnerabilities, p_ci_builds, group_deletion_schedules, project_authorizations, todos, users_star_projects CASCADE;
 		ALTER TABLE issues DROP last_edited_by_id; ALTER TABLE notes DROP resolved_by_id`)
-	g.run(g.service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.wantGone(10)
+	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
+	g.WantGone(10)
 }
 
 func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ALTER created_at TYPE timestamp, ALTER updated_at TYPE timestamptz`)
-	g.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), 'Pacific/Auckland'); END $$`)
-	g.open = nil
-	g.add("main", g.urls["main"])
-	g.run(g.service(), "migrated_users=1 deleted_rows=4")
-	g.want("main", `SELECT abs(extract(epoch FROM now() - created_at AT TIME ZONE 'UTC')) < 600 AND abs(extract(epoch FROM now() - updated_at)) < 600
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ALTER created_at TYPE timestamp, ALTER updated_at TYPE timestamptz`)
+	g.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), 'Pacific/Auckland'); END $$`)
+	g.Open = nil
+	g.Add("main", g.URLs["main"])
+	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
+	g.Want("main", `SELECT abs(extract(epoch FROM now() - created_at AT TIME ZONE 'UTC')) < 600 AND abs(extract(epoch FROM now() - updated_at)) < 600
 		FROM users WHERE user_type = 5`, "true")
 }
 
 func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check`)
-	g.user(10, 0)
-	g.user(11, 6)
-	g.exec("main", `UPDATE users SET user_type = NULL WHERE id = 10`)
-	g.queue(11, 10)
-	s := g.service()
+	g := servicetest.NewGhosts(t)
+	g.Exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check`)
+	g.User(10, 0)
+	g.User(11, 6)
+	g.Exec("main", `UPDATE users SET user_type = NULL WHERE id = 10`)
+	g.Queue(11, 10)
+	s := g.Service()
 	if b := ghostBacklog(t, s); b.Pending != 2 || b.Dead != 0 {
 		t.Errorf("backlog %+v", b)
 	}
-	g.run(s, "migrated_users=2 deleted_rows=8")
-	g.wantGone(10, 11)
-	if log := g.log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
+	g.Run(s, "migrated_users=2 deleted_rows=8")
+	g.WantGone(10, 11)
+	if log := g.Log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
 		t.Error("the bot was worked before the human")
 	}
 }

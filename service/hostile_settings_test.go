@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"errors"
 	"fmt"
 	"strings"
@@ -17,91 +19,91 @@ import (
 
 // everyWork is what the workers and jobs do on the candidates of an estate with main, ci and sec, from the first claim to
 // the last record of a deleted user.
-func everyWork(m *mirrored) *service.Service {
-	m.t.Helper()
-	m.candidates()
-	s := m.service(oneBotARun, func(c *service.Config) {
-		service.Settings[loosefk.Config](c).Definitions = load(m.t, devdb.Definitions())
+func everyWork(m *servicetest.Mirrored) *service.Service {
+	m.T.Helper()
+	m.Candidates()
+	s := m.Service(servicetest.OneBotARun, func(c *service.Config) {
+		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(m.T, devdb.Definitions())
 	})
 	for worker, counts := range map[string]string{
-		tokenWorker: "examined_users=1 scheduled_jobs=1", placeholderWorker: "scheduled_jobs=3",
-		groupWorker: "scheduled_jobs=3", ghostWorker: "migrated_users=3 deleted_rows=12",
+		servicetest.InactiveTokens: "examined_users=1 scheduled_jobs=1", servicetest.PlaceholderUsers: "scheduled_jobs=3",
+		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
-		r, err := s.RunBatch(m.t.Context(), service.RunRequest{Worker: worker})
+		r, err := s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker})
 		if err != nil {
-			m.t.Fatal(err)
+			m.T.Fatal(err)
 		}
-		wantState(m.t, r, repo.RunSucceeded)
-		wantCounts(m.t, r, counts)
+		servicetest.WantState(m.T, r, repo.RunSucceeded)
+		servicetest.WantCounts(m.T, r, counts)
 	}
 	for range 2 {
-		if worked := m.work(s, "continue_inactive_token_deletion"); worked != 1 {
-			m.t.Errorf("%d jobs continue_inactive_token_deletion", worked)
+		if worked := m.Work(s, "continue_inactive_token_deletion"); worked != 1 {
+			m.T.Errorf("%d jobs continue_inactive_token_deletion", worked)
 		}
-		m.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+		m.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	}
 	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
-		if worked := m.work(s, kind); worked != n {
-			m.t.Errorf("%d jobs %s", worked, kind)
+		if worked := m.Work(s, kind); worked != n {
+			m.T.Errorf("%d jobs %s", worked, kind)
 		}
 	}
-	if worked := m.work(s, "delete_user"); worked != 6 {
-		m.t.Errorf("%d jobs delete_user", worked)
+	if worked := m.Work(s, "delete_user"); worked != 6 {
+		m.T.Errorf("%d jobs delete_user", worked)
 	}
-	m.want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
-	m.want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
-	m.want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
+	m.Want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
+	m.Want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
+	m.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
 	for _, database := range []string{"main", "ci", "sec"} {
-		wantState(m.t, runBatch(m.t, s, database), repo.RunSucceeded)
+		servicetest.WantState(m.T, servicetest.RunBatch(m.T, s, database), repo.RunSucceeded)
 	}
-	m.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
-	all, err := s.Status(m.t.Context(), "")
+	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
+	all, err := s.Status(m.T.Context(), "")
 	if err != nil {
-		m.t.Fatal(err)
+		m.T.Fatal(err)
 	}
 	for _, st := range all {
 		if st.Condition != service.ConditionIdle {
-			m.t.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
+			m.T.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 		}
 	}
 	return s
 }
 
 // installAndClean migrates a bare main, installs the queue there, tracks a table, and cleans up behind its deleted rows.
-func (e *estate) installAndClean() {
-	e.t.Helper()
-	d, ctx := e.open[0], e.t.Context()
+func installAndClean(e *servicetest.Estate) {
+	e.T.Helper()
+	d, ctx := e.Open[0], e.T.Context()
 	for _, want := range []bool{true, false} {
 		applied, err := scheduler.Migrate(ctx, d)
 		if err != nil || len(applied) > 0 != want {
-			e.t.Fatal(applied, err)
+			e.T.Fatal(applied, err)
 		}
 	}
 	if err := errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)); err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
-	e.exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
-	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
+	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
 	for _, want := range []string{repo.QueueInstalled, repo.QueueOurs} {
 		if got, err := d.InstallQueue(ctx); err != nil || got != want {
-			e.t.Fatal(got, err)
+			e.T.Fatal(got, err)
 		}
 	}
 	if _, err := d.Track(ctx, "p", ""); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	e.exec("main", `DELETE FROM p WHERE id < 4`)
+	e.Exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
-	r := runBatch(e.t, e.service(definitions), "main")
-	wantState(e.t, r, repo.RunSucceeded)
-	wantCounts(e.t, r, "processed_records=3 deleted_rows=3")
-	lint, err := loosefk.Admin{Databases: e.open, Definitions: load(e.t, definitions)}.Lint(ctx)
+	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
+	servicetest.WantState(e.T, r, repo.RunSucceeded)
+	servicetest.WantCounts(e.T, r, "processed_records=3 deleted_rows=3")
+	lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx)
 	if err != nil || len(lint.Findings) > 0 {
-		e.t.Error(lint, err)
+		e.T.Error(lint, err)
 	}
 	if _, err := d.Untrack(ctx, "p"); err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
 }
 
@@ -122,30 +124,30 @@ func hostileSettings(pooled bool) map[string]string {
 }
 
 // harden gives the databases of an estate such settings, for all connections that are not open yet.
-func (e *estate) harden(settings string) {
-	e.t.Helper()
-	for name := range e.urls {
+func harden(e *servicetest.Estate, settings string) {
+	e.T.Helper()
+	for name := range e.URLs {
 		for setting := range strings.SplitSeq(settings, "; ") {
-			e.exec(name, `ALTER DATABASE `+e.value(name, `SELECT current_database()`)+` SET `+setting)
+			e.Exec(name, `ALTER DATABASE `+e.Value(name, `SELECT current_database()`)+` SET `+setting)
 		}
 	}
 }
 
 // hardened is an estate of clones with such settings.
-func hardened(t *testing.T, settings string, through bool, clones map[string]string) *estate {
+func hardened(t *testing.T, settings string, through bool, clones map[string]string) *servicetest.Estate {
 	t.Helper()
 	if through {
-		e, _ := pooled(t, 4, clones)
-		e.harden(settings)
+		e, _ := servicetest.Pooled(t, 4, clones)
+		harden(e, settings)
 		return e
 	}
-	e := &estate{t: t, urls: map[string]string{}, through: map[string]string{}, sql: map[string]*pgx.Conn{}}
+	e := &servicetest.Estate{T: t, URLs: map[string]string{}, Through: map[string]string{}, SQL: map[string]*pgx.Conn{}}
 	for _, name := range []string{"main", "ci", "sec"} {
 		if clones[name] != "" {
-			e.add(name, clones[name])
+			e.Add(name, clones[name])
 		}
 	}
-	e.harden(settings)
+	harden(e, settings)
 	return e
 }
 
@@ -156,17 +158,17 @@ func TestSettings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, through a pooler %t", name, through), func(t *testing.T) {
 				t.Parallel()
 				e := hardened(t, settings, through, map[string]string{
-					"main": databases.Clone(t, migrated("main")), "ci": databases.Clone(t, migrated("ci")), "sec": databases.Clone(t, migrated("sec")),
+					"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 				})
-				s := everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
+				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 				if leases, err := s.Leases(t.Context(), ""); err != nil || len(leases) != 7 {
 					t.Error(leases, err)
 				}
-				lint, err := loosefk.Admin{Databases: e.open, Definitions: load(t, devdb.Definitions())}.Lint(t.Context())
+				lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, devdb.Definitions())}.Lint(t.Context())
 				if err != nil || lint.Errors > 0 {
 					t.Error(lint, err)
 				}
-				hardened(t, settings, through, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})}).installAndClean()
+				installAndClean(hardened(t, settings, through, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})}))
 			})
 		}
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"log/slog"
 	"testing"
@@ -12,21 +14,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
-func runsTokens(o *processOrder) {
-	o.Definitions, o.Database, o.Worker, o.BatchSize = "", "", tokenWorker, 2
+func runsTokens(o *servicetest.Order) {
+	o.Definitions, o.Database, o.Worker, o.BatchSize = "", "", servicetest.InactiveTokens, 2
 }
 
 // gateJobs puts an open gate before the job of a user.
-func (e *estate) gateJobs(user string) {
-	e.t.Helper()
-	e.gate("main", "application_settings")
-	e.exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '`+user+`') EXECUTE FUNCTION wait_at_gate()`)
-}
-
-// doomed waits until the server has given up the statements of the process of that name, which was killed.
-func (e *estate) doomed() {
-	e.t.Helper()
-	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+func gateJobs(e *servicetest.Estate, user string) {
+	e.T.Helper()
+	e.Gate("main", "application_settings")
+	e.Exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '`+user+`') EXECUTE FUNCTION wait_at_gate()`)
 }
 
 func resumeRuns(t *testing.T, s *service.Service) {
@@ -38,95 +34,95 @@ func resumeRuns(t *testing.T, s *service.Service) {
 
 func TestInactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3, 4, 5, 6)
-	e.gateJobs("3")
-	e.shut("main", "doomed")
-	p := e.start("doomed", "", runsTokens)
-	e.atGate("main", "doomed")
-	e.want("main", passes, "2/2/2")
-	rules := e.value("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`)
-	p.kill()
-	e.doomed()
-	e.want("main", passes, "2/2/2")
-	e.want("main", queuedUsers, "1 2")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3, 4, 5, 6)
+	gateJobs(e, "3")
+	e.Shut("main", "doomed")
+	p := e.Start("doomed", "", runsTokens)
+	e.AtGate("main", "doomed")
+	e.Want("main", passes, "2/2/2")
+	rules := e.Value("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`)
+	p.Kill()
+	e.DoomedGone()
+	e.Want("main", passes, "2/2/2")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
 
-	s := e.service("", e.withQueue)
+	s := e.Service("", e.WithQueue)
 	resumeRuns(t, s)
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	resumeRuns(t, s)
-	e.eventually("main", passes, "6/6/6 finished")
-	e.eventually("main", newestRun, "schedule succeeded continuation 4")
-	e.want("main", queuedUsers, "1 2 3 4 5 6")
-	e.want("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`, rules)
+	e.Eventually("main", passes, "6/6/6 finished")
+	e.Eventually("main", newestRun, "schedule succeeded continuation 4")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5 6")
+	e.Want("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`, rules)
 	resumeRuns(t, s)
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
 func TestInactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	e.gateJobs("3")
-	e.shut("main", "doomed")
-	p := e.start("doomed", "", runsTokens, shortRun)
-	e.atGate("main", "doomed")
-	p.kill()
-	e.doomed()
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	s := e.service("", e.withQueue)
-	wantCounts(t, tokenFire(t, s, 1), "examined_users=1 scheduled_jobs=1")
-	e.want("main", passes, "3/3/3 finished")
-	e.want("main", queuedUsers, "1 2 3")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	gateJobs(e, "3")
+	e.Shut("main", "doomed")
+	p := e.Start("doomed", "", runsTokens, servicetest.ShortRun)
+	e.AtGate("main", "doomed")
+	p.Kill()
+	e.DoomedGone()
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	s := e.Service("", e.WithQueue)
+	servicetest.WantCounts(t, tokenFire(t, s, 1), "examined_users=1 scheduled_jobs=1")
+	e.Want("main", passes, "3/3/3 finished")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 	resumeRuns(t, s)
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3, 4, 5)
-	e.exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3, 4, 5)
+	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
-	r := runTokens(t, e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
-	wantLost(t, r)
-	wantCounts(t, r, "examined_users=2 scheduled_jobs=2")
-	e.want("main", passes, "2/2/2")
-	e.want("main", queuedUsers, "1 2")
+	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
+	servicetest.WantLost(t, r)
+	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+	e.Want("main", passes, "2/2/2")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
 }
 
 func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	e.gateJobs("1")
-	e.shut("main", caretakerApp)
-	c := service.Config{Databases: e.open, Queue: e.queue(), Logger: slog.New(slog.DiscardHandler)}
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	gateJobs(e, "1")
+	e.Shut("main", servicetest.App)
+	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
 	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
 	stopped, err := service.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true}); err != nil {
+	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
 		t.Fatal(err)
 	}
-	e.atGate("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
 	done := make(chan error)
 	go func() { done <- stopped.Shutdown(context.Background()) }()
-	waitFor(t, "the service to stop", func() bool {
-		_, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, DryRun: true})
+	servicetest.WaitFor(t, "the service to stop", func() bool {
+		_, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
 		return err != nil
 	})
-	e.lift("main", caretakerApp)
+	e.Lift("main", servicetest.App)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	e.want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
-	e.want("main", passes, "2/2/2")
-	resumeRuns(t, e.service("", e.withQueue))
-	e.eventually("main", passes, "3/3/3 finished")
+	e.Want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
+	e.Want("main", passes, "2/2/2")
+	resumeRuns(t, e.Service("", e.WithQueue))
+	e.Eventually("main", passes, "3/3/3 finished")
 }
 
 func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
@@ -154,47 +150,47 @@ func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 		"died, then a dry run": {died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
 			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, unpaused, true},
 		"died, now paused": {died, func(s *service.Service) {
-			if _, err := s.PauseWorker(context.Background(), tokenWorker, "test", "me", time.Hour); err != nil {
+			if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", time.Hour); err != nil {
 				t.Error(err)
 			}
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.bots(1, 2)
-			runTokens(t, e.service("", e.withQueue, oneBotARun))
-			e.exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
-			s := e.service("", e.withQueue)
+			e := servicetest.NewTokens(t)
+			e.Bots(1, 2)
+			servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+			e.Exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
+			s := e.Service("", e.WithQueue)
 			c.pause(s)
 			resumeRuns(t, s)
 			if c.resumed {
-				e.eventually("main", passes, "2/2/2 finished")
-				e.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE reason = 'continuation' AND state = 'succeeded'`, "1")
+				e.Eventually("main", passes, "2/2/2 finished")
+				e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE reason = 'continuation' AND state = 'succeeded'`, "1")
 				return
 			}
-			e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+			e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 		})
 	}
 }
 
 func TestInactiveTokenDeletion_SwitchedOffHereNothingIsGoneOnWith(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	e.exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	resumeRuns(t, e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.Enabled = new(false) })))
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
+	resumeRuns(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })))
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 }
 
 func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3, 4)
-	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	e.exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	replicas := []*service.Service{e.service("", e.withQueue), e.service("", e.withQueue), e.service("", e.withQueue)}
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3, 4)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
+	replicas := []*service.Service{e.Service("", e.WithQueue), e.Service("", e.WithQueue), e.Service("", e.WithQueue)}
 	errs := make(chan error)
 	for _, s := range replicas {
 		go func() { errs <- s.ResumeRuns(context.Background()) }()
@@ -204,48 +200,48 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	e.eventually("main", passes, "4/4/4 finished")
-	e.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
-	e.want("main", `SELECT sum((counts ->> 'examined_users')::int) FROM maintenance.runs`, "4")
-	e.want("main", queuedUsers, "1 2 3 4")
+	e.Eventually("main", passes, "4/4/4 finished")
+	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+	e.Want("main", `SELECT sum((counts ->> 'examined_users')::int) FROM maintenance.runs`, "4")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3 4")
 }
 
 func TestDeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(7)
-	e.group(50, 0)
-	e.member(7, 30)
-	e.gate("main", "members")
-	e.shut("main", "doomed")
-	e.insert(jobOf(authorized(7)))
-	p := e.start("doomed", "", func(o *processOrder) { o.Definitions, o.Database, o.Jobs = "", "", "delete_user" })
-	e.atGate("main", "doomed")
-	p.kill()
-	e.doomed()
-	if got := e.userRows(7); got != "active 1 0" {
+	e := servicetest.NewTokens(t)
+	e.Bots(7)
+	e.Group(50, 0)
+	e.Member(7, 30)
+	e.Gate("main", "members")
+	e.Shut("main", "doomed")
+	e.Insert(servicetest.JobOf(servicetest.Authorized(7)))
+	p := e.Start("doomed", "", func(o *servicetest.Order) { o.Definitions, o.Database, o.Jobs = "", "", "delete_user" })
+	e.AtGate("main", "doomed")
+	p.Kill()
+	e.DoomedGone()
+	if got := e.UserRows(7); got != "active 1 0" {
 		t.Error(got)
 	}
-	s := e.service("", e.withQueue)
-	e.rescue()
-	wantDeletion(t, e.deletionAgain(s), done)
-	if got := e.userRows(7); got != "blocked 0 0 f,6" {
+	s := e.Service("", e.WithQueue)
+	e.Rescue()
+	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
+	if got := e.UserRows(7); got != "blocked 0 0 f,6" {
 		t.Error(got)
 	}
-	e.want("main", `SELECT attempt FROM maintenance.river_job`, "2")
+	e.Want("main", `SELECT attempt FROM maintenance.river_job`, "2")
 }
 
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	e.exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
-	s := e.service("", e.withQueue)
-	r := runTokens(t, s)
-	wantState(t, r, repo.RunFailed)
-	wantCounts(t, r, "")
-	e.want("main", passes, "0/0/0")
-	e.want("main", queuedUsers, "")
-	e.exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	wantCounts(t, runTokens(t, s), "examined_users=2 scheduled_jobs=2")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
+	s := e.Service("", e.WithQueue)
+	r := servicetest.RunTokens(t, s)
+	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantCounts(t, r, "")
+	e.Want("main", passes, "0/0/0")
+	e.Want("main", servicetest.QueuedUsers, "")
+	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,16 +15,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 )
 
-// oneBotARun lets the first range, of one bot, take all of a run's time.
-func oneBotARun(c *service.Config) {
-	w := service.Settings[inactivetoken.Config](c)
-	w.BatchSize, w.MaxRuntime = 1, time.Millisecond
-}
-
 // tokenFire lets the schedule start a run, at another time with each call.
 func tokenFire(t *testing.T, s *service.Service, minute int) service.Run {
 	t.Helper()
-	r, ours, err := s.RunScheduled(context.Background(), tokenWorker, time.Date(2030, 1, 1, 0, minute, 0, 0, time.UTC))
+	r, ours, err := s.RunScheduled(context.Background(), servicetest.InactiveTokens, time.Date(2030, 1, 1, 0, minute, 0, 0, time.UTC))
 	if err != nil || !ours {
 		t.Fatalf("ours %t, %v", ours, err)
 	}
@@ -34,63 +30,63 @@ const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), cou
 
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	s := e.service("", e.withQueue, oneBotARun)
-	r := runTokens(t, s)
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	r := servicetest.RunTokens(t, s)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 	if !r.OverLimit {
 		t.Error("over_limit is not set")
 	}
-	e.want("main", continuations, "scheduled")
-	e.want("main", `SELECT concat_ws(' ', args ->> 'pass_id' = p.id::text, metadata ->> 'run_id' = r.id::text, j.max_attempts, r.finished_at - j.scheduled_at < interval '-110 s',
+	e.Want("main", continuations, "scheduled")
+	e.Want("main", `SELECT concat_ws(' ', args ->> 'pass_id' = p.id::text, metadata ->> 'run_id' = r.id::text, j.max_attempts, r.finished_at - j.scheduled_at < interval '-110 s',
 			j.scheduled_at - r.started_at >= interval '120 s', r.reason)
 		FROM maintenance.river_job j, maintenance.token_passes p, maintenance.runs r WHERE kind = 'continue_inactive_token_deletion'`,
 		"t t 25 t t limit reached: max_runtime")
-	e.want("main", queuedUsers, "1")
-	e.want("main", passes, "1/1/1")
+	e.Want("main", servicetest.QueuedUsers, "1")
+	e.Want("main", passes, "1/1/1")
 
-	wantCounts(t, runTokens(t, s), "examined_users=1 scheduled_jobs=1")
-	e.want("main", queuedUsers, "1 2")
-	e.want("main", continuations, "scheduled")
-	r = runTokens(t, s)
-	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
+	e.Want("main", continuations, "scheduled")
+	r = servicetest.RunTokens(t, s)
+	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set after the last bot")
 	}
-	e.want("main", passes, "3/3/3 finished")
-	e.want("main", continuations, "scheduled")
+	e.Want("main", passes, "3/3/3 finished")
+	e.Want("main", continuations, "scheduled")
 }
 
 func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1)
+	e := servicetest.NewTokens(t)
+	e.Bots(1)
 	// The higher ids are no bots.
-	e.user(2, 0, 1)
-	r := runTokens(t, e.service("", e.withQueue, oneBotARun))
-	wantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	e.User(2, 0, 1)
+	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
-	e.want("main", continuations, "")
-	e.want("main", passes, "1/1/1 finished")
+	e.Want("main", continuations, "")
+	e.Want("main", passes, "1/1/1 finished")
 }
 
 func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
-	e.exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
-	log := &lockedBuffer{}
-	r := runTokens(t, e.service("", e.withQueue, logTo(log)))
-	wantCounts(t, r, "examined_users=2500 scheduled_jobs=1600")
+	e := servicetest.NewTokens(t)
+	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
+	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
+	log := &servicetest.Buffer{}
+	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)))
+	servicetest.WantCounts(t, r, "examined_users=2500 scheduled_jobs=1600")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
-	e.want("main", continuations, "")
-	e.want("main", passes, "10497/2500/1600 finished")
+	e.Want("main", continuations, "")
+	e.Want("main", passes, "10497/2500/1600 finished")
 	var ranges []string
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, `"range done"`) {
@@ -105,186 +101,186 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 
 func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	s := e.service("", e.withQueue, oneBotARun)
-	runTokens(t, s)
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	servicetest.RunTokens(t, s)
 	for _, want := range []string{"completed scheduled", "completed completed"} {
-		if n := e.work(s, "continue_inactive_token_deletion"); n != 1 {
+		if n := e.Work(s, "continue_inactive_token_deletion"); n != 1 {
 			t.Fatalf("%d continuations worked, want 1", n)
 		}
-		e.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
-		e.want("main", newestRun, "schedule succeeded continuation 1")
-		e.want("main", continuations, want)
+		e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+		e.Want("main", newestRun, "schedule succeeded continuation 1")
+		e.Want("main", continuations, want)
 	}
-	e.want("main", passes, "3/3/3 finished")
-	e.want("main", queuedUsers, "1 2 3")
-	e.want("main", `SELECT string_agg(metadata ->> 'outcome', ' ') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "succeeded succeeded")
+	e.Want("main", passes, "3/3/3 finished")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3")
+	e.Want("main", `SELECT string_agg(metadata ->> 'outcome', ' ') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "succeeded succeeded")
 }
 
 func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	log := &lockedBuffer{}
-	s := e.service("", e.withQueue, logTo(log))
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	r := tokenFire(t, s, 1)
-	wantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	if r.Reason != "" || r.Trigger != repo.TriggerSchedule {
 		t.Errorf("%+v", r)
 	}
-	e.want("main", passes, "3/3/3 finished")
-	e.work(s, "continue_inactive_token_deletion")
-	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason', attempt) FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`,
+	e.Want("main", passes, "3/3/3 finished")
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason', attempt) FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`,
 		"completed skipped TARGET_GONE 1")
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 	if strings.Contains(log.String(), "job finished") {
 		t.Errorf("not quiet: %s", log)
 	}
 	// A pass that was dropped, or never was.
-	e.insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "no pass"}})
-	e.work(s, "continue_inactive_token_deletion")
-	e.want("main", continuations, "completed completed")
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	e.Insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "no pass"}})
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Want("main", continuations, "completed completed")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
 func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	log := &lockedBuffer{}
-	s := e.service("", e.withQueue, oneBotARun, func(c *service.Config) {
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	runTokens(t, s)
+	servicetest.RunTokens(t, s)
 	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
-	if _, err := s.PauseWorker(context.Background(), tokenWorker, "test", "me", 0); err != nil {
+	if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0); err != nil {
 		t.Fatal(err)
 	}
-	e.work(s, "continue_inactive_token_deletion")
-	e.want("main", waiting, "scheduled 0 1 t")
-	if _, err := s.ResumeWorker(context.Background(), tokenWorker, ""); err != nil {
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Want("main", waiting, "scheduled 0 1 t")
+	if _, err := s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""); err != nil {
 		t.Fatal(err)
 	}
-	e.exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
-	e.work(s, "continue_inactive_token_deletion")
-	e.want("main", waiting, "scheduled 0 2 t")
+	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Want("main", waiting, "scheduled 0 2 t")
 	if !strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`) {
 		t.Error(log)
 	}
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	e.work(s, "continue_inactive_token_deletion")
-	e.eventually("main", passes, "2/2/2 finished")
-	e.eventually("main", newestRun, "schedule succeeded continuation 1")
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Eventually("main", passes, "2/2/2 finished")
+	e.Eventually("main", newestRun, "schedule succeeded continuation 1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
 func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	runTokens(t, e.service("", e.withQueue, oneBotARun))
-	off := e.service("", e.withQueue, oneBotARun, with(func(c *inactivetoken.Config) { c.Enabled = new(false) }))
-	e.work(off, "continue_inactive_token_deletion")
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	off := e.Service("", e.WithQueue, servicetest.OneBotARun, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) }))
+	e.Work(off, "continue_inactive_token_deletion")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
 }
 
 func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1)
+	e := servicetest.NewTokens(t)
+	e.Bots(1)
 	// The pass is finished after the job has looked, by a trigger at the run's lease.
-	e.exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
-	e.exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
+	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
+	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
 		CREATE TRIGGER finish AFTER INSERT ON maintenance.leases EXECUTE FUNCTION finish()`)
-	e.insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: e.value("main", `SELECT id FROM maintenance.token_passes`)}})
-	e.work(e.service("", e.withQueue), "continue_inactive_token_deletion")
-	e.eventually("main", newestRun, "schedule skipped TARGET_GONE 0")
-	e.want("main", passes, "0/0/0 finished")
-	e.want("main", queuedUsers, "")
+	e.Insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: e.Value("main", `SELECT id FROM maintenance.token_passes`)}})
+	e.Work(e.Service("", e.WithQueue), "continue_inactive_token_deletion")
+	e.Eventually("main", newestRun, "schedule skipped TARGET_GONE 0")
+	e.Want("main", passes, "0/0/0 finished")
+	e.Want("main", servicetest.QueuedUsers, "")
 }
 
 func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	s := e.service("", e.withQueue, oneBotARun)
-	runTokens(t, s)
-	e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, tokenSettings("null"))
-	e.work(s, "continue_inactive_token_deletion")
-	e.eventually("main", newestRun, "schedule skipped SETTING_OFF 0")
-	e.want("main", passes, "")
-	e.want("main", continuations, "completed")
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	servicetest.RunTokens(t, s)
+	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
+	e.Work(s, "continue_inactive_token_deletion")
+	e.Eventually("main", newestRun, "schedule skipped SETTING_OFF 0")
+	e.Want("main", passes, "")
+	e.Want("main", continuations, "completed")
 }
 
 func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(10, 20)
-	s := e.service("", e.withQueue, oneBotARun)
-	runTokens(t, s)
-	e.bots(5)
-	e.exec("main", `DELETE FROM users WHERE id = 20`)
-	wantCounts(t, runTokens(t, s), "")
-	e.want("main", passes, "10/1/1 finished")
-	wantCounts(t, runTokens(t, e.service("", e.withQueue)), "examined_users=2 scheduled_jobs=1")
-	e.want("main", queuedUsers, "5 10")
+	e := servicetest.NewTokens(t)
+	e.Bots(10, 20)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	servicetest.RunTokens(t, s)
+	e.Bots(5)
+	e.Exec("main", `DELETE FROM users WHERE id = 20`)
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "")
+	e.Want("main", passes, "10/1/1 finished")
+	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
+	e.Want("main", servicetest.QueuedUsers, "5 10")
 }
 
 func TestInactiveTokenDeletion_NoBotsIsAPassToo(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	r := runTokens(t, e.service("", e.withQueue))
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "")
-	e.want("main", passes, "0/0/0 finished")
+	e := servicetest.NewTokens(t)
+	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "")
+	e.Want("main", passes, "0/0/0 finished")
 }
 
 func TestInactiveTokenDeletion_CancelledRunLeavesThePassUnfinished(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	e.gateInserts("maintenance.river_job")
-	e.shut("main", caretakerApp)
-	s := e.service("", e.withQueue, with(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: tokenWorker, Async: true})
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	gateInserts(e, "maintenance.river_job")
+	e.Shut("main", servicetest.App)
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.atGate("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
 	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	e.lift("main", caretakerApp)
-	r = ended(t, s, r.ID)
-	wantState(t, r, repo.RunCancelled)
-	e.want("main", passes, "2/2/2")
-	e.want("main", continuations, "")
+	e.Lift("main", servicetest.App)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunCancelled)
+	e.Want("main", passes, "2/2/2")
+	e.Want("main", continuations, "")
 	if err := s.ResumeRuns(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	wantCounts(t, runTokens(t, s), "examined_users=1 scheduled_jobs=1")
-	e.want("main", passes, "3/3/3 finished")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	e.Want("main", passes, "3/3/3 finished")
 }
 
 // gateInserts puts an open gate before the rows inserted into a table.
-func (e *estate) gateInserts(table string) {
-	e.t.Helper()
-	e.gate("main", "application_settings")
-	e.exec("main", fmt.Sprintf(`CREATE TRIGGER gate BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`, table))
+func gateInserts(e *servicetest.Estate, table string) {
+	e.T.Helper()
+	e.Gate("main", "application_settings")
+	e.Exec("main", fmt.Sprintf(`CREATE TRIGGER gate BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`, table))
 }
 
 func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	s := e.service("", e.withQueue, oneBotARun)
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
-		st, err := s.Status(context.Background(), tokenWorker)
+		st, err := s.Status(context.Background(), servicetest.InactiveTokens)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,19 +291,19 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 	if b := backlog(); b != (service.Backlog{}) {
 		t.Errorf("before: %+v", b)
 	}
-	r := runTokens(t, s)
+	r := servicetest.RunTokens(t, s)
 	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 2 || b.Due != 0 || b.Dead != 0 {
 		t.Errorf("while the continuation waits: %+v", b)
 	}
-	e.exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
-	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 5, Reason: "Group was deleted"}})
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
-	s = e.service("", e.withQueue)
+	e.Exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 5, Reason: "Group was deleted"}})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now()`)
+	s = e.Service("", e.WithQueue)
 	if b := backlog(); !b.OldestAt.Equal(r.StartedAt) || b.Pending != 2 || b.Deferred != 0 || b.Due != 2 || b.Dead != 1 {
 		t.Errorf("without a continuation: %+v", b)
 	}
-	runTokens(t, s)
+	servicetest.RunTokens(t, s)
 	if b := backlog(); b != (service.Backlog{Dead: 1}) {
 		t.Errorf("after: %+v", b)
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"testing"
 	"time"
@@ -22,49 +24,32 @@ func heldJobs() map[string]repo.JobArgs {
 	}
 }
 
-// holds says whether a job is held, by working it. The attempt of one that is not held ends as skipped.
-func (e *estate) holds(s *service.Service, args repo.JobArgs) bool {
-	e.t.Helper()
-	request := e.running(args)
-	defer e.exec("main", `DELETE FROM maintenance.river_job WHERE id = $1`, request.ID)
-	return holds(e.t, s, request)
-}
-
-func holds(t *testing.T, s *service.Service, request service.JobRequest) bool {
-	t.Helper()
-	r, err := s.WorkJob(context.Background(), request)
-	if err != nil || (r.Snooze > 0) == (r.Outcome == "skipped") {
-		t.Fatalf("%s: %+v, %v", request.Kind, r, err)
-	}
-	return r.Snooze > 0
-}
-
 func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	s := e.service(oneChild, e.withQueue)
+	e := servicetest.NewTokens(t)
+	s := e.Service(servicetest.OneChild, e.WithQueue)
 	for paused, held := range map[string][]string{
-		service.AllWorkers:         {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
-		groupWorker:                {"group", "user with its group"},
-		"placeholder_user_cleanup": {"placeholder", "user as a placeholder"},
-		tokenWorker:                {"user for its tokens"},
-		"ghost_user_migration":     nil,
-		cleanupWorker:              nil,
+		service.AllWorkers:           {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
+		servicetest.AdjournedGroups:  {"group", "user with its group"},
+		"placeholder_user_cleanup":   {"placeholder", "user as a placeholder"},
+		servicetest.InactiveTokens:   {"user for its tokens"},
+		"ghost_user_migration":       nil,
+		servicetest.LooseForeignKeys: nil,
 	} {
-		pause(t, s, paused)
+		servicetest.Pause(t, s, paused)
 		want := map[string]bool{}
 		for _, name := range held {
 			want[name] = true
 		}
 		for name, args := range heldJobs() {
-			if is := e.holds(s, args); is != want[name] {
+			if is := e.Holds(s, args); is != want[name] {
 				t.Errorf("%s paused: job of a %s held: %t", paused, name, is)
 			}
 		}
-		resume(t, s, paused)
+		servicetest.Resume(t, s, paused)
 	}
 	for name, args := range heldJobs() {
-		if e.holds(s, args) {
+		if e.Holds(s, args) {
 			t.Errorf("job of a %s held without a pause", name)
 		}
 	}
@@ -72,48 +57,48 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 
 func TestWorkJob_HearsOfAPauseAndOfItsEndFromOtherReplicas(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	s, replica := e.service("", e.withQueue), e.service("", e.withQueue)
+	e := servicetest.NewTokens(t)
+	s, replica := e.Service("", e.WithQueue), e.Service("", e.WithQueue)
 	job := repo.DestroyGroup{GroupID: 4711}
-	if e.holds(s, job) {
+	if e.Holds(s, job) {
 		t.Error("held without a pause")
 	}
-	pause(t, replica, service.AllWorkers)
-	waitFor(t, "the job to be held", func() bool { return e.holds(s, job) })
-	resume(t, replica, service.AllWorkers)
-	waitFor(t, "the job to be worked", func() bool { return !e.holds(s, job) })
+	servicetest.Pause(t, replica, service.AllWorkers)
+	servicetest.WaitFor(t, "the job to be held", func() bool { return e.Holds(s, job) })
+	servicetest.Resume(t, replica, service.AllWorkers)
+	servicetest.WaitFor(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 }
 
 func TestWorkJob_WaitsWhileThePausesCannotBeRead(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.open = []*repo.Database{e.as("unpaused")}
-	e.exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
-	s := e.service("", e.withQueue)
+	e := servicetest.NewTokens(t)
+	e.Open = []*repo.Database{e.As("unpaused")}
+	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
+	s := e.Service("", e.WithQueue)
 	job := repo.DestroyGroup{GroupID: 4711}
-	if !e.holds(s, job) {
+	if !e.Holds(s, job) {
 		t.Error("a job is worked though nobody knows of a pause")
 	}
-	e.exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
-	waitFor(t, "the job to be worked", func() bool { return !e.holds(s, job) })
-	e.exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
-	waitFor(t, "the job to be held", func() bool { return e.holds(s, job) })
+	e.Exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
+	servicetest.WaitFor(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
+	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
+	servicetest.WaitFor(t, "the job to be held", func() bool { return e.Holds(s, job) })
 }
 
 func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testing.T) {
 	t.Parallel()
-	for _, paused := range []string{service.AllWorkers, groupWorker} {
+	for _, paused := range []string{service.AllWorkers, servicetest.AdjournedGroups} {
 		t.Run(paused, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.owned(10, 15)
-			g.project(1, 10, "p")
-			g.content(1)
-			g.gate("main", "notes")
-			g.shut("main", caretakerApp)
-			g.queueJob(10, 1)
-			q := g.queue()
-			if err := q.Start(onlyKind{g.service, "destroy_group"}); err != nil {
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Project(1, 10, "p")
+			g.Content(1)
+			g.Gate("main", "notes")
+			g.Shut("main", servicetest.App)
+			g.QueueJob(10, 1)
+			q := g.Queue()
+			if err := q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}); err != nil {
 				t.Fatal(err)
 			}
 			defer func() {
@@ -121,47 +106,47 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 					t.Error(err)
 				}
 			}()
-			g.atGate("main", caretakerApp)
-			other := g.estate.service("")
-			pause(t, other, paused)
-			g.eventually("main", `SELECT state = 'available' AND attempt = 0 AND (metadata ->> 'snoozes')::int > 0 FROM maintenance.river_job`, "true")
-			g.wantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
-			g.lift("main", caretakerApp)
-			resume(t, other, paused)
-			g.eventually("main", `SELECT concat_ws(' ', state, attempt, metadata ->> 'outcome') FROM maintenance.river_job`, "completed 1 succeeded")
-			g.wantRows(map[string]int{"projects": 0, "maintenance.group_removals": 0})
+			g.AtGate("main", servicetest.App)
+			other := g.Estate.Service("")
+			servicetest.Pause(t, other, paused)
+			g.Eventually("main", `SELECT state = 'available' AND attempt = 0 AND (metadata ->> 'snoozes')::int > 0 FROM maintenance.river_job`, "true")
+			g.WantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
+			g.Lift("main", servicetest.App)
+			servicetest.Resume(t, other, paused)
+			g.Eventually("main", `SELECT concat_ws(' ', state, attempt, metadata ->> 'outcome') FROM maintenance.river_job`, "completed 1 succeeded")
+			g.WantRows(map[string]int{"projects": 0, "maintenance.group_removals": 0})
 		})
 	}
 }
 
 func TestWorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 1)
-	s := e.service("", e.withQueue, loadLimits(service.LoadConfig{MaxWALRate: 1}))
-	job := e.running(repo.DestroyGroup{GroupID: 4711})
-	waitFor(t, "the job to be held", func() bool {
-		e.exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
-		return holds(t, s, job)
+	e := servicetest.NewLoaded(t, "main", 1)
+	s := e.Service("", e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1}))
+	job := e.Running(repo.DestroyGroup{GroupID: 4711})
+	servicetest.WaitFor(t, "the job to be held", func() bool {
+		e.Exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
+		return servicetest.WorkHolds(t, s, job)
 	})
-	waitFor(t, "the load to be over", func() bool { return !holds(t, s, job) })
+	servicetest.WaitFor(t, "the load to be over", func() bool { return !servicetest.WorkHolds(t, s, job) })
 }
 
 func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
-	g.owned(10, 15)
-	g.project(1, 10, "p")
-	g.content(1)
-	g.queueJob(10, 1)
-	dissolve := g.lockQueue("notes", "1 s")
-	if g.work(g.service, "destroy_group") != 1 {
+	g := servicetest.NewGroups(t, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Content(1)
+	g.QueueJob(10, 1)
+	dissolve := g.LockQueue("notes", "1 s")
+	if g.Work(g.Service, "destroy_group") != 1 {
 		t.Fatal("no job waits")
 	}
-	g.want("main", `SELECT concat_ws(' ', state, attempt, (metadata ->> 'snoozes')::int) FROM maintenance.river_job`, "scheduled 0 1")
-	g.wantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
+	g.Want("main", `SELECT concat_ws(' ', state, attempt, (metadata ->> 'snoozes')::int) FROM maintenance.river_job`, "scheduled 0 1")
+	g.WantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
 	dissolve()
-	waitFor(t, "the group to be removed", func() bool {
-		g.work(g.service, "destroy_group")
-		return g.value("main", `SELECT state FROM maintenance.river_job`) == "completed"
+	servicetest.WaitFor(t, "the group to be removed", func() bool {
+		g.Work(g.Service, "destroy_group")
+		return g.Value("main", `SELECT state FROM maintenance.river_job`) == "completed"
 	})
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -12,29 +14,14 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// placeholders are jobs delete_placeholder_user for the users 1 to n.
-func placeholders(n int64) (jobs []repo.Job) {
-	for id := range n {
-		jobs = append(jobs, repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: id + 1}, RunID: "run"})
-	}
-	return jobs
-}
-
-// end lets a job be in a final state.
-func (e *estate) end(id int64, state string) {
-	e.t.Helper()
-	e.exec("main", `UPDATE maintenance.river_job SET state = $2::text::maintenance.river_job_state, finalized_at = now(),
-		attempted_at = now(), attempt = 1 WHERE id = $1`, id, state)
-}
-
 func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(placeholders(4)...)
-	e.insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
-	e.end(2, "discarded")
-	e.end(4, "completed")
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(4)...)
+	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
+	e.EndJob(2, "discarded")
+	e.EndJob(4, "completed")
 	for want, f := range map[string]service.JobFilter{
 		"[5 4 3 2 1]": {},
 		"[4 3 2 1]":   {Kind: "delete_placeholder_user"},
@@ -65,10 +52,10 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 
 func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(placeholders(1)...)
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(1)...)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
 	jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
@@ -90,8 +77,8 @@ func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 
 func TestJobs_UnknownKindOrStateNamesWhatIsAllowed(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
 	for field, f := range map[string]service.JobFilter{
 		"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"},
 	} {
@@ -119,20 +106,20 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 	} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "", "main")
-			s := e.service("", e.withQueue)
-			e.insert(placeholders(1)...)
-			e.exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
+			e := servicetest.New(t, "", "main")
+			s := e.Service("", e.WithQueue)
+			e.Insert(servicetest.Placeholders(1)...)
+			e.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
 				scheduled_at = CASE WHEN $1 = 'available' THEN now() - interval '1 h' ELSE now() + interval '1 h' END,
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
-			before := e.value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
+			before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
 			job, err := s.RetryJob(context.Background(), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !changed {
-				e.want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
+				e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
 				if job.State != state || job.MaxAttempts != 25 {
 					t.Errorf("got %+v", job)
 				}
@@ -142,17 +129,17 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 				!job.FinalizedAt.IsZero() {
 				t.Errorf("got %+v", job)
 			}
-			e.want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
+			e.Want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
 		})
 	}
 }
 
 func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(placeholders(1)...)
-	e.end(1, "cancelled")
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(1)...)
+	e.EndJob(1, "cancelled")
 	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
 		t.Errorf("got %+v, %v", job, err)
 	}
@@ -160,23 +147,23 @@ func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
 
 func TestRetryJob_SaysWhichJobDoesTheSame(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(placeholders(1)...)
-	e.end(1, "discarded")
-	e.insert(placeholders(1)...)
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(1)...)
+	e.EndJob(1, "discarded")
+	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
 	var duplicate *service.DuplicateJobError
 	if !errors.As(err, &duplicate) || duplicate.ID != 2 {
 		t.Errorf("got %v, want that job 2 waits", err)
 	}
-	e.want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
+	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 }
 
 func TestRetryJob_RefusesUnknownJobs(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
 	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
 		t.Errorf("got %v, want ErrUnknownJob", err)
 	}
@@ -188,18 +175,18 @@ func TestRetryJob_RefusesUnknownJobs(t *testing.T) {
 
 func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	e.insert(placeholders(3)...)
-	e.insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	e := servicetest.New(t, "", "main")
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
 	for id := range int64(5) {
-		e.end(id+1, "discarded")
+		e.EndJob(id+1, "discarded")
 	}
-	e.end(3, "cancelled")
+	e.EndJob(3, "cancelled")
 	for _, c := range []struct {
 		kind, args string
 		want       int64
 	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
-		if n, err := e.open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
+		if n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
 			t.Errorf("%+v: %d, %v", c, n, err)
 		}
 	}

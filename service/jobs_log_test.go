@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"strings"
 	"testing"
@@ -8,12 +10,12 @@ import (
 
 func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	log := &bytes.Buffer{}
-	if _, err := e.attemptOf(e.service("", e.withQueue, tracedLogTo(log)), authorized(7), nil); err == nil {
+	if _, err := e.AttemptOf(e.Service("", e.WithQueue, servicetest.TracedLogTo(log)), servicetest.Authorized(7), nil); err == nil {
 		t.Fatal("the trigger has refused nothing")
 	}
 	if text := log.String(); strings.Contains(text, "secret") || !strings.Contains(text, "on main: P0001 raise_exception, table users") {

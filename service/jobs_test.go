@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -18,20 +20,20 @@ import (
 
 func TestJobs_KindThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	s := e.service("", e.withQueue)
-	e.insert(repo.Job{Args: unknownArgs{}})
-	if n := e.work(s, "unknown"); n != 1 {
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(repo.Job{Args: unknownArgs{}})
+	if n := e.Work(s, "unknown"); n != 1 {
 		t.Fatalf("%d jobs worked, want 1", n)
 	}
-	e.want("main", `SELECT metadata ->> 'outcome' FROM maintenance.river_job`, "failed")
-	e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, `this version of caretaker knows no kind "unknown"`)
+	e.Want("main", `SELECT metadata ->> 'outcome' FROM maintenance.river_job`, "failed")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, `this version of caretaker knows no kind "unknown"`)
 }
 
 func TestJobs_EveryKindCanBeWorked(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main")
-	if got, want := e.service("", e.withQueue).JobKinds(), slices.Sorted(slices.Values(repo.JobKinds())); !slices.Equal(got, want) {
+	e := servicetest.New(t, "", "main")
+	if got, want := e.Service("", e.WithQueue).JobKinds(), slices.Sorted(slices.Values(repo.JobKinds())); !slices.Equal(got, want) {
 		t.Errorf("works %v, of %v", got, want)
 	}
 }
@@ -52,13 +54,13 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "", "main")
-			s := e.service("", e.withQueue)
-			e.insert(placeholders(1)...)
-			e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
+			e := servicetest.New(t, "", "main")
+			s := e.Service("", e.WithQueue)
+			e.Insert(servicetest.Placeholders(1)...)
+			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
 				metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
-			e.rescue()
-			e.exec("main", `UPDATE maintenance.river_job SET `+c.change)
+			e.Rescue()
+			e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
 			jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
 			if err != nil || len(jobs) != 1 {
 				t.Fatalf("got %+v, %v", jobs, err)
@@ -75,25 +77,25 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 }
 
 func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
-	spans := tracing(t)
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.personalProjects(7, 701)
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.PersonalProjects(7, 701)
 	log := &bytes.Buffer{}
-	s := e.service("", e.withQueue, tracedLogTo(log))
+	s := e.Service("", e.WithQueue, servicetest.TracedLogTo(log))
 	ctx, run := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	run.End()
-	e.insert(repo.Job{Args: authorized(7), RunID: "a run", TraceParent: carrier["traceparent"]})
-	e.exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
+	e.Insert(repo.Job{Args: servicetest.Authorized(7), RunID: "a run", TraceParent: carrier["traceparent"]})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
 	over := make(chan struct{})
 	close(over)
 	r := service.JobRequest{
 		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
 		RunID: "a run", TraceParent: carrier["traceparent"],
 	}
-	if err := e.sql["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
+	if err := e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
 		t.Fatal(err)
 	}
 	// What a process has begun before it was killed.
@@ -107,7 +109,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	if _, err := s.WorkJob(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
-	jobs := named(spans, "maintenance.job")
+	jobs := servicetest.Named(spans, "maintenance.job")
 	if len(jobs) != 3 {
 		t.Fatalf("%d spans", len(jobs))
 	}
@@ -121,7 +123,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	if links := told.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() || told.Status().Code.String() != "Error" {
 		t.Errorf("links %v, status %+v", links, told.Status())
 	}
-	wantAttributes(t, told, map[string]string{
+	servicetest.WantAttributes(t, told, map[string]string{
 		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
 		"maintenance.user_id": "7", "maintenance.outcome": "failed", "maintenance.reason": "PROCESS_GONE", "error.type": "PROCESS_GONE",
 	})

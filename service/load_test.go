@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"os"
 	"path/filepath"
@@ -18,117 +20,117 @@ import (
 func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	t.Parallel()
 	replica := standby(t)
-	e := loadedEstate(t, "main", 100)
+	e := servicetest.NewLoaded(t, "main", 100)
 	lag := service.LoadConfig{MaxReplicaLag: 700 * time.Millisecond, Patience: short}
-	s := e.service(oneChild, loadLimits(lag))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	lag.IgnoredReplicas = []string{"standby"}
-	careless := e.service(oneChild, loadLimits(lag))
+	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	if _, err := replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`); err != nil {
 		t.Fatal(err)
 	}
-	e.exec("main", `CREATE TABLE something ()`)
+	e.Exec("main", `CREATE TABLE something ()`)
 	throttled(t, s, "replica standby of main is late: ")
-	r := runBatch(t, s, "main")
-	wantEarly(t, r, "THROTTLED: replica standby of main is late: ")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
 	if !strings.Contains(r.Reason, "over load.max_replica_lag = 700ms") {
 		t.Errorf("reason %q", r.Reason)
 	}
-	wantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
+	servicetest.WantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
-	wantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
-	wantEverything(t, runBatch(t, careless, "main"))
-	wantCondition(t, careless, service.ConditionIdle)
+	servicetest.WantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
+	wantEverything(t, servicetest.RunBatch(t, careless, "main"))
+	servicetest.WantCondition(t, careless, service.ConditionIdle)
 
-	e.deleted("main", "p", 1, 10)
+	e.Deleted("main", "p", 1, 10)
 	if _, err := replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`); err != nil {
 		t.Fatal(err)
 	}
 	spared(t, s)
-	wantEverything(t, runBatch(t, s, "main"))
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
 func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 40)
-	book := &logBook{}
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: patience}), book.keepAll)
-	dissolve := e.lockQueue("c", "2 s")
-	r := begin(t, s, "main")
+	e := servicetest.NewLoaded(t, "main", 40)
+	book := &servicetest.LogBook{}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}), book.KeepAll)
+	dissolve := e.LockQueue("c", "2 s")
+	r := servicetest.Begin(t, s, "main")
 	throttled(t, s, "somebody waits for a lock on public.c of main: ")
-	throttled(t, e.service(oneChild), "somebody waits for a lock on public.c of main: ")
+	throttled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
-	r = ended(t, s, r.ID)
+	r = servicetest.Ended(t, s, r.ID)
 	wantEverything(t, r)
-	wantCounts(t, r, "processed_records=40 deleted_rows=120")
-	if finished := book.lines("run finished"); len(finished) != 1 || !strings.Contains(finished[0], "rested_seconds=") {
+	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
+	if finished := book.Lines("run finished"); len(finished) != 1 || !strings.Contains(finished[0], "rested_seconds=") {
 		t.Errorf("logged %v", finished)
 	}
 }
 
 func TestLoad_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `CREATE TABLE d ()`)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1}))
-	defer e.lockQueue("d", "100 ms")()
-	wantEverything(t, runBatch(t, s, "main"))
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `CREATE TABLE d ()`)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1}))
+	defer e.LockQueue("d", "100 ms")()
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
 func TestLoad_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
-	defer e.lockQueue("c", "1 s")()
-	r := runBatch(t, s, "main")
-	wantEarly(t, r, "THROTTLED: somebody waits for a lock on public.c of main: ")
-	wantCounts(t, r, "")
-	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
+	e := servicetest.NewLoaded(t, "main", 10)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	defer e.LockQueue("c", "1 s")()
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.c of main: ")
+	servicetest.WantCounts(t, r, "")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
 }
 
 func TestLoad_PartitionInALockQueueCountsForItsTable(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `DROP TABLE c; CREATE TABLE c (id bigserial, p_id bigint) PARTITION BY RANGE (p_id);
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `DROP TABLE c; CREATE TABLE c (id bigserial, p_id bigint) PARTITION BY RANGE (p_id);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
-	defer e.lockQueue("c_1", "1 s")()
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	defer e.LockQueue("c_1", "1 s")()
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
 
 func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
-	wantEverything(t, runBatch(t, s, "main"))
-	full := filepath.Join(loaded.Cluster(t).Dir(), "data", archiveFull)
+	e := servicetest.NewLoaded(t, "main", 10)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
+	full := filepath.Join(servicetest.Loaded.Cluster(t).Dir(), "data", servicetest.ArchiveFull)
 	if err := os.WriteFile(full, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.Remove(full) }()
-	e.deleted("main", "p", 1, 10)
+	e.Deleted("main", "p", 1, 10)
 	for i := range 3 {
-		e.exec("main", `CREATE TABLE w`+string(rune('a'+i))+` ()`)
-		e.exec("main", `SELECT pg_switch_wal()`)
+		e.Exec("main", `CREATE TABLE w`+string(rune('a'+i))+` ()`)
+		e.Exec("main", `SELECT pg_switch_wal()`)
 	}
 	throttled(t, s, "write-ahead log of main that waits to be archived: ")
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the archive", func() bool {
-		e.exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
-		return runBatch(t, s, "main").Reason == ""
+	servicetest.WaitFor(t, "the archive", func() bool {
+		e.Exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
+		return servicetest.RunBatch(t, s, "main").Reason == ""
 	})
-	e.wantQueue("main", "")
+	e.WantQueue("main", "")
 }
 
 func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxWALRate: 64 << 10, Patience: short}))
+	e := servicetest.NewLoaded(t, "main", 10)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 64 << 10, Patience: short}))
 	stop := make(chan struct{})
 	var writer sync.WaitGroup
-	conn := e.connect("main")
+	conn := e.Connect("main")
 	writer.Go(func() {
 		for {
 			select {
@@ -143,24 +145,24 @@ func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
 		}
 	})
 	throttled(t, s, "write-ahead log of main a second: ")
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
 	close(stop)
 	writer.Wait()
 }
 
 func TestLoad_AutovacuumThatLasts(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `CREATE TABLE d (p_id bigint)`)
-	s := e.service(oneChild+"d:\n  - {table: q, column: p_id, on_delete: async_delete}\n", loadLimits(service.LoadConfig{MaxAutovacuum: 300 * time.Millisecond, Patience: short}))
-	e.exec("main", `ALTER TABLE c SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 1000)`)
-	e.exec("main", `INSERT INTO c (p_id) SELECT 100 + i FROM generate_series(1, 50000) i`)
-	e.exec("main", `DELETE FROM c WHERE p_id > 5000`)
-	e.eventually("main", `SELECT clock_timestamp() - a.xact_start > interval '1300 ms' FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a USING (pid) WHERE p.relid = 'c'::regclass
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
+	s := e.Service(servicetest.OneChild+"d:\n  - {table: q, column: p_id, on_delete: async_delete}\n", servicetest.LoadLimits(service.LoadConfig{MaxAutovacuum: 300 * time.Millisecond, Patience: short}))
+	e.Exec("main", `ALTER TABLE c SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 1000)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 100 + i FROM generate_series(1, 50000) i`)
+	e.Exec("main", `DELETE FROM c WHERE p_id > 5000`)
+	e.Eventually("main", `SELECT clock_timestamp() - a.xact_start > interval '1300 ms' FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a USING (pid) WHERE p.relid = 'c'::regclass
 		UNION ALL SELECT false LIMIT 1`, "true")
-	r := runBatch(t, s, "main")
-	wantEarly(t, r, "THROTTLED: autovacuum of public.c of main: ")
-	wantCounts(t, r, "")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantEarly(t, r, "THROTTLED: autovacuum of public.c of main: ")
+	servicetest.WantCounts(t, r, "")
 }
 
 func TestLoad_RestIsInterrupted(t *testing.T) {
@@ -177,70 +179,70 @@ func TestLoad_RestIsInterrupted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := loadedEstate(t, "main", 10)
-			s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-			dissolve := e.lockQueue("c", "1 s")
-			r := begin(t, s, "main")
+			e := servicetest.NewLoaded(t, "main", 10)
+			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+			dissolve := e.LockQueue("c", "1 s")
+			r := servicetest.Begin(t, s, "main")
 			throttled(t, s, "public.c")
 			if err := stop(s, r); err != nil {
 				t.Fatal(err)
 			}
-			r = ended(t, s, r.ID)
-			wantState(t, r, repo.RunCancelled)
+			r = servicetest.Ended(t, s, r.ID)
+			servicetest.WantState(t, r, repo.RunCancelled)
 			if r.Reason != name {
 				t.Errorf("reason %q", r.Reason)
 			}
 			dissolve()
-			e.want("main", `SELECT count(*) FROM c`, "30")
+			e.Want("main", `SELECT count(*) FROM c`, "30")
 		})
 	}
 }
 
 func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	s := e.service(oneChild, with(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
-		loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-	dissolve := e.lockQueue("c", "1 s")
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	e := servicetest.NewLoaded(t, "main", 10)
+	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
+		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+	dissolve := e.LockQueue("c", "1 s")
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
 	dissolve()
-	e.want("main", `SELECT count(*) FROM c`, "30")
+	e.Want("main", `SELECT count(*) FROM c`, "30")
 }
 
 func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
-	e.exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
-	e.open = []*repo.Database{e.as("limited")}
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
+	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
+	e.Open = []*repo.Database{e.As("limited")}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
 	throttled(t, s, "main is too busy for its load to be looked at")
-	wantEverything(t, runBatch(t, s, "main"))
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
 func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-	defer e.lockQueue("c", "1 s")()
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
+	defer e.LockQueue("c", "1 s")()
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: main has not taken the run's heartbeats for ")
 }
 
 // What cannot be seen slows nobody down, and is said once.
 func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 10)
-	e.exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
-	e.open = []*repo.Database{e.as("limited")}
-	book := &logBook{}
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.keep)
-	wantEverything(t, runBatch(t, s, "main"))
-	e.deleted("main", "p", 1, 10)
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
+	e.Open = []*repo.Database{e.As("limited")}
+	book := &servicetest.LogBook{}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.Keep)
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
+	e.Deleted("main", "p", 1, 10)
 	time.Sleep(1100 * time.Millisecond) // the next look
-	wantEverything(t, runBatch(t, s, "main"))
-	if said := book.lines("load not seen in full"); len(said) != 1 || !strings.Contains(said[0], "42501") {
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
+	if said := book.Lines("load not seen in full"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)
 	}
 }
@@ -248,52 +250,52 @@ func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
 func TestLoad_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	t.Parallel()
 	standby(t)
-	e := loadedEstate(t, "main", 10)
-	e.open = []*repo.Database{e.as("limited")}
-	book := &logBook{}
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.keep)
-	wantEverything(t, runBatch(t, s, "main"))
-	if said := book.lines("grant pg_monitor to the role of caretaker"); len(said) != 1 {
+	e := servicetest.NewLoaded(t, "main", 10)
+	e.Open = []*repo.Database{e.As("limited")}
+	book := &servicetest.LogBook{}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
+	if said := book.Lines("grant pg_monitor to the role of caretaker"); len(said) != 1 {
 		t.Errorf("logged %v", said)
 	}
 	// Locks it sees all the same.
-	e.deleted("main", "p", 1, 10)
-	e.exec("main", `INSERT INTO c (p_id) VALUES (1)`)
-	defer e.lockQueue("c", "1 s")()
-	wantEarly(t, runBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
+	e.Deleted("main", "p", 1, 10)
+	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
+	defer e.LockQueue("c", "1 s")()
+	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
 }
 
 func TestLoad_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	t.Parallel()
-	e := loadedEstate(t, "main", 400)
-	e.exec("main", `CREATE EXTENSION pg_stat_statements`)
-	e.exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
-	s := e.service(oneChild, e.withQueue, loadLimits(service.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxArchiveBacklog: 1 << 50, MaxLockWait: time.Hour, MaxAutovacuum: time.Hour}))
+	e := servicetest.NewLoaded(t, "main", 400)
+	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
+	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
+	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxArchiveBacklog: 1 << 50, MaxLockWait: time.Hour, MaxAutovacuum: time.Hour}))
 	began := time.Now()
-	wantEverything(t, runBatch(t, s, "main"))
+	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	for range 100 {
-		e.holds(s, repo.DestroyGroup{GroupID: 4711})
+		e.Holds(s, repo.DestroyGroup{GroupID: 4711})
 	}
-	looks := e.value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
+	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
 	if n, err := strconv.Atoi(looks); err != nil || n < 1 || n > most {
 		t.Errorf("%s looks, want 1 to %d", looks, most)
 	}
-	t.Log(looks, "looks of", e.value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
+	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
 func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
-	e.detail(1, 0, "NULL")
-	limits := loadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short})
-	s, other := e.service(oneChild, e.withQueue, limits), e.service(oneChild, e.withQueue, limits)
-	dissolve := e.lockQueue("import_placeholder_user_details", "1 s")
-	r := runPlaceholders(t, s, false)
-	wantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
-	wantCounts(t, r, "")
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(1, 0, "NULL")
+	limits := servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short})
+	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
+	dissolve := e.LockQueue("import_placeholder_user_details", "1 s")
+	r := servicetest.RunPlaceholders(t, s, false)
+	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
+	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
-		st, err := replica.Status(t.Context(), placeholderWorker)
+		st, err := replica.Status(t.Context(), servicetest.PlaceholderUsers)
 		if err != nil || st[0].Condition != service.ConditionThrottled {
 			t.Errorf("%+v, %v", st, err)
 		}
@@ -302,12 +304,12 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	if err := other.ResumeRuns(t.Context()); err != nil {
 		t.Error(err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	dissolve()
-	waitFor(t, "the run to be gone on with", func() bool {
+	servicetest.WaitFor(t, "the run to be gone on with", func() bool {
 		if err := other.ResumeRuns(t.Context()); err != nil {
 			t.Error(err)
 		}
-		return e.value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
+		return e.Value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
 	})
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"strings"
@@ -19,26 +21,26 @@ c:
 `
 
 // newAbsence has children of a deleted parent, one table of which is missing in main and ci.
-func newAbsence(t *testing.T) *estate {
+func newAbsence(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
-	e.deleted("main", "p", 1, 1)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
 	return e
 }
 
 // dueAgain ends the time for which records have been put off.
-func (e *estate) dueAgain(database string) {
-	e.t.Helper()
-	e.exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE consume_after > now()`)
+func dueAgain(e *servicetest.Estate, database string) {
+	e.T.Helper()
+	e.Exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE consume_after > now()`)
 }
 
 // accept accepts children as absent, and fails the test unless that works.
-func (e *estate) accept(definitions string, children ...string) []loosefk.AcceptedChild {
-	e.t.Helper()
-	accepted, err := e.keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
+func accept(e *servicetest.Estate, definitions string, children ...string) []loosefk.AcceptedChild {
+	e.T.Helper()
+	accepted, err := e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return accepted
 }
@@ -59,35 +61,35 @@ const putOffBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) |
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	var log logBook
-	s := e.service(oneAbsent, log.keep)
+	var log servicetest.LogBook
+	s := e.Service(oneAbsent, log.Keep)
 	for _, want := range []string{"1 min", "2 min", "4 min"} {
-		r := runBatch(t, s, "main")
-		wantState(t, r, "succeeded")
+		r := servicetest.RunBatch(t, s, "main")
+		servicetest.WantState(t, r, "succeeded")
 		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
 			t.Errorf("%+v", r)
 		}
 		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
-		e.want("main", putOffBy, want+", attempts 0")
-		e.dueAgain("main")
+		e.Want("main", putOffBy, want+", attempts 0")
+		dueAgain(e, "main")
 	}
-	e.want("main", `SELECT p_id FROM c`, "2")
-	e.want("main", `SELECT failures FROM maintenance.record_failures`, "0")
-	detail := statusOf(t, s, cleanupWorker).ConditionDetail
+	e.Want("main", `SELECT p_id FROM c`, "2")
+	e.Want("main", `SELECT failures FROM maintenance.record_failures`, "0")
+	detail := servicetest.StatusOf(t, s, servicetest.LooseForeignKeys).ConditionDetail
 	wantWords(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 	if strings.Count(detail, "no configured database") != 1 {
 		t.Errorf("detail %q, want that it says once why records are held", detail)
 	}
-	if lines := log.lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
+	if lines := log.Lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
 		t.Errorf("warnings %q, want one that names the child and the command", lines)
 	}
 
-	e.accept(oneAbsent, "absent")
-	r := runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=1")
-	if detail = statusOf(t, s, cleanupWorker).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
+	accept(e, oneAbsent, "absent")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=1")
+	if detail = servicetest.StatusOf(t, s, servicetest.LooseForeignKeys).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
 		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
 	}
 }
@@ -95,12 +97,12 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	runBatch(t, e.service(oneAbsent), "main")
-	other := e.service(oneAbsent)
-	wantWords(t, statusOf(t, other, cleanupWorker).ConditionDetail,
+	servicetest.RunBatch(t, e.Service(oneAbsent), "main")
+	other := e.Service(oneAbsent)
+	wantWords(t, servicetest.StatusOf(t, other, servicetest.LooseForeignKeys).ConditionDetail,
 		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
-	e.accept(oneAbsent, "absent")
-	if detail := statusOf(t, e.service(oneAbsent), cleanupWorker).ConditionDetail; strings.Contains(detail, "no configured database") {
+	accept(e, oneAbsent, "absent")
+	if detail := servicetest.StatusOf(t, e.Service(oneAbsent), servicetest.LooseForeignKeys).ConditionDetail; strings.Contains(detail, "no configured database") {
 		t.Errorf("detail %q, want no word on an accepted child", detail)
 	}
 }
@@ -108,102 +110,102 @@ func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.accept(oneAbsent, "absent")
-	s := e.service(oneAbsent)
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
-	e.exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
-	e.deleted("main", "p", 1, 1)
-	dry := dryRun(t, s)
-	wantCounts(t, dry, "processed_records=1 deleted_rows=1")
-	e.want("main", `SELECT child FROM maintenance.absent_children`, "absent")
-	r := runBatch(t, s, "main")
-	wantCounts(t, r, "processed_records=1 deleted_rows=1")
-	e.want("ci", `SELECT p_id FROM absent`, "2")
-	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+	accept(e, oneAbsent, "absent")
+	s := e.Service(oneAbsent)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	e.Exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
+	dry := servicetest.DryRun(t, s)
+	servicetest.WantCounts(t, dry, "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT child FROM maintenance.absent_children`, "absent")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.Want("ci", `SELECT p_id FROM absent`, "2")
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 
-	e.exec("ci", `DROP TABLE absent`)
-	e.deleted("main", "p", 2, 2)
-	wantCounts(t, runBatch(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
+	e.Exec("ci", `DROP TABLE absent`)
+	e.Deleted("main", "p", 2, 2)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
 }
 
 func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
+	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
 			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	s := e.service(oneAbsent)
-	wantCounts(t, runBatch(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
-	e.accept(oneAbsent, "absent")
-	e.dueAgain("main")
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=1")
-	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
+	s := e.Service(oneAbsent)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
+	accept(e, oneAbsent, "absent")
+	dueAgain(e, "main")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1")
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
 }
 
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
-	e.deleted("main", "p", 2, 700)
-	e.deleted("main", "only", 1, 700)
-	e.deleted("main", "q", 1, 50)
-	s := e.service(oneAbsent+`
+	e.Exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
+	e.Deleted("main", "p", 2, 700)
+	e.Deleted("main", "only", 1, 700)
+	e.Deleted("main", "q", 1, 50)
+	s := e.Service(oneAbsent+`
 d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
-`, batches(10, 0))
-	r := runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
+`, servicetest.Batches(10, 0))
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
 	wantWords(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing is left but what is held")
 	}
-	wantCounts(t, runBatch(t, s, "main"), "")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
 }
 
 func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
-	s := e.service(oneAbsent, with(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
+	s := e.Service(oneAbsent, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
-		r := runBatch(t, s, "main")
-		wantState(t, r, "succeeded")
-		wantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
+		r := servicetest.RunBatch(t, s, "main")
+		servicetest.WantState(t, r, "succeeded")
+		servicetest.WantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
 		wantWords(t, r.Reason, "limit reached: max_deletes; 1 records held, ")
 		if !r.OverLimit {
 			t.Error("not over_limit, though rows are left")
 		}
-		e.want("main", `SELECT count(*) FROM c`, left)
-		e.want("main", `SELECT cleanup_attempts FROM loose_foreign_keys_deleted_records`, "0")
-		e.dueAgain("main")
+		e.Want("main", `SELECT count(*) FROM c`, left)
+		e.Want("main", `SELECT cleanup_attempts FROM loose_foreign_keys_deleted_records`, "0")
+		dueAgain(e, "main")
 	}
 }
 
 func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+	e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
-	e.deleted("main", "p", 3, 3)
-	r := runBatch(t, e.service(oneAbsent), "main")
-	wantState(t, r, "failed")
+	e.Deleted("main", "p", 3, 3)
+	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
+	servicetest.WantState(t, r, "failed")
 	wantWords(t, r.Error, "c.p_id -> p on main: P0001")
 	wantWords(t, r.Reason, "1 records held, ")
-	e.want("main", `SELECT string_agg(failures || ' ' || last_definition, ', ' ORDER BY record_id) FROM maintenance.record_failures`,
+	e.Want("main", `SELECT string_agg(failures || ' ' || last_definition, ', ' ORDER BY record_id) FROM maintenance.record_failures`,
 		"1 c.p_id -> p, 0 absent.p_id -> p")
 }
 
 func TestAbsentChild_DryRunSaysTheSameAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	main := e.state("main", "c")
-	s := e.service(oneAbsent)
-	dry := dryRun(t, s)
-	wantState(t, dry, "succeeded")
-	e.wantSame("main", main, "c")
-	r := runBatch(t, s, "main")
+	main := e.State("main", "c")
+	s := e.Service(oneAbsent)
+	dry := servicetest.DryRun(t, s)
+	servicetest.WantState(t, dry, "succeeded")
+	e.WantSame("main", main, "c")
+	r := servicetest.RunBatch(t, s, "main")
 	if dry.Reason != r.Reason || dry.Counts["rescheduled_records"] != 1 || dry.Counts["processed_records"] != 0 {
 		t.Errorf("dry run %+v\nrun %+v", dry, r)
 	}
@@ -212,18 +214,18 @@ func TestAbsentChild_DryRunSaysTheSameAndChangesNothing(t *testing.T) {
 func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.accept(oneAbsent)
+	accept(e, oneAbsent)
 	down, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(down.Close)
-	e.open = append(e.open, down)
-	r := runBatch(t, e.service(oneAbsent), "main")
-	wantState(t, r, "failed")
+	e.Open = append(e.Open, down)
+	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
+	servicetest.WantState(t, r, "failed")
 	wantWords(t, r.Error, "absent.p_id -> p on sec: unreachable, 1 records")
-	wantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
-	keys := e.keys(oneAbsent)
+	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
+	keys := e.Keys(oneAbsent)
 	if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("accepted while a database does not answer: %v", err)
 	}
@@ -232,9 +234,9 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("ci", `CREATE TABLE c (p_id bigint)`)
+	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
 	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
-	keys := e.keys(definitions)
+	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
 		{"c", "c is in main, ci, where its rows are cleaned"}, {"nobodys", "no definition has a child table nobodys: "},
 	} {
@@ -242,18 +244,18 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), mistake.words) {
 			t.Errorf("%s: %v, want %q", mistake.child, err, mistake.words)
 		}
-		e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+		e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 	}
-	if got := e.accept(definitions, "gone"); len(got) != 1 || strings.Join(got[0].Definitions, ", ") != "gone.p_id -> p, gone.q_id -> p" || got[0].Before {
+	if got := accept(e, definitions, "gone"); len(got) != 1 || strings.Join(got[0].Definitions, ", ") != "gone.p_id -> p, gone.q_id -> p" || got[0].Before {
 		t.Errorf("accepted %+v", got)
 	}
-	if got := e.accept(definitions); len(got) != 1 || got[0].Child != "absent" {
+	if got := accept(e, definitions); len(got) != 1 || got[0].Child != "absent" {
 		t.Errorf("of all, %+v accepted, want the one that was left", got)
 	}
-	if got := e.accept(definitions, "gone", "gone"); len(got) != 1 || !got[0].Before {
+	if got := accept(e, definitions, "gone", "gone"); len(got) != 1 || !got[0].Before {
 		t.Errorf("accepted again %+v", got)
 	}
-	e.want("main", `SELECT string_agg(child || ' ' || accepted_by, ', ' ORDER BY child) FROM maintenance.absent_children`, "absent me@here, gone me@here")
+	e.Want("main", `SELECT string_agg(child || ' ' || accepted_by, ', ' ORDER BY child) FROM maintenance.absent_children`, "absent me@here, gone me@here")
 
 	if err := keys.RevokeAbsent(context.Background(), []string{"gone", "c"}); err == nil || !strings.Contains(err.Error(), "c is not accepted as absent: ") {
 		t.Errorf("revoked what is not accepted: %v", err)
@@ -269,13 +271,13 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	t.Parallel()
 	e := newAbsence(t)
-	e.exec("ci", `CREATE TABLE absent (p_id bigint)`)
-	e.exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
-	_, err := e.keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
+	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
+	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
+	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
 	if err == nil || !strings.Contains(err.Error(), "database ci has no application schema: none of search_path (nowhere) is there") {
 		t.Errorf("got %v", err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }
 
 func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
@@ -284,7 +286,7 @@ func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
 	definitions := fileLikeGitLabs()
 	var wait sync.WaitGroup
 	for range 4 {
-		keys := e.keys(definitions)
+		keys := e.Keys(definitions)
 		wait.Go(func() {
 			if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); err != nil {
 				t.Error(err)
@@ -292,33 +294,33 @@ func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	e.want("main", `SELECT count(*) FROM maintenance.absent_children`, "240")
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "240")
 }
 
 func TestLint_AsksForNoTriggerWhereNothingIsToBeCleaned(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "", "main", "ci")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
 		CREATE TABLE c (q_id bigint); CREATE INDEX ON c (q_id)`)
-	e.install("q")
+	e.Install("q")
 	const definitions = `
 absent: [{table: p, column: p_id, on_delete: async_delete}, {table: q, column: q_id, on_delete: async_delete}]
 c: [{table: q, column: q_id, on_delete: async_delete}]
 `
-	keys := e.keys(definitions)
+	keys := e.Keys(definitions)
 	wantFindings(t, keys, "error child_missing  absent.p_id -> p", "error child_missing  absent.q_id -> q")
-	e.accept(definitions, "absent")
+	accept(e, definitions, "absent")
 	wantFindings(t, keys, "warning child_absent  absent.p_id -> p", "warning child_absent  absent.q_id -> q")
 	keys.Only = "main"
 	wantFindings(t, keys)
 
-	e.exec("main", `DROP TABLE c`)
-	e.accept(definitions, "c")
+	e.Exec("main", `DROP TABLE c`)
+	accept(e, definitions, "c")
 	keys.Only = ""
-	e.exec("main", `INSERT INTO q VALUES (1); DELETE FROM q`)
+	e.Exec("main", `INSERT INTO q VALUES (1); DELETE FROM q`)
 	wantFindings(t, keys, "warning child_absent  absent.p_id -> p", "warning child_absent  absent.q_id -> q", "warning child_absent  c.q_id -> q",
 		"error pending_without_definition main public.q", "warning trigger_without_definition main q")
 
-	e.exec("ci", `CREATE TABLE absent (p_id bigint, q_id bigint); CREATE INDEX ON absent (p_id); CREATE INDEX ON absent (q_id)`)
+	e.Exec("ci", `CREATE TABLE absent (p_id bigint, q_id bigint); CREATE INDEX ON absent (p_id); CREATE INDEX ON absent (q_id)`)
 	wantFindings(t, keys, "error trigger_missing main public.p", "warning child_absent  c.q_id -> q")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"reflect"
@@ -22,32 +24,23 @@ func reopen(t *testing.T, url string) *repo.Database {
 }
 
 // withDown adds a database that does not answer.
-func (e *estate) withDown(keys loosefk.Admin) loosefk.Admin {
-	e.t.Helper()
+func withDown(e *servicetest.Estate, keys loosefk.Admin) loosefk.Admin {
+	e.T.Helper()
 	d, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	e.t.Cleanup(d.Close)
+	e.T.Cleanup(d.Close)
 	keys.Databases = append(keys.Databases, d)
 	return keys
 }
 
-func wantSays(t *testing.T, err error, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("got %v, want %q in it", err, w)
-		}
-	}
-}
-
 func TestInstall_ReportsEachDatabase(t *testing.T) {
 	ctx := context.Background()
-	e := newEstate(t, "", "main", "ci")
-	own := newEstate(t, "sec", "sec")
-	e.open = append(e.open, own.open...)
-	keys := e.keys("")
+	e := servicetest.New(t, "", "main", "ci")
+	own := servicetest.New(t, "sec", "sec")
+	e.Open = append(e.Open, own.Open...)
+	keys := e.Keys("")
 	keys.Only = "ci"
 	if done, err := keys.Install(ctx); err != nil || !reflect.DeepEqual(done, []loosefk.Installed{{Database: "ci", Result: "installed"}}) {
 		t.Errorf("got %v, %v", done, err)
@@ -60,8 +53,8 @@ func TestInstall_ReportsEachDatabase(t *testing.T) {
 }
 
 func TestInstall_ADatabaseThatIsDownDoesNotStopTheOthers(t *testing.T) {
-	e := newEstate(t, "", "main")
-	done, err := e.withDown(e.keys("")).Install(context.Background())
+	e := servicetest.New(t, "", "main")
+	done, err := withDown(e, e.Keys("")).Install(context.Background())
 	if !errors.Is(err, repo.ErrUnreachable) || len(done) != 1 || done[0].Result != "installed" {
 		t.Errorf("got %v, %v", done, err)
 	}
@@ -69,17 +62,17 @@ func TestInstall_ADatabaseThatIsDownDoesNotStopTheOthers(t *testing.T) {
 
 func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 	ctx := context.Background()
-	e := newEstate(t, "", "main", "ci")
-	e.install()
-	e.exec("main", "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE here (id int PRIMARY KEY)")
-	e.exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
-	keys := e.keys("")
+	e := servicetest.New(t, "", "main", "ci")
+	e.Install()
+	e.Exec("main", "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE here (id int PRIMARY KEY)")
+	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY); CREATE VIEW seen AS SELECT 1 AS id")
+	keys := e.Keys("")
 	_, err := keys.Track(ctx, "p", "")
-	wantSays(t, err, "p is in main, ci: say with --database in which to track it")
+	servicetest.WantError(t, err, "p is in main, ci: say with --database in which to track it")
 	_, err = keys.Track(ctx, "nowhere", "")
-	wantSays(t, err, "there is no table nowhere in main, ci")
+	servicetest.WantError(t, err, "there is no table nowhere in main, ci")
 	_, err = keys.Track(ctx, "seen", "")
-	wantSays(t, err, "ci: public.seen is a view")
+	servicetest.WantError(t, err, "ci: public.seen is a view")
 	if tracked, err := keys.Track(ctx, "here", ""); err != nil || tracked.Database != "main" || tracked.Table != "public.here" {
 		t.Errorf("got %+v, %v", tracked, err)
 	}
@@ -88,11 +81,11 @@ func TestTrack_AsksForTheDatabaseOnlyIfThereIsAChoice(t *testing.T) {
 		t.Errorf("got %+v, %v", tracked, err)
 	}
 	_, err = keys.Track(ctx, "here", "")
-	wantSays(t, err, "there is no table here in ci")
-	e.want("main", "SELECT count(*) FROM pg_trigger WHERE tgname = 'p_loose_fk_trigger'", "0")
+	servicetest.WantError(t, err, "there is no table here in ci")
+	e.Want("main", "SELECT count(*) FROM pg_trigger WHERE tgname = 'p_loose_fk_trigger'", "0")
 
 	// With one of the databases down nobody knows whether there is a choice.
-	keys = e.withDown(e.keys(""))
+	keys = withDown(e, e.Keys(""))
 	if _, err := keys.Track(ctx, "here", ""); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
@@ -106,12 +99,12 @@ c:
   - {table: q, column: q_id, on_delete: async_delete}
 d: [{table: p, column: p_id, on_delete: async_nullify}]
 `
-	e := newEstate(t, "", "main", "ci")
-	e.exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
 		CREATE TABLE c (p_id int, q_id int); CREATE TABLE d (p_id int); CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1, 1), (2, 1); INSERT INTO c VALUES (1, 1), (2, 1)`)
-	e.install("p")
-	e.exec("main", "DELETE FROM p WHERE id = 1")
-	keys := e.keys(definitions)
+	e.Install("p")
+	e.Exec("main", "DELETE FROM p WHERE id = 1")
+	keys := e.Keys(definitions)
 	done, err := keys.Untrack(ctx, "p_1")
 	if err != nil || len(done) != 1 || done[0].Table != "public.p_1" || len(done[0].Unfed) != 0 {
 		t.Errorf("got %+v, %v", done, err)
@@ -121,23 +114,23 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 		t.Errorf("got %+v, %v", done, err)
 	}
 	_, err = keys.Untrack(ctx, "p")
-	wantSays(t, err, "main: public.p is not tracked", "ci: there is no table p")
+	servicetest.WantError(t, err, "main: public.p is not tracked", "ci: there is no table p")
 
 	// What was pending is still cleaned.
-	e.exec("main", "DELETE FROM p WHERE id = 2")
-	wantCounts(t, runBatch(t, e.service(definitions), "main"), "processed_records=1 deleted_rows=1")
-	e.want("main", "SELECT string_agg(p_id::text, ',') FROM c", "2")
+	e.Exec("main", "DELETE FROM p WHERE id = 2")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(definitions), "main"), "processed_records=1 deleted_rows=1")
+	e.Want("main", "SELECT string_agg(p_id::text, ',') FROM c", "2")
 }
 
 func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 	ctx := context.Background()
-	e := newEstate(t, "", "main", "ci")
-	e.install()
+	e := servicetest.New(t, "", "main", "ci")
+	e.Install()
 	const bury = `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		SELECT 'public.' || t, 7, 'c.p_id -> p', 'P0001', 'no', 10, now() FROM unnest($1::text[]) t`
-	e.exec("main", bury, []string{"p", "q", "p"})
-	e.exec("ci", bury, []string{"p"})
-	keys := e.keys("")
+	e.Exec("main", bury, []string{"p", "q", "p"})
+	e.Exec("ci", bury, []string{"p"})
+	keys := e.Keys("")
 	list := func(table string) (got string) {
 		err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
 			got += strings.Join([]string{r.Database, r.Table}, ":") + " "
@@ -174,8 +167,8 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 			t.Errorf("%v %q: got %+v, %v, want %+v", c.id, c.table, done, err, c.want)
 		}
 		if c.err != "" {
-			wantSays(t, err, c.err)
+			servicetest.WantError(t, err, c.err)
 		}
 	}
-	e.want("main", "SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records", "public.p public.p public.q")
+	e.Want("main", "SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records", "public.p public.p public.q")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"regexp"
 	"testing"
@@ -21,37 +23,37 @@ func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *tes
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
-			e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON c (p_id)`)
-			e.exec("main", `INSERT INTO c (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k`)
-			e.exec("main", `UPDATE c SET id = 1 WHERE p_id = 1 AND kind = 'x'`)
-			e.deleted("main", "p", 1, 2)
-			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
-			wantState(t, r, "succeeded")
-			wantCounts(t, r, test.counts)
-			e.wantQueue("main", "")
-			e.want("main", `SELECT string_agg(coalesce(p_id::text, 'N') || ':' || kind, ' ' ORDER BY coalesce(p_id::text, 'N'), kind) FROM c`, test.left)
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON c (p_id)`)
+			e.Exec("main", `INSERT INTO c (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k`)
+			e.Exec("main", `UPDATE c SET id = 1 WHERE p_id = 1 AND kind = 'x'`)
+			e.Deleted("main", "p", 1, 2)
+			r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, test.counts)
+			e.WantQueue("main", "")
+			e.Want("main", `SELECT string_agg(coalesce(p_id::text, 'N') || ':' || kind, ' ' ORDER BY coalesce(p_id::text, 'N'), kind) FROM c`, test.left)
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, status smallint)`)
-	e.exec("main", `INSERT INTO c (p_id, status) VALUES (1, 4), (1, 4), (2, 4), (2, NULL), (2, 5), (3, NULL)`)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, status smallint)`)
+	e.Exec("main", `INSERT INTO c (p_id, status) VALUES (1, 4), (1, 4), (2, 4), (2, NULL), (2, 5), (3, NULL)`)
 	const definitions = "c:\n  - {table: p, column: p_id, on_delete: update_column_to, target_column: status, target_value: 4}\n"
 	const rows = `SELECT string_agg(c::text || xmin, ' ' ORDER BY id) FROM c WHERE p_id = 1`
-	before := e.value("main", rows)
-	e.deleted("main", "p", 1, 1)
-	s := e.service(definitions)
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=1")
-	e.want("main", rows, before)
+	before := e.Value("main", rows)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(definitions)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1")
+	e.Want("main", rows, before)
 
 	// NULL is not at the target.
-	e.deleted("main", "p", 2, 2)
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 updated_rows=2")
-	e.want("main", `SELECT string_agg(coalesce(status::text, 'N'), ' ' ORDER BY id) FROM c`, "4 4 4 4 4 N")
+	e.Deleted("main", "p", 2, 2)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 updated_rows=2")
+	e.Want("main", `SELECT string_agg(coalesce(status::text, 'N'), ' ' ORDER BY id) FROM c`, "4 4 4 4 4 N")
 }
 
 // shapes are tables c of every shape, each with 40 rows for the keys 0 to 9.
@@ -81,27 +83,27 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 		for _, limit := range []string{"", ", delete_limit: 3"} {
 			t.Run(action+limit, func(t *testing.T) {
 				t.Parallel()
-				e := newEstate(t, "main", "main")
+				e := servicetest.New(t, "main", "main")
 				definitions := ""
 				for name, create := range shapes {
-					e.exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
+					e.Exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
 					definitions += fmt.Sprintf("%s:\n  - {table: p, column: p_id, on_delete: %s%s}\n", name, action, limit)
 				}
-				e.deleted("main", "p", 2, 4)
-				r := runBatch(t, e.service(definitions), "main")
-				wantState(t, r, "succeeded")
-				e.wantQueue("main", "")
+				e.Deleted("main", "p", 2, 4)
+				r := servicetest.RunBatch(t, e.Service(definitions), "main")
+				servicetest.WantState(t, r, "succeeded")
+				e.WantQueue("main", "")
 				left := "28"
 				if action == "async_nullify" {
-					wantCounts(t, r, "processed_records=3 updated_rows=72")
+					servicetest.WantCounts(t, r, "processed_records=3 updated_rows=72")
 					left = "40"
 				} else {
-					wantCounts(t, r, "processed_records=3 deleted_rows=72")
+					servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=72")
 				}
 				for name := range shapes {
-					e.want("main", `SELECT count(*) FROM `+name+` WHERE p_id BETWEEN 2 AND 4`, "0")
-					e.want("main", `SELECT count(p_id) FROM `+name, "28")
-					e.want("main", `SELECT count(*) FROM `+name, left)
+					e.Want("main", `SELECT count(*) FROM `+name+` WHERE p_id BETWEEN 2 AND 4`, "0")
+					e.Want("main", `SELECT count(p_id) FROM `+name, "28")
+					e.Want("main", `SELECT count(*) FROM `+name, left)
 				}
 			})
 		}
@@ -110,32 +112,32 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint, leaf integer, x text) PARTITION BY LIST (leaf);
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer, x text) PARTITION BY LIST (leaf);
 		CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		INSERT INTO c SELECT CASE WHEN leaf = 0 THEN 1 ELSE 2 END, leaf, i FROM generate_series(0, 1) leaf, generate_series(1, 50) i`)
-	e.deleted("main", "p", 1, 1)
-	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
-	wantCounts(t, r, "processed_records=1 deleted_rows=50")
-	e.want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "50 2")
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=50")
+	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "50 2")
 }
 
 func TestLooseForeignKeysCleanup_AppliesBothDefinitionsOfAChild(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
-	e.exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
-	e.deleted("main", "p", 1, 1)
-	r := runBatch(t, e.service(`
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
+	e.Exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, e.Service(`
 c:
   - {table: p, column: editor_id, on_delete: async_nullify}
   - {table: p, column: tester_id, on_delete: update_column_to, target_column: state, target_value: untested}
   - {table: p, column: owner_id, on_delete: async_delete}
 `), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=1 deleted_rows=2 updated_rows=4")
-	e.want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=2 updated_rows=4")
+	e.Want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
 	if len(r.Tables) != 1 || r.Tables[0].Table != "c" || r.Tables[0].Deleted != 2 || r.Tables[0].Updated != 4 {
 		t.Errorf("tables %+v, want c with 2 deleted, 4 updated", r.Tables)
 	}
@@ -143,22 +145,22 @@ c:
 
 func TestLooseForeignKeysCleanup_RecordsWithoutChildrenGo(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.deleted("main", "p", 1, 700)
+	e := servicetest.NewOneChild(t)
+	e.Deleted("main", "p", 1, 700)
 	// Beyond 32 bits, negative, and the ends of bigint, while the column is an integer.
-	e.exec("main", `ALTER TABLE c ALTER p_id TYPE integer`)
-	e.exec("main", `INSERT INTO c (p_id) VALUES (0), (2147483647), (-7)`)
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+	e.Exec("main", `ALTER TABLE c ALTER p_id TYPE integer`)
+	e.Exec("main", `INSERT INTO c (p_id) VALUES (0), (2147483647), (-7)`)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		SELECT 'public.p', k FROM unnest('{5000000000,4294967296,-2147483649,9223372036854775807,-9223372036854775808,-7}'::bigint[]) k`)
-	s := e.service(oneChild)
-	r := runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=706 deleted_rows=1")
-	e.want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "0 2147483647")
+	s := e.Service(servicetest.OneChild)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=706 deleted_rows=1")
+	e.Want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "0 2147483647")
 
-	r = runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "")
+	r = servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "")
 	if len(r.Tables) != 0 {
 		t.Errorf("tables %+v of a run that did nothing", r.Tables)
 	}
@@ -173,18 +175,18 @@ func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
 		for _, keys := range []int{1, 7, 100} {
 			t.Run(fmt.Sprintf("%s %d keys", test.name, keys), func(t *testing.T) {
 				t.Parallel()
-				e := newEstate(t, "main", "main")
-				e.exec("main", `CREATE TABLE c (id bigserial, p_id bigint, x integer, leaf integer) PARTITION BY LIST (leaf);
+				e := servicetest.New(t, "main", "main")
+				e.Exec("main", `CREATE TABLE c (id bigserial, p_id bigint, x integer, leaf integer) PARTITION BY LIST (leaf);
 					CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 					CREATE INDEX ON c (p_id); CREATE TABLE sizes (n bigint);
 					CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes SELECT count(*) FROM old_table; RETURN NULL; END $$`)
-				e.exec("main", `CREATE TRIGGER note AFTER `+test.event+` ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
-				e.exec("main", `INSERT INTO c (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
-				e.deleted("main", "p", 1, keys)
-				r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
-				wantState(t, r, "succeeded")
-				wantCounts(t, r, fmt.Sprintf(test.counts, keys))
-				e.want("main", `SELECT max(n) <= 20 AND sum(n) = 100 FROM sizes`, "true")
+				e.Exec("main", `CREATE TRIGGER note AFTER `+test.event+` ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
+				e.Exec("main", `INSERT INTO c (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
+				e.Deleted("main", "p", 1, keys)
+				r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
+				servicetest.WantState(t, r, "succeeded")
+				servicetest.WantCounts(t, r, fmt.Sprintf(test.counts, keys))
+				e.Want("main", `SELECT max(n) <= 20 AND sum(n) = 100 FROM sizes`, "true")
 			})
 		}
 	}
@@ -192,42 +194,42 @@ func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, "main", "main", "ci", "sec")
 	for _, database := range []string{"main", "ci"} {
-		e.exec(database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
-		e.exec(database, `INSERT INTO c (p_id) SELECT i % 5 FROM generate_series(1, 50) i`)
+		e.Exec(database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+		e.Exec(database, `INSERT INTO c (p_id) SELECT i % 5 FROM generate_series(1, 50) i`)
 	}
-	e.exec("ci", `CREATE TABLE only_ci (p_id bigint); INSERT INTO only_ci VALUES (1), (4)`)
-	e.deleted("main", "p", 1, 3)
-	r := runBatch(t, e.service(oneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=3 deleted_rows=61")
+	e.Exec("ci", `CREATE TABLE only_ci (p_id bigint); INSERT INTO only_ci VALUES (1), (4)`)
+	e.Deleted("main", "p", 1, 3)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=61")
 	for _, database := range []string{"main", "ci"} {
-		e.want(database, `SELECT count(*) FROM c WHERE p_id BETWEEN 1 AND 3`, "0")
-		e.want(database, `SELECT count(*) FROM c`, "20")
-		e.want(database, `SELECT count(*) || name || (max(expires_at) <= now()) FROM maintenance.leases GROUP BY name`, "1loose_foreign_keys_cleanup/maintrue")
+		e.Want(database, `SELECT count(*) FROM c WHERE p_id BETWEEN 1 AND 3`, "0")
+		e.Want(database, `SELECT count(*) FROM c`, "20")
+		e.Want(database, `SELECT count(*) || name || (max(expires_at) <= now()) FROM maintenance.leases GROUP BY name`, "1loose_foreign_keys_cleanup/maintrue")
 	}
-	e.want("ci", `SELECT p_id FROM only_ci`, "4")
-	e.want("sec", `SELECT count(*) FROM maintenance.leases`, "0")
+	e.Want("ci", `SELECT p_id FROM only_ci`, "4")
+	e.Want("sec", `SELECT count(*) FROM maintenance.leases`, "0")
 }
 
 func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
+	e := servicetest.New(t, "main", "main", "ci")
 	for _, database := range []string{"main", "ci"} {
-		e.exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1);
+		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1);
 			CREATE TABLE clock (at timestamptz);
 			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO clock VALUES (clock_timestamp()); RETURN NULL; END $$;
 			CREATE TRIGGER note AFTER DELETE ON c FOR EACH ROW EXECUTE FUNCTION note()`)
 	}
 	for _, queue := range []string{"main", "ci"} {
-		e.deleted(queue, "p", 1, 1)
+		e.Deleted(queue, "p", 1, 1)
 		other := map[string]string{"main": "ci", "ci": "main"}[queue]
-		wantCounts(t, runBatch(t, e.service(oneChild), queue), "processed_records=1 deleted_rows=2")
-		if first, last := e.value(other, `SELECT max(at) FROM clock`), e.value(queue, `SELECT max(at) FROM clock`); first >= last {
+		servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), queue), "processed_records=1 deleted_rows=2")
+		if first, last := e.Value(other, `SELECT max(at) FROM clock`), e.Value(queue, `SELECT max(at) FROM clock`); first >= last {
 			t.Errorf("on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
 		}
-		e.exec("main", `INSERT INTO c VALUES (1)`)
-		e.exec("ci", `INSERT INTO c VALUES (1)`)
+		e.Exec("main", `INSERT INTO c VALUES (1)`)
+		e.Exec("ci", `INSERT INTO c VALUES (1)`)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"testing"
 )
 
@@ -12,17 +14,17 @@ n:
 `
 
 func TestLooseForeignKeysCleanup_DeletesAndNullifiesChildrenOfDeletedParents(t *testing.T) {
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, user_id bigint); CREATE INDEX ON c (user_id)`)
-	e.exec("main", `CREATE TABLE n (id bigserial PRIMARY KEY, user_id integer); CREATE INDEX ON n (user_id)`)
-	e.exec("main", `INSERT INTO c (user_id) SELECT i % 20 FROM generate_series(1, 200) i`)
-	e.exec("main", `INSERT INTO n (user_id) SELECT i % 20 FROM generate_series(1, 100) i`)
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (id, fully_qualified_table_name, primary_key_value)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, user_id bigint); CREATE INDEX ON c (user_id)`)
+	e.Exec("main", `CREATE TABLE n (id bigserial PRIMARY KEY, user_id integer); CREATE INDEX ON n (user_id)`)
+	e.Exec("main", `INSERT INTO c (user_id) SELECT i % 20 FROM generate_series(1, 200) i`)
+	e.Exec("main", `INSERT INTO n (user_id) SELECT i % 20 FROM generate_series(1, 100) i`)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (id, fully_qualified_table_name, primary_key_value)
 		SELECT nextval('loose_foreign_keys_deleted_records_id_seq'), 'public.users', i FROM generate_series(10, 19) i`)
-	r := runBatch(t, e.service(twoTables), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=10 deleted_rows=100 updated_rows=50")
-	e.want("main", `SELECT count(*) FROM c`, "100")
-	e.want("main", `SELECT count(*) FROM n WHERE user_id IS NULL`, "50")
-	e.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
+	r := servicetest.RunBatch(t, e.Service(twoTables), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=10 deleted_rows=100 updated_rows=50")
+	e.Want("main", `SELECT count(*) FROM c`, "100")
+	e.Want("main", `SELECT count(*) FROM n WHERE user_id IS NULL`, "50")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"testing"
 	"time"
 
@@ -9,99 +11,99 @@ import (
 )
 
 // recording notes the deletions of rows of a table of main, as its application does.
-func (e *estate) recording(table string) {
-	e.t.Helper()
-	e.exec("main", `CREATE TRIGGER `+table+`_loose_fk_trigger AFTER DELETE ON `+table+` REFERENCING OLD TABLE AS old_table
+func recording(e *servicetest.Estate, table string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE TRIGGER `+table+`_loose_fk_trigger AFTER DELETE ON `+table+` REFERENCING OLD TABLE AS old_table
 		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
 }
 
 func TestLooseForeignKeysCleanup_ARunWorksWhatItsOwnDeletionsRecord(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
+	e := servicetest.New(t, "main", "main")
 	definitions := ""
 	for i, table := range []string{"d1", "d2", "d3", "d4"} {
 		parent := "p"
 		if i > 0 {
 			parent = "d" + string(rune('0'+i))
 		}
-		e.exec("main", `CREATE TABLE `+table+` (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON `+table+` (p_id)`)
-		e.exec("main", `INSERT INTO `+table+` (p_id) SELECT 1 + i / 2 FROM generate_series(0, 2 * $1::int - 1) i`, 50<<i)
-		e.recording(table)
+		e.Exec("main", `CREATE TABLE `+table+` (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON `+table+` (p_id)`)
+		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT 1 + i / 2 FROM generate_series(0, 2 * $1::int - 1) i`, 50<<i)
+		recording(e, table)
 		definitions += table + ": [{table: " + parent + ", column: p_id, on_delete: async_delete}]\n"
 	}
-	e.deleted("main", "p", 1, 40)
-	r := runBatch(t, e.service(definitions, batches(30, 0)), "main")
+	e.Deleted("main", "p", 1, 40)
+	r := servicetest.RunBatch(t, e.Service(definitions, servicetest.Batches(30, 0)), "main")
 	wantWithinLimits(t, r)
 	// d4 records its deletions, too, and has no definition.
-	wantCounts(t, r, "processed_records=600 deleted_rows=1200")
+	servicetest.WantCounts(t, r, "processed_records=600 deleted_rows=1200")
 	for table, left := range map[string]string{"d1": "20", "d2": "40", "d3": "80", "d4": "160"} {
-		e.want("main", "SELECT count(*) FROM "+table, left)
+		e.Want("main", "SELECT count(*) FROM "+table, left)
 	}
-	e.want("main", `SELECT string_agg(DISTINCT fully_qualified_table_name, ' ') FROM loose_foreign_keys_deleted_records`, "public.d4")
+	e.Want("main", `SELECT string_agg(DISTINCT fully_qualified_table_name, ' ') FROM loose_foreign_keys_deleted_records`, "public.d4")
 }
 
 func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint); CREATE INDEX ON tree (parent_id)`)
-	e.recording("tree")
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint); CREATE INDEX ON tree (parent_id)`)
+	recording(e, "tree")
 	// A chain of 200 below 1, and a bush below 1001.
-	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i - 1 FROM generate_series(1, 200) i`)
-	e.exec("main", `INSERT INTO tree (id, parent_id) SELECT 1000 + i, 1000 + i / 3 FROM generate_series(1, 3000) i`)
-	e.exec("main", `DELETE FROM tree WHERE id IN (1, 1001)`)
-	r := runBatch(t, e.service("tree: [{table: tree, column: parent_id, on_delete: async_delete}]\n", batches(100, 0)), "main")
+	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i - 1 FROM generate_series(1, 200) i`)
+	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT 1000 + i, 1000 + i / 3 FROM generate_series(1, 3000) i`)
+	e.Exec("main", `DELETE FROM tree WHERE id IN (1, 1001)`)
+	r := servicetest.RunBatch(t, e.Service("tree: [{table: tree, column: parent_id, on_delete: async_delete}]\n", servicetest.Batches(100, 0)), "main")
 	wantWithinLimits(t, r)
-	e.wantQueue("main", "")
-	e.want("main", `SELECT count(*) FROM tree WHERE id <= 200 OR id = 1003`, "0")
-	e.want("main", `SELECT count(*) FROM tree t WHERE parent_id > 1000 AND NOT EXISTS (SELECT FROM tree p WHERE p.id = t.parent_id)`, "0")
+	e.WantQueue("main", "")
+	e.Want("main", `SELECT count(*) FROM tree WHERE id <= 200 OR id = 1003`, "0")
+	e.Want("main", `SELECT count(*) FROM tree t WHERE parent_id > 1000 AND NOT EXISTS (SELECT FROM tree p WHERE p.id = t.parent_id)`, "0")
 }
 
 // In mid-run: a record that commits late, with an older time and a lower id than what has been read; one of a parent that
 // had none; one of a parent that was through.
 func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1), (2); CREATE TABLE f (q_id bigint); INSERT INTO f VALUES (1), (2), (3);
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1), (2); CREATE TABLE f (q_id bigint); INSERT INTO f VALUES (1), (2), (3);
 		INSERT INTO c (p_id) SELECT generate_series(1, 20)`)
-	late := e.holdThenCommit(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 3)`)
-	e.deleted("main", "q", 1, 1)
-	e.deleted("main", "p", 4, 20)
-	release := e.hold(`SELECT FROM c WHERE p_id = 19 FOR UPDATE`)
-	ended := background(e.service(oneChild + "d: [{table: o, column: o_id, on_delete: async_delete}]\nf: [{table: q, column: q_id, on_delete: async_delete}]\n"))
-	e.await(`SELECT count(*) = 0 FROM f WHERE q_id = 1`)
-	e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	late := e.HoldThenCommit(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 3)`)
+	e.Deleted("main", "q", 1, 1)
+	e.Deleted("main", "p", 4, 20)
+	release := e.Hold(`SELECT FROM c WHERE p_id = 19 FOR UPDATE`)
+	ended := background(e.Service(servicetest.OneChild + "d: [{table: o, column: o_id, on_delete: async_delete}]\nf: [{table: q, column: q_id, on_delete: async_delete}]\n"))
+	e.Await(`SELECT count(*) = 0 FROM f WHERE q_id = 1`)
+	e.Await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	late()
-	e.deleted("main", "o", 1, 1)
-	e.deleted("main", "q", 2, 2)
+	e.Deleted("main", "o", 1, 1)
+	e.Deleted("main", "q", 2, 2)
 	release()
 	r := ended(t)
 	wantWithinLimits(t, r)
-	wantCounts(t, r, "processed_records=21 deleted_rows=21")
-	e.wantQueue("main", "")
+	servicetest.WantCounts(t, r, "processed_records=21 deleted_rows=21")
+	e.WantQueue("main", "")
 }
 
 // What a run has put off waits for the next one, also where it is due again before the run has ended.
 func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 6);
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 6);
 		CREATE FUNCTION soon() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.consume_after = clock_timestamp(); RETURN NEW; END';
 		CREATE TRIGGER soon BEFORE UPDATE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION soon()`)
-	e.mine("c", "OLD.p_id = 2", "23514")
-	e.hold(`SELECT FROM c WHERE p_id = 3 FOR UPDATE`)
-	e.deleted("main", "p", 1, 3)
+	e.Mine("c", "OLD.p_id = 2", "23514")
+	e.Hold(`SELECT FROM c WHERE p_id = 3 FOR UPDATE`)
+	e.Deleted("main", "p", 1, 3)
 	// Put off by an earlier run, and due again while this one is at work: recorded before it, and not due at its start.
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 4, clock_timestamp() + interval '1 hour');
 		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			UPDATE loose_foreign_keys_deleted_records SET consume_after = clock_timestamp() WHERE primary_key_value = 4; RETURN NULL; END $$;
 		CREATE TRIGGER due AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION due()`)
-	r := runBatch(t, e.service(oneChild), "main")
-	wantFailed(t, r, "c.p_id -> p on main: 23514 check_violation, 1 records")
-	wantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=2")
-	e.wantQueue("main", "2 3 4")
-	e.want("main", `SELECT bool_and(consume_after <= clock_timestamp()) FROM loose_foreign_keys_deleted_records`, "true")
-	e.want("main", failuresByKey, "2 1 1 c.p_id -> p 23514")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: 23514 check_violation, 1 records")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=2")
+	e.WantQueue("main", "2 3 4")
+	e.Want("main", `SELECT bool_and(consume_after <= clock_timestamp()) FROM loose_foreign_keys_deleted_records`, "true")
+	e.Want("main", failuresByKey, "2 1 1 c.p_id -> p 23514")
 }
 
 // Every deletion records another one: only a limit ends that.
@@ -109,24 +111,24 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 	for _, limit := range []string{"max_deletes", "max_runtime"} {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
-			e := newOneChild(t)
-			e.exec("main", `CREATE FUNCTION once_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			e := servicetest.NewOneChild(t)
+			e.Exec("main", `CREATE FUNCTION once_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO c (p_id) SELECT p_id + 1 FROM old_table;
 				INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', p_id + 1 FROM old_table;
 				RETURN NULL; END $$;
 				CREATE TRIGGER once_more AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION once_more();
 				INSERT INTO c (p_id) VALUES (1)`)
-			e.deleted("main", "p", 1, 1)
+			e.Deleted("main", "p", 1, 1)
 			change := limits(30, 0)
 			if limit == "max_runtime" {
 				change = func(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = time.Second }
 			}
-			r := runBatch(t, e.service(oneChild, change), "main")
+			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, change), "main")
 			wantOverLimit(t, r, limit)
 			if n := r.Counts["deleted_rows"]; limit == "max_deletes" && n != 30 || n < 3 || r.Counts["processed_records"] != n {
 				t.Errorf("counts %v", r.Counts)
 			}
-			e.wantQueue("main", e.value("main", `SELECT p_id FROM c`))
+			e.WantQueue("main", e.Value("main", `SELECT p_id FROM c`))
 		})
 	}
 }

@@ -1,7 +1,8 @@
 package service_test
 
 import (
-	"context"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"slices"
 	"strings"
@@ -12,15 +13,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
-
-func dryRun(t *testing.T, s *service.Service) service.Run {
-	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
 
 // definitions are a dry run's, in words.
 func definitions(r service.Run) string {
@@ -47,18 +39,18 @@ absent: [{table: p, column: p_id, on_delete: async_delete}]
 
 // newEveryAction has children for every action, in two databases, of parents that are due, of one recorded twice, of
 // one that is not due, and of one alive.
-func newEveryAction(t *testing.T) *estate {
+func newEveryAction(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i;
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i;
 		CREATE TABLE n (p_id integer, kind text); INSERT INTO n SELECT i % 10, CASE WHEN i % 3 = 0 THEN 'P' ELSE 'O' END FROM generate_series(1, 90) i`)
-	e.exec("ci", `CREATE TABLE c (p_id bigint PRIMARY KEY); INSERT INTO c SELECT generate_series(1, 9);
+	e.Exec("ci", `CREATE TABLE c (p_id bigint PRIMARY KEY); INSERT INTO c SELECT generate_series(1, 9);
 		CREATE TABLE u (p_id bigint, state smallint); INSERT INTO u SELECT i % 10, i % 5 FROM generate_series(1, 100) i`)
-	e.deleted("main", "p", 1, 5)
-	e.deleted("main", "p", 2, 2)
-	e.deleted("main", "o", 3, 4)
-	e.deleted("main", "unknown", 1, 9)
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after) VALUES ('public.p', 6, now() + interval '1 hour');
+	e.Deleted("main", "p", 1, 5)
+	e.Deleted("main", "p", 2, 2)
+	e.Deleted("main", "o", 3, 4)
+	e.Deleted("main", "unknown", 1, 9)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after) VALUES ('public.p', 6, now() + interval '1 hour');
 		INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
 	return e
 }
@@ -66,12 +58,12 @@ func newEveryAction(t *testing.T) *estate {
 func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := newEveryAction(t)
-	s := e.service(everyAction, batches(3, 0))
-	main, ci := e.state("main", "c", "n", "maintenance.leases"), e.state("ci", "c", "u", "maintenance.leases")
-	dry := dryRun(t, s)
-	wantState(t, dry, repo.RunSucceeded)
-	e.wantSame("main", main, "c", "n", "maintenance.leases")
-	e.wantSame("ci", ci, "c", "u", "maintenance.leases")
+	s := e.Service(everyAction, servicetest.Batches(3, 0))
+	main, ci := e.State("main", "c", "n", "maintenance.leases"), e.State("ci", "c", "u", "maintenance.leases")
+	dry := servicetest.DryRun(t, s)
+	servicetest.WantState(t, dry, repo.RunSucceeded)
+	e.WantSame("main", main, "c", "n", "maintenance.leases")
+	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
 	if dry.OverLimit || dry.LeaseEpoch != 0 || dry.Reason != "" || !dry.DryRun {
 		t.Errorf("%+v", dry)
 	}
@@ -80,20 +72,20 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 		t.Errorf("definitions %s\nwant %s", got, want)
 	}
 
-	done := runBatch(t, s, "main")
-	wantState(t, done, repo.RunSucceeded)
+	done := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, done, repo.RunSucceeded)
 	if done.LeaseEpoch != 1 {
 		t.Errorf("epoch %d, want 1", done.LeaseEpoch)
 	}
 	if !slices.Equal(dry.Tables, done.Tables) {
 		t.Errorf("tables %v, then %v", dry.Tables, done.Tables)
 	}
-	wantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
-	wantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
+	servicetest.WantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
+	servicetest.WantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
 	if len(done.Definitions) != 0 {
 		t.Errorf("definitions %v of a real run", done.Definitions)
 	}
-	if again := dryRun(t, s); len(again.Tables) != 0 {
+	if again := servicetest.DryRun(t, s); len(again.Tables) != 0 {
 		t.Errorf("tables %v after the run, want none", again.Tables)
 	}
 }
@@ -101,9 +93,9 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
 	t.Parallel()
 	e := newEveryAction(t)
-	s := e.service(everyAction)
-	dry := dryRun(t, s)
-	kept, err := e.service(everyAction).Run(t.Context(), dry.ID)
+	s := e.Service(everyAction)
+	dry := servicetest.DryRun(t, s)
+	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
 	if err != nil || definitions(kept) != definitions(dry) || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
 		t.Errorf("%+v, %v", kept, err)
 	}
@@ -111,42 +103,42 @@ func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
 
 func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
 	t.Parallel()
-	e, s, r, before := newHalfway(t)
-	dry := dryRun(t, s)
-	wantState(t, dry, repo.RunSucceeded)
-	wantCounts(t, dry, "processed_records=6 deleted_rows=18")
-	if other := dryRun(t, e.service(oneChild)); other.Counts["deleted_rows"] != 18 {
+	e, s, r, before := servicetest.NewHalfway(t)
+	dry := servicetest.DryRun(t, s)
+	servicetest.WantState(t, dry, repo.RunSucceeded)
+	servicetest.WantCounts(t, dry, "processed_records=6 deleted_rows=18")
+	if other := servicetest.DryRun(t, e.Service(servicetest.OneChild)); other.Counts["deleted_rows"] != 18 {
 		t.Errorf("counts %v of another replica", other.Counts)
 	}
-	e.wantSame("main", before, "c")
-	e.wantLease("main", 1, true)
-	e.lift("main", caretakerApp)
-	wantCounts(t, ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
+	e.WantSame("main", before, "c")
+	e.WantLease("main", 1, true)
+	e.Lift("main", servicetest.App)
+	servicetest.WantCounts(t, servicetest.Ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
-	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(0, 149999) i`)
-	e.deleted("main", "p", 0, 999)
-	r := dryRun(t, e.service(cAndD, with(func(c *loosefk.Config) { c.MaxDeletes = 10 })))
-	wantState(t, r, repo.RunSucceeded)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(0, 149999) i`)
+	e.Deleted("main", "p", 0, 999)
+	r := servicetest.DryRun(t, e.Service(cAndD, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 10 })))
+	servicetest.WantState(t, r, repo.RunSucceeded)
 	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
 		t.Errorf("definitions %s", got)
 	}
 	if !r.OverLimit || !strings.Contains(r.Reason, "c.p_id -> p") || strings.Contains(r.Reason, "d.p_id") {
 		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 	}
-	wantCounts(t, r, "processed_records=1000 deleted_rows=100001")
+	servicetest.WantCounts(t, r, "processed_records=1000 deleted_rows=100001")
 }
 
 func TestDryRun_ExactlyAHundredThousandRowsAreNoLowerBound(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
-	e.deleted("main", "p", 0, 999)
-	r := dryRun(t, e.service(oneChild))
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
+	e.Deleted("main", "p", 0, 999)
+	r := servicetest.DryRun(t, e.Service(servicetest.OneChild))
 	if got := definitions(r); got != "c.p_id -> p async_delete 100000" || r.OverLimit {
 		t.Errorf("definitions %s, over_limit %t", got, r.OverLimit)
 	}
@@ -154,19 +146,19 @@ func TestDryRun_ExactlyAHundredThousandRowsAreNoLowerBound(t *testing.T) {
 
 func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
+	e := servicetest.NewOneChild(t)
 	// Counting takes a moment for every row: what the condition's value is converted to has a slow check.
-	e.exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+	e.Exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		IF current_setting('application_name') = 'caretaker' THEN PERFORM pg_sleep(0.05); END IF; RETURN true; END $$;
 		CREATE DOMAIN slow_text AS text CHECK (slow());
 		ALTER TABLE c ADD kind slow_text; INSERT INTO c (p_id, kind) SELECT i, 'x' FROM generate_series(1, 100) i;
 		CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1)`)
-	e.deleted("main", "p", 1, 100)
-	e.deleted("main", "o", 1, 1)
-	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
-		batches(10, 0), with(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
-	r := dryRun(t, s)
-	wantState(t, r, repo.RunSucceeded)
+	e.Deleted("main", "p", 1, 100)
+	e.Deleted("main", "o", 1, 1)
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
+		servicetest.Batches(10, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
+	r := servicetest.DryRun(t, s)
+	servicetest.WantState(t, r, repo.RunSucceeded)
 	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") || !strings.Contains(r.Reason, "c.p_id -> p") {
 		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 	}
@@ -179,31 +171,31 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 
 func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 2)
-	e.exec("main", `CREATE TABLE d (x bigint)`)
-	before := e.state("main", "c")
-	r := dryRun(t, e.service(cAndD))
-	wantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
+	e := servicetest.NewDeletedParents(t, 2)
+	e.Exec("main", `CREATE TABLE d (x bigint)`)
+	before := e.State("main", "c")
+	r := servicetest.DryRun(t, e.Service(cAndD))
+	servicetest.WantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
 	if got := definitions(r); !strings.Contains(got, "c.p_id -> p async_delete 6") {
 		t.Errorf("definitions %s", got)
 	}
-	e.wantSame("main", before, "c")
+	e.WantSame("main", before, "c")
 }
 
 func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
+	e := servicetest.NewOneChild(t)
 	// Comparing with the condition's value calls a function that writes.
-	e.exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
+	e.Exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
 		CREATE FUNCTION writes() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 			IF current_setting('application_name') = 'caretaker' THEN INSERT INTO written VALUES (1); END IF; RETURN true; END $$;
 		CREATE DOMAIN writing_text AS text CHECK (writes()); ALTER TABLE c ADD kind writing_text; INSERT INTO c (p_id, kind) VALUES (1, 'x')`)
-	e.deleted("main", "p", 1, 1)
-	r := dryRun(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.DryRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
 		"d: [{table: p, column: p_id, on_delete: async_delete}]\n"))
-	wantFailed(t, r, "c.p_id -> p on main: unreachable, 1 records")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: unreachable, 1 records")
 	if got := definitions(r); got != "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1" {
 		t.Errorf("definitions %s", got)
 	}
-	e.want("main", `SELECT count(*) FROM written`, "0")
+	e.Want("main", `SELECT count(*) FROM written`, "0")
 }

@@ -1,109 +1,91 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 )
-
-// mine makes every change of rows of a table of main that meet a condition on OLD fail with this SQLSTATE. Sequence tried
-// counts the tries: no rollback takes that back.
-func (e *estate) mine(table, condition, sqlstate string) {
-	e.t.Helper()
-	e.exec("main", `CREATE SEQUENCE IF NOT EXISTS tried MINVALUE 0 START 0; SELECT nextval('tried')`)
-	e.exec("main", `CREATE FUNCTION explode_`+table+`() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN PERFORM nextval('tried'); RAISE EXCEPTION 'secret of %', OLD.p_id USING ERRCODE = '`+sqlstate+`'; END $$`)
-	e.exec("main", `CREATE TRIGGER mine BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION explode_`+table+`()`)
-}
 
 // minutesLeft is how long the records are put off, in whole minutes, in the order of their keys.
 const minutesLeft = `SELECT string_agg(primary_key_value || ':' || round(extract(epoch FROM consume_after - now()) / 60), ' ' ORDER BY primary_key_value)
 	FROM loose_foreign_keys_deleted_records`
 
-func (e *estate) makeDue() {
-	e.t.Helper()
-	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-}
-
-// wantFailed fails the test unless the run failed with exactly this error, which says nothing that is not for clients.
-func wantFailed(t *testing.T, r service.Run, text string) {
-	t.Helper()
-	wantState(t, r, repo.RunFailed)
-	if r.Error != text {
-		t.Errorf("error %q, want %q", r.Error, text)
-	}
+func makeDue(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 }
 
 func TestLooseForeignKeysCleanup_OneBadRowCostsItsOwnRecordOnly(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 100)
-	e.mine("c", "OLD.p_id = 42", "P0001")
-	r := runBatch(t, e.service(oneChild), "main")
-	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
-	wantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
-	e.want("main", minutesLeft, "42:1")
-	e.want("main", `SELECT status || ' ' || cleanup_attempts FROM loose_foreign_keys_deleted_records`, "1 0")
-	e.want("main", `SELECT count(*) FROM c`, "3")
-	e.want("main", `SELECT concat_ws(' ', failures, setbacks, last_definition, sqlstate) FROM maintenance.record_failures`, "1 1 c.p_id -> p P0001")
+	e := servicetest.NewDeletedParents(t, 100)
+	e.Mine("c", "OLD.p_id = 42", "P0001")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
+	servicetest.WantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
+	e.Want("main", minutesLeft, "42:1")
+	e.Want("main", `SELECT status || ' ' || cleanup_attempts FROM loose_foreign_keys_deleted_records`, "1 0")
+	e.Want("main", `SELECT count(*) FROM c`, "3")
+	e.Want("main", `SELECT concat_ws(' ', failures, setbacks, last_definition, sqlstate) FROM maintenance.record_failures`, "1 1 c.p_id -> p P0001")
 }
 
 // A value out of range may be one row's: it does not stop the others, and its record is tried for ever.
 func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsIt(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 100)
-	e.mine("c", "OLD.p_id = 42", "22003")
-	s := e.service(oneChild)
-	r := runBatch(t, s, "main")
-	wantFailed(t, r, "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records")
-	wantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
-	e.want("main", failuresByKey, "42 0 1 c.p_id -> p 22003")
-	e.exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
-	e.makeDue()
-	wantCounts(t, runBatch(t, s, "main"), "rescheduled_records=1")
-	e.want("main", failuresByKey, "42 9 2 c.p_id -> p 22003")
+	e := servicetest.NewDeletedParents(t, 100)
+	e.Mine("c", "OLD.p_id = 42", "22003")
+	s := e.Service(servicetest.OneChild)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records")
+	servicetest.WantCounts(t, r, "processed_records=99 deleted_rows=297 rescheduled_records=1")
+	e.Want("main", failuresByKey, "42 0 1 c.p_id -> p 22003")
+	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
+	makeDue(e)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "rescheduled_records=1")
+	e.Want("main", failuresByKey, "42 9 2 c.p_id -> p 22003")
 }
 
 func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 2)
-	e.mine("c", "OLD.p_id = 1", "P0001")
-	recorded := e.value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 2)
+	e.Mine("c", "OLD.p_id = 1", "P0001")
+	recorded := e.Value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
+	s := e.Service(servicetest.OneChild)
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
-		r := runBatch(t, s, "main")
-		wantState(t, r, repo.RunFailed)
+		r := servicetest.RunBatch(t, s, "main")
+		servicetest.WantState(t, r, repo.RunFailed)
 		if r.Counts["rescheduled_records"] != 1 || r.Counts["dead_records"] != 0 {
 			t.Errorf("failure %d: %v", i+1, r.Counts)
 		}
-		e.want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
-		e.want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
-		e.makeDue()
+		e.Want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
+		e.Want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
+		makeDue(e)
 	}
-	r := runBatch(t, s, "main")
-	wantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
-	wantCounts(t, r, "dead_records=1")
-	e.wantQueue("main", "")
-	e.want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
-	e.want("main", `SELECT concat_ws(' ', fully_qualified_table_name, primary_key_value, definition, sqlstate, failures, recorded_at) FROM maintenance.dead_records`,
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
+	servicetest.WantCounts(t, r, "dead_records=1")
+	e.WantQueue("main", "")
+	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
+	e.Want("main", `SELECT concat_ws(' ', fully_qualified_table_name, primary_key_value, definition, sqlstate, failures, recorded_at) FROM maintenance.dead_records`,
 		"public.p 1 c.p_id -> p P0001 10 "+recorded)
-	e.want("main", `SELECT message LIKE '%secret of 1%' AND dead_at > now() - interval '1 minute' FROM maintenance.dead_records`, "true")
-	if b := status(t, s).Backlog; b.Dead != 1 || b.Pending != 0 || b.Due != 0 {
+	e.Want("main", `SELECT message LIKE '%secret of 1%' AND dead_at > now() - interval '1 minute' FROM maintenance.dead_records`, "true")
+	if b := servicetest.Status(t, s).Backlog; b.Dead != 1 || b.Pending != 0 || b.Due != 0 {
 		t.Errorf("backlog %+v, want 1 dead", b)
 	}
 
 	// Put back once the cause is mended, it begins anew.
-	e.exec("main", `DROP TRIGGER mine ON c`)
-	if n, err := e.open[0].RetryDeadRecords(t.Context(), repo.DeadRecordFilter{}); err != nil || n != 1 {
+	e.Exec("main", `DROP TRIGGER mine ON c`)
+	if n, err := e.Open[0].RetryDeadRecords(t.Context(), repo.DeadRecordFilter{}); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
-	e.want("main", `SELECT concat_ws(' ', primary_key_value, status, cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "1 1 0")
-	r = runBatch(t, s, "main")
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "processed_records=1 deleted_rows=3")
-	if b := status(t, s).Backlog; b.Dead != 0 || b.Pending != 0 {
+	e.Want("main", `SELECT concat_ws(' ', primary_key_value, status, cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "1 1 0")
+	r = servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=3")
+	if b := servicetest.Status(t, s).Backlog; b.Dead != 0 || b.Pending != 0 {
 		t.Errorf("backlog %+v, want none", b)
 	}
 }
@@ -142,29 +124,29 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 	} {
 		t.Run(c.sqlstate, func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 3)
-			e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1), (2), (9); CREATE TABLE other (o_id bigint); INSERT INTO other VALUES (1)`)
-			e.mine("c", "OLD.p_id = 2", c.sqlstate)
+			e := servicetest.NewDeletedParents(t, 3)
+			e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1), (2), (9); CREATE TABLE other (o_id bigint); INSERT INTO other VALUES (1)`)
+			e.Mine("c", "OLD.p_id = 2", c.sqlstate)
 			// 4 has no children; what concerns c concerns neither the other definitions nor the other parents.
-			e.deleted("main", "p", 4, 4)
-			e.deleted("main", "o", 1, 1)
-			r := runBatch(t, e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\nother: [{table: o, column: o_id, on_delete: async_delete}]\n"), "main")
+			e.Deleted("main", "p", 4, 4)
+			e.Deleted("main", "o", 1, 1)
+			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\nother: [{table: o, column: o_id, on_delete: async_delete}]\n"), "main")
 			if c.error == "" {
-				wantState(t, r, repo.RunSucceeded)
+				servicetest.WantState(t, r, repo.RunSucceeded)
 			} else {
-				wantFailed(t, r, "c.p_id -> p on main: "+c.error)
+				servicetest.WantFailed(t, r, "c.p_id -> p on main: "+c.error)
 			}
-			e.want("main", minutesLeft, c.left)
-			e.want("main", `SELECT coalesce(string_agg(q.primary_key_value || ':' || failures || '/' || setbacks, ' ' ORDER BY q.primary_key_value), '')
+			e.Want("main", minutesLeft, c.left)
+			e.Want("main", `SELECT coalesce(string_agg(q.primary_key_value || ':' || failures || '/' || setbacks, ' ' ORDER BY q.primary_key_value), '')
 				FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`, c.failures)
-			e.want("main", `SELECT max(cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "0")
-			e.want("main", `SELECT string_agg(p_id::text, ' ') FROM d`, "9")
-			e.want("main", `SELECT count(*) FROM other`, "0")
+			e.Want("main", `SELECT max(cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "0")
+			e.Want("main", `SELECT string_agg(p_id::text, ' ') FROM d`, "9")
+			e.Want("main", `SELECT count(*) FROM other`, "0")
 			if left := int64(len(strings.Fields(c.left))); r.Counts["rescheduled_records"] != left || r.Counts["processed_records"] != 5-left {
 				t.Errorf("counts %v", r.Counts)
 			}
 			if c.tried != "" {
-				e.want("main", `SELECT last_value FROM tried`, c.tried)
+				e.Want("main", `SELECT last_value FROM tried`, c.tried)
 			}
 		})
 	}
@@ -172,29 +154,29 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 
 func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreChildren(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `ALTER TABLE c ALTER p_id SET NOT NULL; INSERT INTO c (p_id) VALUES (2), (5), (5), (7)`)
-	e.deleted("main", "p", 1, 6)
-	r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"), "main")
-	wantFailed(t, r, "c.p_id -> p on main: 23502 not_null_violation, 2 records")
-	wantCounts(t, r, "processed_records=4 rescheduled_records=2")
-	e.want("main", minutesLeft, "2:1 5:1")
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `ALTER TABLE c ALTER p_id SET NOT NULL; INSERT INTO c (p_id) VALUES (2), (5), (5), (7)`)
+	e.Deleted("main", "p", 1, 6)
+	r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"), "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: 23502 not_null_violation, 2 records")
+	servicetest.WantCounts(t, r, "processed_records=4 rescheduled_records=2")
+	e.Want("main", minutesLeft, "2:1 5:1")
 }
 
 func TestLooseForeignKeysCleanup_MissingTargetOrConditionColumnIsOfTheSchema(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 2)
-	e.exec("main", `CREATE TABLE d (p_id bigint, kind integer); INSERT INTO d VALUES (1, 1)`)
-	e.deleted("main", "o", 1, 1)
-	r := runBatch(t, e.service(`
+	e := servicetest.NewDeletedParents(t, 2)
+	e.Exec("main", `CREATE TABLE d (p_id bigint, kind integer); INSERT INTO d VALUES (1, 1)`)
+	e.Deleted("main", "o", 1, 1)
+	r := servicetest.RunBatch(t, e.Service(`
 c:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: gone, target_value: 1}
 d:
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: no number}]}
   - {table: o, column: p_id, on_delete: async_delete, conditions: [{column: gone, value: 1}]}
 `), "main")
-	wantFailed(t, r, "c.p_id -> p on main: 42703 undefined_column, 2 records; d.p_id -> o on main: 42703 undefined_column, 1 records; "+
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: 42703 undefined_column, 2 records; d.p_id -> o on main: 42703 undefined_column, 1 records; "+
 		"d.p_id -> p on main: 22P02 invalid_text_representation, 2 records")
-	e.want("main", `SELECT bool_and(failures = 0 AND setbacks = 1) FROM maintenance.record_failures`, "true")
-	e.want("main", `SELECT count(*) FROM d`, "1")
+	e.Want("main", `SELECT bool_and(failures = 0 AND setbacks = 1) FROM maintenance.record_failures`, "true")
+	e.Want("main", `SELECT count(*) FROM d`, "1")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"log/slog"
 	"strings"
@@ -12,15 +14,15 @@ import (
 // A definition that fails is in the log when it begins to, when its condition changes, and when it works again.
 func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 50)
-	e.mine("c", "OLD.p_id < 3", "P0001")
+	e := servicetest.NewDeletedParents(t, 50)
+	e.Mine("c", "OLD.p_id < 3", "P0001")
 	var said bytes.Buffer
-	s := e.service(oneChild, batches(5, 0), func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0), func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	want := func(when string, failed, again int) {
 		t.Helper()
-		e.makeDue()
+		makeDue(e)
 		said.Reset()
-		runBatch(t, s, "main")
+		servicetest.RunBatch(t, s, "main")
 		if f, a := strings.Count(said.String(), "definition failed"), strings.Count(said.String(), "definition works again"); f != failed || a != again {
 			t.Errorf("%s: %d lines of failure and %d of its end, want %d and %d:\n%s", when, f, a, failed, again, said.String())
 		}
@@ -29,19 +31,19 @@ func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *te
 	want("it goes on", 0, 0)
 
 	// The records that fail are not among those of this run: they wait.
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		SELECT 'public.p', 100, now(); UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour' WHERE primary_key_value < 3`)
 	said.Reset()
-	runBatch(t, s, "main")
+	servicetest.RunBatch(t, s, "main")
 	if strings.Contains(said.String(), "definition ") {
 		t.Errorf("log %s", said.String())
 	}
 
-	e.exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
-	e.mine("c", "OLD.p_id < 3", "42501")
+	e.Exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
+	e.Mine("c", "OLD.p_id < 3", "42501")
 	want("it changes", 1, 0)
-	e.exec("main", `DROP TRIGGER mine ON c`)
+	e.Exec("main", `DROP TRIGGER mine ON c`)
 	want("it is mended", 0, 1)
-	e.deleted("main", "p", 1, 3)
+	e.Deleted("main", "p", 1, 3)
 	want("it works", 0, 0)
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"strings"
 	"testing"
@@ -13,72 +15,72 @@ func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
 	for _, position := range []int{1, 250, 500} {
 		t.Run(fmt.Sprint(position), func(t *testing.T) {
 			t.Parallel()
-			e := newOneChild(t)
-			e.exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+			e := servicetest.NewOneChild(t)
+			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 			for _, table := range []string{"c", "d"} {
-				e.exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 500) i`)
+				e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 500) i`)
 			}
-			e.exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 30000)`, position)
-			e.deleted("main", "p", 1, 500)
-			s := e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(5000, 0))
-			r := runBatch(t, s, "main")
+			e.Exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 30000)`, position)
+			e.Deleted("main", "p", 1, 500)
+			s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(5000, 0))
+			r := servicetest.RunBatch(t, s, "main")
 			wantOverLimit(t, r, "max_deletes")
-			wantCounts(t, r, "deleted_rows=5000 updated_rows=499 processed_records=499 incremented_records=1")
-			e.wantQueue("main", fmt.Sprint(position))
+			servicetest.WantCounts(t, r, "deleted_rows=5000 updated_rows=499 processed_records=499 incremented_records=1")
+			e.WantQueue("main", fmt.Sprint(position))
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
+	e := servicetest.NewOneChild(t)
 	// 30 heavy keys, and statements of 20 rows.
-	e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
-	e.exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
-	e.deleted("main", "p", 1, 100)
-	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "main")
+	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
+	e.Deleted("main", "p", 1, 100)
+	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "main")
 	wantOverLimit(t, r, "max_deletes")
-	wantCounts(t, r, "deleted_rows=1000 processed_records=70 incremented_records=30")
-	e.want("main", `SELECT max(n) - min(n) <= 1 FROM (SELECT count(*) AS n FROM c GROUP BY p_id) x`, "true")
+	servicetest.WantCounts(t, r, "deleted_rows=1000 processed_records=70 incremented_records=30")
+	e.Want("main", `SELECT max(n) - min(n) <= 1 FROM (SELECT count(*) AS n FROM c GROUP BY p_id) x`, "true")
 }
 
 func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-	e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 40) k, generate_series(1, k * k * 3)`)
-	e.exec("main", `INSERT INTO d (p_id) SELECT 41 - k FROM generate_series(1, 40) k, generate_series(1, k * k)`)
-	e.exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
-	e.deleted("main", "p", 1, 40)
-	r := runBatch(t, e.service(oneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", batches(7, 0)), "main")
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 40) k, generate_series(1, k * k * 3)`)
+	e.Exec("main", `INSERT INTO d (p_id) SELECT 41 - k FROM generate_series(1, 40) k, generate_series(1, k * k)`)
+	e.Exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
+	e.Deleted("main", "p", 1, 40)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", servicetest.Batches(7, 0)), "main")
 	wantWithinLimits(t, r)
-	wantCounts(t, r, "deleted_rows=88560 processed_records=40")
-	e.want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
+	servicetest.WantCounts(t, r, "deleted_rows=88560 processed_records=40")
+	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
 }
 
 func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *testing.T) {
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main", "ci")
+			e := servicetest.New(t, "main", "main", "ci")
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
-				e.exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
+				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
 					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 30000) i; CREATE INDEX ON %s (p_id)`, table, table, table))
 			}
-			e.deleted("main", "p", 0, 299)
-			e.deleted("main", "o", 0, 299)
+			e.Deleted("main", "p", 0, 299)
+			e.Deleted("main", "o", 0, 299)
 			definitions := "c:\n  - {table: p, column: p_id, on_delete: " + action + "}\nd:\n  - {table: o, column: p_id, on_delete: " + action + "}\n"
-			s := e.service(definitions, batches(25, 0), func(c *service.Config) {
+			s := e.Service(definitions, servicetest.Batches(25, 0), func(c *service.Config) {
 				w := service.Settings[loosefk.Config](c)
 				w.MaxDeletes, w.MaxUpdates = 41_234, 41_234
 			})
-			r := runBatch(t, s, "main")
-			wantState(t, r, "succeeded")
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, "succeeded")
 			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 41_234 {
 				t.Errorf("over_limit %v, counts %v, want 41234 rows", r.OverLimit, r.Counts)
 			}
-			if left := int64(600) - r.Counts["processed_records"]; e.value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) != fmt.Sprint(left) {
-				t.Errorf("%s records left, want %d", e.value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`), left)
+			if left := int64(600) - r.Counts["processed_records"]; e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) != fmt.Sprint(left) {
+				t.Errorf("%s records left, want %d", e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`), left)
 			}
 			if r.Counts["incremented_records"] > 50 {
 				t.Errorf("%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
@@ -86,8 +88,8 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			// Whatever is gone from the queue has no rows left.
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				parent := map[string]string{"main": "p", "ci": "o"}[database]
-				pending := e.value("main", `SELECT array_agg(primary_key_value) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.`+parent+`'`)
-				e.want(database, fmt.Sprintf(`SELECT count(*) FROM %s WHERE p_id <> ALL (coalesce('%s'::bigint[], '{}'))`, table, pending), "0")
+				pending := e.Value("main", `SELECT array_agg(primary_key_value) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.`+parent+`'`)
+				e.Want(database, fmt.Sprintf(`SELECT count(*) FROM %s WHERE p_id <> ALL (coalesce('%s'::bigint[], '{}'))`, table, pending), "0")
 			}
 		})
 	}
@@ -123,43 +125,43 @@ x:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newOneChild(t)
-			e.exec("main", `CREATE TABLE d (p_id bigint); CREATE TABLE x (p_id bigint)`)
-			e.exec("main", `INSERT INTO d (p_id) SELECT k FROM generate_series(2, 4) k, generate_series(1, 2)`)
-			e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 3) k, generate_series(1, 4)`)
-			e.deleted("main", "p", 1, 4)
+			e := servicetest.NewOneChild(t)
+			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE TABLE x (p_id bigint)`)
+			e.Exec("main", `INSERT INTO d (p_id) SELECT k FROM generate_series(2, 4) k, generate_series(1, 2)`)
+			e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 3) k, generate_series(1, 4)`)
+			e.Deleted("main", "p", 1, 4)
 			// What is not due does not make it over_limit.
-			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 				VALUES ('public.p', 5, now() + interval '1 hour'), ('public.unknown', 6, now())`)
-			r := runBatch(t, e.service(test.definitions, limits(test.deletes, test.updates)), "main")
+			r := servicetest.RunBatch(t, e.Service(test.definitions, limits(test.deletes, test.updates)), "main")
 			wantWithinLimits(t, r)
-			wantCounts(t, r, "deleted_rows=12 updated_rows=6 processed_records=4")
-			e.wantQueue("main", "5 6")
+			servicetest.WantCounts(t, r, "deleted_rows=12 updated_rows=6 processed_records=4")
+			e.WantQueue("main", "5 6")
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildren(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) VALUES (1)`)
-	e.deleted("main", "p", 1, 3)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
+	e.Deleted("main", "p", 1, 3)
 	const rest = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q WHERE primary_key_value > 1`
-	before := e.value("main", rest)
-	r := runBatch(t, e.service(oneChild, batches(1, 1)), "main")
+	before := e.Value("main", rest)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "main")
 	wantOverLimit(t, r, "max_deletes")
-	wantCounts(t, r, "deleted_rows=1 processed_records=1")
-	e.want("main", rest, before)
+	servicetest.WantCounts(t, r, "deleted_rows=1 processed_records=1")
+	e.Want("main", rest, before)
 }
 
 func TestLooseForeignKeysCleanup_StatementsGrowUpToTheirBound(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 60000); CREATE TABLE sizes (id serial, n bigint);
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 60000); CREATE TABLE sizes (id serial, n bigint);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes (n) SELECT count(*) FROM old_table HAVING count(*) > 0; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
-	e.deleted("main", "p", 1, 1)
-	r := runBatch(t, e.service(oneChild), "main")
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	wantWithinLimits(t, r)
-	e.want("main", `SELECT sum(n) || ' ' || (max(n) <= 20000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "60000 true 1000")
+	e.Want("main", `SELECT sum(n) || ' ' || (max(n) <= 20000) || ' ' || (SELECT n FROM sizes ORDER BY id LIMIT 1) FROM sizes`, "60000 true 1000")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"strings"
 	"testing"
@@ -9,9 +11,9 @@ import (
 )
 
 // veto makes a trigger of a table of main keep the rows that meet a condition on OLD.
-func (e *estate) veto(table, condition string) {
-	e.t.Helper()
-	e.exec("main", `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+func veto(e *servicetest.Estate, table, condition string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TRIGGER veto BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
 }
 
@@ -24,20 +26,20 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 20)
-			e.veto("c", "OLD.p_id = 7")
-			e.hold(`SELECT FROM c WHERE p_id = 9 FOR UPDATE`)
-			r := runBatch(t, e.service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
+			e := servicetest.NewDeletedParents(t, 20)
+			veto(e, "c", "OLD.p_id = 7")
+			e.Hold(`SELECT FROM c WHERE p_id = 9 FOR UPDATE`)
+			r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
 			const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
-			wantFailed(t, r, "c.p_id -> p on main: "+kept+", 1 records")
+			servicetest.WantFailed(t, r, "c.p_id -> p on main: "+kept+", 1 records")
 			if !strings.HasPrefix(r.Reason, kept) {
 				t.Errorf("reason %q", r.Reason)
 			}
 			if n := r.Counts["deleted_rows"] + r.Counts["updated_rows"]; n != 54 || r.Counts["processed_records"] != 18 || r.Counts["rescheduled_records"] != 2 {
 				t.Errorf("counts %v", r.Counts)
 			}
-			e.want("main", minutesLeft, "7:1 9:1")
-			e.want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
+			e.Want("main", minutesLeft, "7:1 9:1")
+			e.Want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
 		})
 	}
 }
@@ -48,14 +50,14 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
 			t.Run(fmt.Sprintf("%d rows a key%s", rows, limit), func(t *testing.T) {
 				t.Parallel()
-				e := newOneChild(t)
-				e.veto("c", "OLD.p_id = 7")
-				e.exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, $1) i`, rows)
-				e.deleted("main", "p", 1, 10)
-				r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
-				wantState(t, r, repo.RunFailed)
-				wantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
-				e.want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
+				e := servicetest.NewOneChild(t)
+				veto(e, "c", "OLD.p_id = 7")
+				e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, $1) i`, rows)
+				e.Deleted("main", "p", 1, 10)
+				r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
+				servicetest.WantState(t, r, repo.RunFailed)
+				servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
+				e.Want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
 			})
 		}
 	}
@@ -63,19 +65,19 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 2)
-	e.veto("c", "OLD.p_id = 1")
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 2)
+	veto(e, "c", "OLD.p_id = 1")
+	s := e.Service(servicetest.OneChild)
 	for _, minutes := range []int{1, 2, 4} {
-		wantState(t, runBatch(t, s, "main"), repo.RunFailed)
-		e.want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
-		e.makeDue()
+		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+		e.Want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
+		makeDue(e)
 	}
-	e.exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
-	wantCounts(t, runBatch(t, s, "main"), "dead_records=1")
-	e.want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
+	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "dead_records=1")
+	e.Want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
 		"1 c.p_id -> p KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)")
-	if st := status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
+	if st := servicetest.Status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
 		t.Errorf("failing %+v", st.Failing)
 	}
 }
@@ -83,27 +85,27 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 // Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
 func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
 		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);
 		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
-	e.veto("c_2", "true")
-	e.deleted("main", "p", 1, 7)
-	r := runBatch(t, e.service(cAndD), "main")
-	wantFailed(t, r, "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
+	veto(e, "c_2", "true")
+	e.Deleted("main", "p", 1, 7)
+	r := servicetest.RunBatch(t, e.Service(cAndD), "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
 		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records")
-	wantCounts(t, r, "deleted_rows=3 processed_records=3 rescheduled_records=4")
-	e.want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
+	servicetest.WantCounts(t, r, "deleted_rows=3 processed_records=3 rescheduled_records=4")
+	e.Want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
 }
 
 // A trigger that lets rows pass has nothing to do with a lock on them.
 func TestLooseForeignKeysCleanup_ALockOnATableWithATriggerIsALock(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	e.veto("c", "OLD.p_id = 99")
-	e.hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
-	r := runBatch(t, e.service(oneChild), "main")
-	wantState(t, r, repo.RunSucceeded)
-	e.wantPostponed("2")
+	e := servicetest.NewDeletedParents(t, 3)
+	veto(e, "c", "OLD.p_id = 99")
+	e.Hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	wantPostponed(e, "2")
 }

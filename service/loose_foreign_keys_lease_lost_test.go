@@ -1,24 +1,16 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
-
-// wantLost fails the test unless the run ended because its lease was lost.
-func wantLost(t *testing.T, r service.Run) {
-	t.Helper()
-	wantState(t, r, repo.RunFailed)
-	if r.Reason != "LEASE_LOST" {
-		t.Errorf("reason %q, error %q, want LEASE_LOST", r.Reason, r.Error)
-	}
-}
 
 func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.T) {
 	for _, c := range []struct{ name, change string }{
@@ -31,54 +23,54 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 40)
-			e.gate("main", "c")
-			e.shut("main", caretakerApp)
-			s := e.service(oneChild, batches(10, 0))
-			before := e.state("main", "c")
-			r := begin(t, s, "main")
-			e.atGate("main", caretakerApp)
+			e := servicetest.NewDeletedParents(t, 40)
+			e.Gate("main", "c")
+			e.Shut("main", servicetest.App)
+			s := e.Service(servicetest.OneChild, servicetest.Batches(10, 0))
+			before := e.State("main", "c")
+			r := servicetest.Begin(t, s, "main")
+			e.AtGate("main", servicetest.App)
 			// The statements at the gate hold the row: this waits until they have run into their time-out, and may let one more
 			// be, which has the lease.
-			e.exec("main", `BEGIN; `+c.change)
-			seen := e.state("main", "c")
-			e.exec("main", `COMMIT`)
-			lease := e.value("main", `SELECT string_agg(l::text || xmin, '') FROM maintenance.leases l`)
-			e.lift("main", caretakerApp)
-			r = ended(t, s, r.ID)
-			wantLost(t, r)
+			e.Exec("main", `BEGIN; `+c.change)
+			seen := e.State("main", "c")
+			e.Exec("main", `COMMIT`)
+			lease := e.Value("main", `SELECT string_agg(l::text || xmin, '') FROM maintenance.leases l`)
+			e.Lift("main", servicetest.App)
+			r = servicetest.Ended(t, s, r.ID)
+			servicetest.WantLost(t, r)
 			if seen == before {
-				wantCounts(t, r, "")
+				servicetest.WantCounts(t, r, "")
 			}
-			e.wantSame("main", seen, "c")
-			e.want("main", `SELECT string_agg(l::text || xmin, '') FROM maintenance.leases l`, lease)
+			e.WantSame("main", seen, "c")
+			e.Want("main", `SELECT string_agg(l::text || xmin, '') FROM maintenance.leases l`, lease)
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_RowsOfACommittedStatementStayChangedWhenTheLeaseIsLost(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 4)
-	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1), (2), (3), (4)`)
-	e.gate("main", "d")
-	e.shut("main", caretakerApp)
-	s := e.service(oneChild + "d: [{table: p, column: p_id, on_delete: async_delete}]\n")
-	queue := e.state("main", "d")
-	r := begin(t, s, "main")
-	e.atGate("main", caretakerApp)
-	e.exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
-	e.lift("main", caretakerApp)
-	r = ended(t, s, r.ID)
-	wantLost(t, r)
-	wantCounts(t, r, "deleted_rows=12")
-	e.want("main", `SELECT count(*) FROM c`, "0")
-	e.wantSame("main", queue, "d")
+	e := servicetest.NewDeletedParents(t, 4)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1), (2), (3), (4)`)
+	e.Gate("main", "d")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild + "d: [{table: p, column: p_id, on_delete: async_delete}]\n")
+	queue := e.State("main", "d")
+	r := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
+	e.Lift("main", servicetest.App)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantLost(t, r)
+	servicetest.WantCounts(t, r, "deleted_rows=12")
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+	e.WantSame("main", queue, "d")
 
 	// The next run goes on where this one was.
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	r = runBatch(t, s, "main")
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "processed_records=4 deleted_rows=4")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	r = servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=4")
 }
 
 // Whatever the moment of the take-over, nothing may be written after it: what its transaction sees is what stays.
@@ -86,72 +78,72 @@ func TestLooseForeignKeysCleanup_ATakeOverAtAnyMomentSeesTheLastWrite(t *testing
 	for i := range 5 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 400)
-			s := e.service(oneChild, batches(3, 0))
-			r := begin(t, s, "main")
-			e.eventually("main", fmt.Sprintf(`SELECT count(*) < %d FROM loose_foreign_keys_deleted_records`, 400-20*i), "true")
-			e.exec("main", `BEGIN; UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'successor'`)
-			seen := e.state("main", "c")
-			e.exec("main", `COMMIT`)
-			if r = ended(t, s, r.ID); r.Counts["processed_records"] < 400 {
-				wantLost(t, r)
+			e := servicetest.NewDeletedParents(t, 400)
+			s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
+			r := servicetest.Begin(t, s, "main")
+			e.Eventually("main", fmt.Sprintf(`SELECT count(*) < %d FROM loose_foreign_keys_deleted_records`, 400-20*i), "true")
+			e.Exec("main", `BEGIN; UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'successor'`)
+			seen := e.State("main", "c")
+			e.Exec("main", `COMMIT`)
+			if r = servicetest.Ended(t, s, r.ID); r.Counts["processed_records"] < 400 {
+				servicetest.WantLost(t, r)
 			}
-			e.wantSame("main", seen, "c")
-			e.want("main", `SELECT holder || epoch FROM maintenance.leases`, "successor2")
+			e.WantSame("main", seen, "c")
+			e.Want("main", `SELECT holder || epoch FROM maintenance.leases`, "successor2")
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 200)`)
-	e.exec("ci", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN OLD; END';
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 200)`)
+	e.Exec("ci", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
-	e.deleted("main", "p", 1, 200)
-	s := e.service(oneChild, batches(1, 0), with(func(c *loosefk.Config) { c.MaxRuntime = 7 * time.Second }))
-	r := begin(t, s, "main")
+	e.Deleted("main", "p", 1, 200)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 7 * time.Second }))
+	r := servicetest.Begin(t, s, "main")
 	for _, database := range []string{"main", "ci"} {
-		e.eventually(database, `SELECT renewed_at >= acquired_at + interval '5 seconds' AND expires_at - renewed_at = interval '17 seconds'
-			FROM maintenance.leases WHERE name = '`+mainLease+`'`, "true")
-		e.want(database, `SELECT epoch FROM maintenance.leases WHERE name = '`+mainLease+`'`, "1")
+		e.Eventually(database, `SELECT renewed_at >= acquired_at + interval '5 seconds' AND expires_at - renewed_at = interval '17 seconds'
+			FROM maintenance.leases WHERE name = '`+servicetest.MainLease+`'`, "true")
+		e.Want(database, `SELECT epoch FROM maintenance.leases WHERE name = '`+servicetest.MainLease+`'`, "1")
 	}
-	r = ended(t, s, r.ID)
-	wantState(t, r, repo.RunSucceeded)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
 	if !r.OverLimit {
 		t.Error("not over_limit")
 	}
-	e.wantLease("main", 1, false)
-	e.wantLease("ci", 1, false)
+	e.WantLease("main", 1, false)
+	e.WantLease("ci", 1, false)
 }
 
 func TestLooseForeignKeysCleanup_CancelledRunKeepsWhatItHasRemoved(t *testing.T) {
 	for _, replica := range []string{"the same", "another"} {
 		t.Run("by "+replica+" replica", func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 10)
-			e.gate("main", "c", "OLD.p_id > 4")
-			e.shut("main", caretakerApp)
-			s := e.service(oneChild, batches(2, 0))
+			e := servicetest.NewDeletedParents(t, 10)
+			e.Gate("main", "c", "OLD.p_id > 4")
+			e.Shut("main", servicetest.App)
+			s := e.Service(servicetest.OneChild, servicetest.Batches(2, 0))
 			canceller := s
 			if replica == "another" {
-				canceller = e.service(oneChild)
+				canceller = e.Service(servicetest.OneChild)
 			}
-			r := begin(t, s, "main")
-			e.eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
-			e.atGate("main", caretakerApp)
-			before := e.state("main", "c")
+			r := servicetest.Begin(t, s, "main")
+			e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
+			e.AtGate("main", servicetest.App)
+			before := e.State("main", "c")
 			if _, err := canceller.CancelRun(context.Background(), r.ID, ""); err != nil {
 				t.Fatal(err)
 			}
-			r = ended(t, canceller, r.ID)
-			wantState(t, r, repo.RunCancelled)
-			wantCounts(t, r, "processed_records=4 deleted_rows=12")
+			r = servicetest.Ended(t, canceller, r.ID)
+			servicetest.WantState(t, r, repo.RunCancelled)
+			servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=12")
 			if r.Reason != "CANCELLED" || r.FinishedAt.IsZero() {
 				t.Errorf("reason %q, finished at %s", r.Reason, r.FinishedAt)
 			}
-			e.wantSame("main", before, "c")
-			e.wantLease("main", 1, false)
+			e.WantSame("main", before, "c")
+			e.WantLease("main", 1, false)
 		})
 	}
 }

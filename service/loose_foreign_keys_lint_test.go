@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"slices"
@@ -12,31 +14,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
-
-// keys are the loose foreign keys of an estate.
-func (e *estate) keys(definitions string) loosefk.Admin {
-	e.t.Helper()
-	keys := loosefk.Admin{Databases: e.open}
-	if definitions != "" {
-		keys.Definitions = load(e.t, definitions)
-	}
-	return keys
-}
-
-// install makes queues in all databases, and tracks tables: "table" or "table column".
-func (e *estate) install(tables ...string) {
-	e.t.Helper()
-	keys := e.keys("")
-	if _, err := keys.Install(context.Background()); err != nil {
-		e.t.Fatal(err)
-	}
-	for _, t := range tables {
-		table, column, _ := strings.Cut(t, " ")
-		if _, err := keys.Track(context.Background(), table, column); err != nil {
-			e.t.Fatal(err)
-		}
-	}
-}
 
 // wantFindings fails the test unless lint finds exactly these: "severity code database object", in any order.
 func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint {
@@ -69,12 +46,12 @@ func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint
 }
 
 func TestLint_CleanSetUpHasNoFindings(t *testing.T) {
-	e := newEstate(t, "", "main", "ci")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id int, state int); CREATE INDEX ON c (p_id)`)
-	e.exec("ci", `CREATE TABLE q (number int UNIQUE); CREATE TABLE d (id bigint, type text, q_id bigint, PRIMARY KEY (type, q_id, id)) PARTITION BY LIST (type);
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id int, state int); CREATE INDEX ON c (p_id)`)
+	e.Exec("ci", `CREATE TABLE q (number int UNIQUE); CREATE TABLE d (id bigint, type text, q_id bigint, PRIMARY KEY (type, q_id, id)) PARTITION BY LIST (type);
 		CREATE TABLE d1 PARTITION OF d DEFAULT`)
-	e.install("p", "q number")
-	wantFindings(t, e.keys(`
+	e.Install("p", "q number")
+	wantFindings(t, e.Keys(`
 c:
   - {table: p, column: p_id, on_delete: async_nullify}
   - {table: q, column: p_id, on_delete: update_column_to, target_column: state, target_value: 2}
@@ -83,11 +60,11 @@ d: [{table: q, column: q_id, on_delete: async_delete, conditions: [{column: type
 }
 
 func TestLint_ReferenceSchemaWithItsOwnDefinitions(t *testing.T) {
-	e := &estate{t: t}
+	e := &servicetest.Estate{T: t}
 	for _, name := range []string{"main", "ci", "sec"} {
-		e.open = append(e.open, newEstate(t, name, name).open...)
+		e.Open = append(e.Open, servicetest.New(t, name, name).Open...)
 	}
-	wantFindings(t, e.keys(devdb.Definitions()),
+	wantFindings(t, e.Keys(devdb.Definitions()),
 		"warning trigger_not_always main public.users", "warning trigger_not_always main public.projects",
 		"warning trigger_not_always main public.namespaces", "warning trigger_not_always main public.merge_requests",
 		"warning trigger_not_always ci public.ci_triggers", "warning trigger_not_always ci public.p_ci_pipelines",
@@ -96,8 +73,8 @@ func TestLint_ReferenceSchemaWithItsOwnDefinitions(t *testing.T) {
 }
 
 func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TYPE mood AS ENUM ('good');
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TYPE mood AS ENUM ('good');
 		CREATE TABLE none (p_id int);
 		CREATE TABLE behind (x int, p_id int); CREATE INDEX ON behind (x, p_id);
 		CREATE TABLE typed (type text, p_id int); CREATE INDEX ON typed (type, p_id);
@@ -117,12 +94,12 @@ func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
 		CREATE TABLE half (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE half_1 PARTITION OF half FOR VALUES IN (1);
 		CREATE TABLE half_2 PARTITION OF half FOR VALUES IN (2); CREATE INDEX ON half_1 (p_id); CREATE INDEX ON ONLY half (p_id);
 		CREATE TABLE bare (p_id int, part int) PARTITION BY LIST (part)`)
-	e.install("p")
+	e.Install("p")
 	const entry = ": [{table: p, column: p_id, on_delete: async_delete}]\n"
 	conditional := func(table, conditions string) string {
 		return table + ": [{table: p, column: p_id, on_delete: async_delete, conditions: [" + conditions + "]}]\n"
 	}
-	wantFindings(t, e.keys("bare"+entry+"behind"+entry+"computed"+entry+
+	wantFindings(t, e.Keys("bare"+entry+"behind"+entry+"computed"+entry+
 		conditional("conditional", `{column: b, value: true}, {column: type, value: "It's"}`)+"first"+entry+"half"+entry+"hashed"+entry+
 		"included"+entry+"invalid"+entry+"leaves"+entry+conditional("moody", "{column: m, value: good}")+"none"+entry+"nonnull"+entry+
 		conditional("otherwise", "{column: type, value: X}")+"parts"+entry+"positive"+entry+conditional("typed", "{column: type, value: X}")),
@@ -133,14 +110,14 @@ func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
 }
 
 func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE DOMAIN number AS int; CREATE DOMAIN strict AS int NOT NULL; CREATE TYPE mood AS ENUM ('good');
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE DOMAIN number AS int; CREATE DOMAIN strict AS int NOT NULL; CREATE TYPE mood AS ENUM ('good');
 		CREATE TABLE c (p_id bigint, nn bigint NOT NULL, checked int CHECK (checked IS NOT NULL), free int CHECK (free > 0), t text, u uuid, n number, s strict,
 			mood mood, short varchar(3), fixed char(4), money numeric(4, 2), doc json, b boolean, at timestamptz);
 		CREATE INDEX ON c (p_id); CREATE INDEX ON c (nn); CREATE INDEX ON c (checked); CREATE INDEX ON c (free); CREATE INDEX ON c (n); CREATE INDEX ON c (s);
 		CREATE TABLE d (p_id int, part int) PARTITION BY LIST (part); CREATE TABLE d1 PARTITION OF d FOR VALUES IN (1); CREATE INDEX ON d (p_id);
 		ALTER TABLE d1 ALTER p_id SET NOT NULL`)
-	e.install("p")
+	e.Install("p")
 	var yaml strings.Builder
 	yaml.WriteString("c:\n")
 	nullify := func(column string) {
@@ -156,7 +133,7 @@ func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
 		column, value, _ := strings.Cut(good, " ")
 		update(column, `"`+strings.Trim(value, "'")+`"`)
 	}
-	result := wantFindings(t, e.keys(yaml.String()+"d: [{table: p, column: p_id, on_delete: async_nullify}]"),
+	result := wantFindings(t, e.Keys(yaml.String()+"d: [{table: p, column: p_id, on_delete: async_nullify}]"),
 		"error nullify_not_null main c.nn -> p", "error nullify_not_null main c.checked -> p", "error nullify_not_null main c.s -> p",
 		"error nullify_not_null main d.p_id -> p", "error type_mismatch main c.t -> p", "error type_mismatch main c.u -> p",
 		"error column_missing main c.absent -> p")
@@ -169,18 +146,18 @@ func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
 			"on_delete: update_column_to, target_column: " + column + `, target_value: "` + value + `"`,
 			`on_delete: async_delete, conditions: [{column: ` + column + `, value: "` + value + `"}]`,
 		} {
-			wantFindings(t, e.keys("c: [{table: p, column: p_id, "+how+"}]"), "error type_mismatch main c.p_id -> p")
+			wantFindings(t, e.Keys("c: [{table: p, column: p_id, "+how+"}]"), "error type_mismatch main c.p_id -> p")
 		}
 	}
 	for _, how := range []string{"on_delete: update_column_to, target_column: absent, target_value: 1", "on_delete: async_delete, conditions: [{column: absent, value: 1}]"} {
-		wantFindings(t, e.keys("c: [{table: p, column: p_id, "+how+"}]"), "error column_missing main c.p_id -> p")
+		wantFindings(t, e.Keys("c: [{table: p, column: p_id, "+how+"}]"), "error column_missing main c.p_id -> p")
 	}
 }
 
 func TestLint_FileAndScheduleAreChecked(t *testing.T) {
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", "CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)")
-	keys := e.keys("c:\n  - {table: users, column: p_id, on_delete: async_delete}\n  - {table: users, column: p_id, on_delete: async_delete}\nb: []")
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", "CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)")
+	keys := e.Keys("c:\n  - {table: users, column: p_id, on_delete: async_delete}\n  - {table: users, column: p_id, on_delete: async_delete}\nb: []")
 	keys.Only, keys.Schedule = "main", "*/2 * * * *"
 	result := wantFindings(t, keys, "warning duplicate_definition  c.p_id -> users", "warning not_sorted  b",
 		"warning schedule_starves_database ci */2 * * * *", "warning trigger_not_always main public.users",
@@ -199,12 +176,12 @@ func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 }
 
 func TestLint_MissingIsAFactOnlyIfAllDatabasesAnswered(t *testing.T) {
-	e := newEstate(t, "", "main", "ci")
-	e.exec("main", "CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)")
-	e.exec("ci", "CREATE TABLE p (id int PRIMARY KEY)")
-	e.install("p")
-	e.exec("ci", "INSERT INTO p VALUES (1); DELETE FROM p")
-	keys := e.keys(`
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", "CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)")
+	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY)")
+	e.Install("p")
+	e.Exec("ci", "INSERT INTO p VALUES (1); DELETE FROM p")
+	keys := e.Keys(`
 absent: [{table: p, column: p_id, on_delete: async_delete}]
 c: [{table: q, column: q_id, on_delete: async_delete}]
 `)
@@ -223,29 +200,29 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 		t.Errorf("got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
 	}
 	const accepted = "absent: [{table: p, column: p_id, on_delete: async_delete}]"
-	e.accept(accepted, "absent")
-	keys.Definitions = load(t, accepted)
+	accept(e, accepted, "absent")
+	keys.Definitions = servicetest.Definitions(t, accepted)
 	if result, err = keys.Lint(context.Background()); err == nil || result.Errors != 1 || result.Warnings != 1 {
 		t.Errorf("got %+v, %v, want that main is asked what was accepted: p has records and a trigger, and nobody needs them", result, err)
 	}
 }
 
 func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
-	url := databases.Clone(t, devdb.Template{Name: "service_bare"})
+	url := servicetest.Databases.Clone(t, devdb.Template{Name: "service_bare"})
 	d, err := repo.Open(context.Background(), "main", url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	_, err = loosefk.Admin{Databases: []*repo.Database{d}, Definitions: load(t, "")}.Lint(context.Background())
+	_, err = loosefk.Admin{Databases: []*repo.Database{d}, Definitions: servicetest.Definitions(t, "")}.Lint(context.Background())
 	if !errors.Is(err, repo.ErrNotMigrated) || !strings.Contains(err.Error(), "run `caretaker migrate` first") {
 		t.Errorf("got %v, want ErrNotMigrated and what to do", err)
 	}
 }
 
 func TestLint_RealForeignKeysThatStopTheCleaningOrLeaveItNothing(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
 		CREATE TABLE c (id bigint, p_id bigint, up bigint, PRIMARY KEY (id)); CREATE INDEX ON c (p_id);
 		ALTER TABLE c ADD CONSTRAINT tree FOREIGN KEY (up) REFERENCES c;
 		CREATE TABLE n (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON n (p_id);
@@ -262,8 +239,8 @@ func TestLint_RealForeignKeysThatStopTheCleaningOrLeaveItNothing(t *testing.T) {
 		ALTER TABLE n ADD CONSTRAINT beside FOREIGN KEY (p_id) REFERENCES p ON DELETE CASCADE;
 		ALTER TABLE parts_2 ADD CONSTRAINT on_leaf FOREIGN KEY (p_id) REFERENCES p ON DELETE SET NULL;
 		ALTER TABLE c ADD CONSTRAINT other_column FOREIGN KEY (id) REFERENCES p ON DELETE CASCADE`)
-	e.install("p", "c")
-	result := wantFindings(t, e.keys(`
+	e.Install("p", "c")
+	result := wantFindings(t, e.Keys(`
 c: [{table: p, column: p_id, on_delete: async_delete}]
 cleaned: [{table: c, column: c_id, on_delete: async_delete}]
 n: [{table: p, column: p_id, on_delete: async_nullify}]
@@ -282,8 +259,8 @@ parts: [{table: p, column: p_id, on_delete: async_delete}]
 }
 
 func TestLint_TriggersThatMayKeepRowsAreNamed(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE gone (p_id bigint); CREATE INDEX ON gone (p_id);
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE gone (p_id bigint); CREATE INDEX ON gone (p_id);
 		CREATE TABLE nulled (p_id bigint); CREATE INDEX ON nulled (p_id);
 		CREATE TABLE parts (p_id bigint, part int) PARTITION BY LIST (part); CREATE INDEX ON parts (p_id);
 		CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);
@@ -296,8 +273,8 @@ func TestLint_TriggersThatMayKeepRowsAreNamed(t *testing.T) {
 		CREATE TRIGGER statement BEFORE DELETE ON gone EXECUTE FUNCTION keep();
 		CREATE TRIGGER later AFTER DELETE ON gone FOR EACH ROW EXECUTE FUNCTION keep();
 		CREATE TRIGGER on_leaf BEFORE DELETE ON parts_1 FOR EACH ROW EXECUTE FUNCTION keep()`)
-	e.install("p")
-	result := wantFindings(t, e.keys(`
+	e.Install("p")
+	result := wantFindings(t, e.Keys(`
 gone: [{table: p, column: p_id, on_delete: async_delete}]
 nulled: [{table: p, column: p_id, on_delete: async_nullify}]
 parts: [{table: p, column: p_id, on_delete: async_delete}]

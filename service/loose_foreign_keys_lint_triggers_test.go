@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -9,13 +11,13 @@ import (
 )
 
 func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
 		CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)`)
-	e.install("p")
-	keys := e.keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Install("p")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	wantFindings(t, keys)
-	e.exec("main", "CREATE TABLE p_2 (LIKE p); ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN (2)")
+	e.Exec("main", "CREATE TABLE p_2 (LIKE p); ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN (2)")
 	result := wantFindings(t, keys, "error trigger_missing main public.p_2")
 	if want := "run `caretaker lfk track p --database main`"; !strings.Contains(result.Findings[0].Advice, want) {
 		t.Errorf("got %q, want %q", result.Findings[0].Advice, want)
@@ -28,8 +30,8 @@ func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
 }
 
 func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id); CREATE SCHEMA other;
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id); CREATE SCHEMA other;
 		CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TABLE untracked (id int PRIMARY KEY); CREATE TABLE disabled (id int PRIMARY KEY); CREATE TABLE replicaonly (id int PRIMARY KEY);
 		CREATE TABLE originonly (id int PRIMARY KEY); CREATE TABLE foreignly (id int PRIMARY KEY); CREATE TABLE perrow (id int PRIMARY KEY);
@@ -39,9 +41,9 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 		CREATE TABLE parts (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
 		CREATE TABLE other.parts_1 PARTITION OF parts FOR VALUES IN (1); CREATE TABLE parts_2 PARTITION OF parts FOR VALUES IN (2);
 		CREATE TABLE parts_3 PARTITION OF parts FOR VALUES IN (3); CREATE TABLE parts_4 PARTITION OF parts FOR VALUES IN (4)`)
-	e.install("disabled", "replicaonly", "originonly", "undefined", "renamed", "numbered number")
+	e.Install("disabled", "replicaonly", "originonly", "undefined", "renamed", "numbered number")
 	trigger := func(table, function, arguments string) {
-		e.exec("main", "CREATE TRIGGER "+table[strings.Index(table, ".")+1:]+"_loose_fk_trigger AFTER DELETE ON "+table+
+		e.Exec("main", "CREATE TRIGGER "+table[strings.Index(table, ".")+1:]+"_loose_fk_trigger AFTER DELETE ON "+table+
 			" REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records"+
 			function+"("+arguments+"); ALTER TABLE ONLY "+table+" ENABLE ALWAYS TRIGGER "+table[strings.Index(table, ".")+1:]+"_loose_fk_trigger")
 	}
@@ -54,7 +56,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 	trigger("parts_2", "_override_table", "'parts', '[]'")
 	trigger("parts_3", "", "")
 	trigger("parts_4", "_override_table", "'parts_4'")
-	e.exec("main", `ALTER TABLE disabled DISABLE TRIGGER disabled_loose_fk_trigger; ALTER TABLE replicaonly ENABLE REPLICA TRIGGER replicaonly_loose_fk_trigger;
+	e.Exec("main", `ALTER TABLE disabled DISABLE TRIGGER disabled_loose_fk_trigger; ALTER TABLE replicaonly ENABLE REPLICA TRIGGER replicaonly_loose_fk_trigger;
 		ALTER TABLE originonly ENABLE TRIGGER originonly_loose_fk_trigger;
 		CREATE TRIGGER foreignly_loose_fk_trigger AFTER DELETE ON foreignly FOR EACH STATEMENT EXECUTE FUNCTION other();
 		CREATE TRIGGER perrow_loose_fk_trigger AFTER DELETE ON perrow FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records();
@@ -68,7 +70,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 	} {
 		yaml.WriteString("  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n")
 	}
-	result := wantFindings(t, e.keys(yaml.String()),
+	result := wantFindings(t, e.Keys(yaml.String()),
 		"error trigger_missing main public.untracked", "error trigger_disabled main public.disabled", "error trigger_disabled main public.replicaonly",
 		"warning trigger_not_always main public.originonly", "error trigger_missing main public.foreignly", "error trigger_missing main public.perrow",
 		"error trigger_form main public.routed", "error key_type main uuids", "error key_type main lost", "error trigger_form main public.parts",
@@ -82,8 +84,8 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 }
 
 func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
-	e := newEstate(t, "sec", "main")
-	result := wantFindings(t, e.keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
+	e := servicetest.New(t, "sec", "main")
+	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
 		"warning trigger_not_always main public.vulnerabilities",
 		"warning fk_beside_definition main vulnerability_external_issue_links_vulnerability_id_fkey on public.vulnerability_external_issue_links")
 	if result.Errors != 0 || result.Warnings != 2 {
@@ -92,28 +94,28 @@ func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 }
 
 func TestLint_WriteProtectedLeftoversAreNoHomes(t *testing.T) {
-	e := newEstate(t, "", "main", "ci")
+	e := servicetest.New(t, "", "main", "ci")
 	const tables = "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (p_id int)"
-	e.exec("main", tables)
-	e.exec("ci", tables+`; CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+	e.Exec("main", tables)
+	e.Exec("ci", tables+`; CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
 		CREATE TRIGGER a BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON p EXECUTE FUNCTION gitlab_schema_prevent_write();
 		CREATE TRIGGER b BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON c EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	e.exec("main", "CREATE INDEX ON c (p_id)")
-	e.install("p")
-	keys := e.keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Exec("main", "CREATE INDEX ON c (p_id)")
+	e.Install("p")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	wantFindings(t, keys)
-	e.exec("ci", "ALTER TABLE c DISABLE TRIGGER b")
+	e.Exec("ci", "ALTER TABLE c DISABLE TRIGGER b")
 	wantFindings(t, keys, "error fk_not_indexed ci c.p_id -> p")
 }
 
 func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
-	e := newEstate(t, "", "main", "ci", "sec")
-	e.exec("main", "CREATE TABLE loose_foreign_keys_deleted_records (id bigint)")
-	e.installIn("ci", "sec")
-	keys := e.keys("")
-	keys.Definitions = load(t, "{}")
-	e.exec("ci", "ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7")
-	e.exec("sec", "DROP INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query; TRUNCATE maintenance.queue_partitions;"+
+	e := servicetest.New(t, "", "main", "ci", "sec")
+	e.Exec("main", "CREATE TABLE loose_foreign_keys_deleted_records (id bigint)")
+	installIn(e, "ci", "sec")
+	keys := e.Keys("")
+	keys.Definitions = servicetest.Definitions(t, "{}")
+	e.Exec("ci", "ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7")
+	e.Exec("sec", "DROP INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query; TRUNCATE maintenance.queue_partitions;"+
 		"ALTER TABLE loose_foreign_keys_deleted_records ALTER partition DROP DEFAULT")
 	const queue = "public.loose_foreign_keys_deleted_records"
 	result := wantFindings(t, keys, "error queue_shape main "+queue, "error default_partition_missing ci "+queue,
@@ -123,46 +125,46 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 			t.Errorf("got %q, want %q", result.Findings[i].Advice, want)
 		}
 	}
-	e.exec("main", "DROP TABLE loose_foreign_keys_deleted_records")
+	e.Exec("main", "DROP TABLE loose_foreign_keys_deleted_records")
 	keys.Only = "main"
 	wantFindings(t, keys, "error queue_missing main "+queue)
 }
 
 // installIn makes queues in some of the databases.
-func (e *estate) installIn(names ...string) {
-	e.t.Helper()
+func installIn(e *servicetest.Estate, names ...string) {
+	e.T.Helper()
 	for _, name := range names {
-		keys := loosefk.Admin{Databases: e.open, Only: name}
+		keys := loosefk.Admin{Databases: e.Open, Only: name}
 		if _, err := keys.Install(context.Background()); err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
 	}
 }
 
 func TestLint_RecordsOfAParentWithoutDefinitionArePendingForEver(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE r (id int PRIMARY KEY); CREATE TABLE c (p_id int);
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE r (id int PRIMARY KEY); CREATE TABLE c (p_id int);
 		CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1), (2); INSERT INTO q VALUES (1); INSERT INTO r VALUES (1)`)
-	e.install("p", "q", "r")
-	e.exec("main", `DELETE FROM p; DELETE FROM q; DELETE FROM r; UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE fully_qualified_table_name = 'public.r';
+	e.Install("p", "q", "r")
+	e.Exec("main", `DELETE FROM p; DELETE FROM q; DELETE FROM r; UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE fully_qualified_table_name = 'public.r';
 		UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 day' WHERE fully_qualified_table_name = 'public.q';
 		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('elsewhere.p', 1), ('p', 1)`)
-	keys := e.keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	wantFindings(t, keys, "error pending_without_definition main elsewhere.p", "error pending_without_definition main p",
 		"error pending_without_definition main public.q", "warning trigger_without_definition main q", "warning trigger_without_definition main r")
-	s := e.service("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	r := runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=2")
-	e.want("main", "SELECT count(*) FROM loose_foreign_keys_deleted_records", "4")
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=2")
+	e.Want("main", "SELECT count(*) FROM loose_foreign_keys_deleted_records", "4")
 }
 
 func TestLint_ChangesNothing(t *testing.T) {
-	e := newEstate(t, "ci", "main")
-	e.exec("main", "ALTER DATABASE "+e.value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
-	fresh := &estate{t: t}
-	fresh.open = append(fresh.open, reopen(t, e.urls["main"]))
-	if _, err := fresh.keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background()); err != nil {
+	e := servicetest.New(t, "ci", "main")
+	e.Exec("main", "ALTER DATABASE "+e.Value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
+	fresh := &servicetest.Estate{T: t}
+	fresh.Open = append(fresh.Open, reopen(t, e.URLs["main"]))
+	if _, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background()); err != nil {
 		t.Errorf("on a database that takes no changes: %v", err)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"strings"
@@ -11,12 +13,12 @@ import (
 )
 
 // wantPostponed fails the test unless the one record left is this key's, due in about a minute, otherwise as it was.
-func (e *estate) wantPostponed(key string) {
-	e.t.Helper()
-	e.wantQueue("main", key)
-	e.want("main", `SELECT consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
+func wantPostponed(e *servicetest.Estate, key string) {
+	e.T.Helper()
+	e.WantQueue("main", key)
+	e.Want("main", `SELECT consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
 		AND cleanup_attempts = 0 AND status = 1 FROM loose_foreign_keys_deleted_records`, "true")
-	e.want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) {
@@ -29,23 +31,23 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			e := newOneChild(t)
-			e.exec("main", `ALTER TABLE c ADD x integer`)
-			e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
-			e.deleted("main", "p", 1, 20)
-			e.hold(test.lock)
+			e := servicetest.NewOneChild(t)
+			e.Exec("main", `ALTER TABLE c ADD x integer`)
+			e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
+			e.Deleted("main", "p", 1, 20)
+			e.Hold(test.lock)
 			began := time.Now()
-			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
+			r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
 			if took := time.Since(began); took > 15*time.Second {
 				t.Errorf("took %s", took)
 			}
-			wantState(t, r, "succeeded")
-			wantCounts(t, r, test.counts)
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, test.counts)
 			key := "7"
 			if test.name == "limit of one" {
 				key = "1"
 			}
-			e.wantPostponed(key)
+			wantPostponed(e, key)
 			if r.OverLimit || r.Reason != "1 records put off, others hold locks: c on main (1)" {
 				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
@@ -55,91 +57,91 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 
 func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
-	e.deleted("main", "p", 1, 20)
-	release := e.hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
-	ended := background(e.service(oneChild))
-	e.await(`SELECT count(*) = 0 FROM c WHERE p_id <> 7`)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
+	e.Deleted("main", "p", 1, 20)
+	release := e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
+	ended := background(e.Service(servicetest.OneChild))
+	e.Await(`SELECT count(*) = 0 FROM c WHERE p_id <> 7`)
 	release()
 	r := ended(t)
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=20 deleted_rows=60")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=20 deleted_rows=60")
 }
 
 func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
-	e.deleted("main", "p", 1, 20)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
+	e.Deleted("main", "p", 1, 20)
 	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
-	e.hold(`SELECT FROM c WHERE p_id IN (8, 9) FOR KEY SHARE`)
-	e.hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
-	r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
-	e.wantPostponed("7")
+	e.Hold(`SELECT FROM c WHERE p_id IN (8, 9) FOR KEY SHARE`)
+	e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
+	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
+	wantPostponed(e, "7")
 }
 
 func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE b (p_id bigint); CREATE TABLE d (p_id bigint)`)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE b (p_id bigint); CREATE TABLE d (p_id bigint)`)
 	for _, table := range []string{"b", "c", "d"} {
-		e.exec("main", `INSERT INTO `+table+` (p_id) SELECT i % 3 FROM generate_series(1, 12) i`)
+		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i % 3 FROM generate_series(1, 12) i`)
 	}
-	e.deleted("main", "p", 1, 2)
-	e.hold(`SELECT FROM c WHERE p_id = 1 LIMIT 1 FOR UPDATE`)
+	e.Deleted("main", "p", 1, 2)
+	e.Hold(`SELECT FROM c WHERE p_id = 1 LIMIT 1 FOR UPDATE`)
 	definitions := ""
 	for _, table := range []string{"b", "c", "d"} {
 		definitions += table + ":\n  - {table: p, column: p_id, on_delete: async_delete}\n"
 	}
-	r := runBatch(t, e.service(definitions), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=1 rescheduled_records=1 deleted_rows=23")
-	e.wantPostponed("1")
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=1 rescheduled_records=1 deleted_rows=23")
+	wantPostponed(e, "1")
 	for _, table := range []string{"b", "d"} {
-		e.want("main", `SELECT count(*) FROM `+table, "4")
+		e.Want("main", `SELECT count(*) FROM `+table, "4")
 	}
 }
 
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
-	e.exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
-	e.deleted("main", "p", 1, 1)
-	release := e.hold(`LOCK TABLE c IN ACCESS EXCLUSIVE MODE`)
-	s := e.service(oneChild + "d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
+	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
+	release := e.Hold(`LOCK TABLE c IN ACCESS EXCLUSIVE MODE`)
+	s := e.Service(servicetest.OneChild + "d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
 	began := time.Now()
-	r := runBatch(t, s, "main")
+	r := servicetest.RunBatch(t, s, "main")
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %s", took)
 	}
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "rescheduled_records=1 deleted_rows=1")
-	e.wantPostponed("1")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=1")
+	wantPostponed(e, "1")
 	release()
-	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 }
 
 func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherParentIsLeftAlone(t *testing.T) {
 	for _, definition := range []string{"on_delete: async_delete", "on_delete: async_delete, delete_limit: 2", "on_delete: async_nullify"} {
 		t.Run(definition, func(t *testing.T) {
 			t.Parallel()
-			e := newOneChild(t)
-			e.exec("main", `ALTER TABLE c ADD moved boolean`)
-			e.exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
-			e.deleted("main", "p", 1, 1)
-			release := e.holdThenCommit(`UPDATE c SET p_id = 0, moved = true WHERE p_id = 1 AND id < 10`)
-			ended := background(e.service("c:\n  - {table: p, column: p_id, " + definition + "}\n"))
-			e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			e := servicetest.NewOneChild(t)
+			e.Exec("main", `ALTER TABLE c ADD moved boolean`)
+			e.Exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
+			e.Deleted("main", "p", 1, 1)
+			release := e.HoldThenCommit(`UPDATE c SET p_id = 0, moved = true WHERE p_id = 1 AND id < 10`)
+			ended := background(e.Service("c:\n  - {table: p, column: p_id, " + definition + "}\n"))
+			e.Await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 			release()
-			wantState(t, ended(t), "succeeded")
-			e.want("main", `SELECT count(*) FROM c WHERE p_id = 0 AND moved`, "5")
-			e.want("main", `SELECT count(*) FROM c WHERE p_id = 1`, "0")
-			e.wantQueue("main", "")
+			servicetest.WantState(t, ended(t), "succeeded")
+			e.Want("main", `SELECT count(*) FROM c WHERE p_id = 0 AND moved`, "5")
+			e.Want("main", `SELECT count(*) FROM c WHERE p_id = 1`, "0")
+			e.WantQueue("main", "")
 		})
 	}
 }
@@ -148,64 +150,64 @@ func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherLeafGoesAllTheSame(t *tes
 	for _, limit := range []string{"", ", delete_limit: 3"} {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
-			e.exec("main", `CREATE TABLE c (id bigserial, p_id bigint, leaf integer) PARTITION BY LIST (leaf);
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `CREATE TABLE c (id bigserial, p_id bigint, leaf integer) PARTITION BY LIST (leaf);
 				CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 				INSERT INTO c (p_id, leaf) SELECT i % 2, 0 FROM generate_series(1, 20) i`)
-			e.deleted("main", "p", 1, 1)
-			release := e.holdThenCommit(`UPDATE c SET leaf = 1 WHERE id < 10`)
-			ended := background(e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete" + limit + "}\n"))
-			e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			e.Deleted("main", "p", 1, 1)
+			release := e.HoldThenCommit(`UPDATE c SET leaf = 1 WHERE id < 10`)
+			ended := background(e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete" + limit + "}\n"))
+			e.Await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 			release()
 			r := ended(t)
-			wantState(t, r, "succeeded")
-			wantCounts(t, r, "processed_records=1 deleted_rows=10")
-			e.want("main", `SELECT count(*) FROM c`, "10")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=10")
+			e.Want("main", `SELECT count(*) FROM c`, "10")
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_ARowThatIsChangedMeanwhileGoesAllTheSame(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `ALTER TABLE c ADD x integer`)
-	e.exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
-	e.deleted("main", "p", 1, 1)
-	release := e.holdThenCommit(`UPDATE c SET x = 1 WHERE p_id = 1 AND id < 10`)
-	ended := background(e.service(oneChild))
-	e.await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `ALTER TABLE c ADD x integer`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
+	e.Deleted("main", "p", 1, 1)
+	release := e.HoldThenCommit(`UPDATE c SET x = 1 WHERE p_id = 1 AND id < 10`)
+	ended := background(e.Service(servicetest.OneChild))
+	e.Await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	release()
 	r := ended(t)
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=1 deleted_rows=10")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=10")
 }
 
 func TestLooseForeignKeysCleanup_ARunGoesOnWhereOneWasKilled(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 100) i`)
-	e.deleted("main", "p", 1, 4)
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 100) i`)
+	e.Deleted("main", "p", 1, 4)
 	// As a process leaves it that dies between the statement on the children and the removal: rows of 1 and 2 are gone,
 	// the lease is held.
-	e.exec("main", `DELETE FROM c WHERE p_id IN (1, 2)`)
-	e.exec("main", `INSERT INTO maintenance.leases VALUES ('loose_foreign_keys_cleanup/main', 'killed', 7, now(), now(), now() + interval '2 seconds')`)
-	s := e.service(oneChild)
-	e.await(`SELECT expires_at < clock_timestamp() FROM maintenance.leases`)
-	r := runBatch(t, s, "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=4 deleted_rows=20")
+	e.Exec("main", `DELETE FROM c WHERE p_id IN (1, 2)`)
+	e.Exec("main", `INSERT INTO maintenance.leases VALUES ('loose_foreign_keys_cleanup/main', 'killed', 7, now(), now(), now() + interval '2 seconds')`)
+	s := e.Service(servicetest.OneChild)
+	e.Await(`SELECT expires_at < clock_timestamp() FROM maintenance.leases`)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=20")
 	if r.LeaseEpoch != 8 {
 		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
 	}
-	e.want("main", `SELECT count(*) FROM c`, "60")
+	e.Want("main", `SELECT count(*) FROM c`, "60")
 }
 
 func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testing.T) {
-	spans, log := tracing(t), &bytes.Buffer{}
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
-	e.deleted("main", "p", 1, 4)
-	other, err := pgx.Connect(t.Context(), e.urls["ci"])
+	spans, log := servicetest.Tracing(t), &bytes.Buffer{}
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
+	e.Deleted("main", "p", 1, 4)
+	other, err := pgx.Connect(t.Context(), e.URLs["ci"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,11 +215,11 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	r := runBatch(t, e.service(oneChild, tracedLogTo(log)), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "rescheduled_records=4")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "rescheduled_records=4")
 	if want := "4 records put off, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
 		t.Errorf("reason %q, log %s", r.Reason, log)
 	}
-	wantAttributes(t, named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
 }

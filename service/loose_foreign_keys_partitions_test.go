@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"fmt"
@@ -15,30 +17,30 @@ import (
 )
 
 // newOwnQueue is a main whose queue `caretaker lfk install` has made, with a tracked parent p and its child c.
-func newOwnQueue(t *testing.T) *estate {
+func newOwnQueue(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := newEstate(t, "", "main")
-	if _, err := e.open[0].InstallQueue(context.Background()); err != nil {
+	e := servicetest.New(t, "", "main")
+	if _, err := e.Open[0].InstallQueue(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
-	if _, err := e.open[0].Track(context.Background(), "p", ""); err != nil {
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
+	if _, err := e.Open[0].Track(context.Background(), "p", ""); err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
 // deleteParents deletes these parents, which have a child each.
-func (e *estate) deleteParents(first, last int) {
-	e.t.Helper()
-	e.exec("main", `INSERT INTO p SELECT generate_series($1::int, $2::int)`, first, last)
-	e.exec("main", `INSERT INTO c SELECT generate_series($1::int, $2::int)`, first, last)
-	e.exec("main", `DELETE FROM p WHERE id BETWEEN $1 AND $2`, first, last)
+func deleteParents(e *servicetest.Estate, first, last int) {
+	e.T.Helper()
+	e.Exec("main", `INSERT INTO p SELECT generate_series($1::int, $2::int)`, first, last)
+	e.Exec("main", `INSERT INTO c SELECT generate_series($1::int, $2::int)`, first, last)
+	e.Exec("main", `DELETE FROM p WHERE id BETWEEN $1 AND $2`, first, last)
 }
 
-func (e *estate) active(age string) {
-	e.t.Helper()
-	e.exec("main", `UPDATE maintenance.queue_partitions SET active_since = now() - $1::text::interval`, age)
+func active(e *servicetest.Estate, age string) {
+	e.T.Helper()
+	e.Exec("main", `UPDATE maintenance.queue_partitions SET active_since = now() - $1::text::interval`, age)
 }
 
 // partitions are the leaves of the queue by their bounds, and which of them is the default.
@@ -49,14 +51,14 @@ const partitions = `SELECT string_agg(bound, ' ' ORDER BY bound::int) || ', defa
 	WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass`
 
 // addPartitions creates further partitions of an own queue and makes one of them the default.
-func (e *estate) addPartitions(active int, numbers ...int) {
-	e.t.Helper()
+func addPartitions(e *servicetest.Estate, active int, numbers ...int) {
+	e.T.Helper()
 	for _, n := range numbers {
-		e.exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_%d
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_%d
 			PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%d)`, n, n))
-		e.exec("main", `INSERT INTO maintenance.queue_partitions VALUES ($1, now())`, n)
+		e.Exec("main", `INSERT INTO maintenance.queue_partitions VALUES ($1, now())`, n)
 	}
-	e.exec("main", fmt.Sprintf(`ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT %d`, active))
+	e.Exec("main", fmt.Sprintf(`ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT %d`, active))
 }
 
 func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
@@ -73,17 +75,17 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 			t.Parallel()
 			e := newOwnQueue(t)
 			if c.used {
-				e.deleteParents(1, 3)
+				deleteParents(e, 1, 3)
 			}
-			e.active(c.age)
-			s := e.service(oneChild)
-			wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-			e.wantQueue("main", "")
-			e.want("main", partitions, c.want)
-			e.deleteParents(4, 4)
-			e.want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
-			wantCounts(t, runBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
-			e.want("main", `SELECT count(*) FROM c`, "0")
+			active(e, c.age)
+			s := e.Service(servicetest.OneChild)
+			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+			e.WantQueue("main", "")
+			e.Want("main", partitions, c.want)
+			deleteParents(e, 4, 4)
+			e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+			e.Want("main", `SELECT count(*) FROM c`, "0")
 		})
 	}
 }
@@ -91,16 +93,16 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.deleteParents(1, 3)
-	e.active("25 hours")
-	s := e.service(oneChild)
-	runBatch(t, s, "main")
-	e.want("main", `SELECT reloptions::text FROM pg_class WHERE relname = 'loose_foreign_keys_deleted_records_2'`, "{autovacuum_vacuum_scale_factor=0.01}")
-	e.want("main", `SELECT active_since > now() - interval '1 minute' FROM maintenance.queue_partitions WHERE partition = 2`, "true")
-	runBatch(t, s, "main")
-	e.want("main", partitions, "2, default 2")
-	e.want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "2")
-	e.want("main", `SELECT to_regclass('gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1')`, "NULL")
+	deleteParents(e, 1, 3)
+	active(e, "25 hours")
+	s := e.Service(servicetest.OneChild)
+	servicetest.RunBatch(t, s, "main")
+	e.Want("main", `SELECT reloptions::text FROM pg_class WHERE relname = 'loose_foreign_keys_deleted_records_2'`, "{autovacuum_vacuum_scale_factor=0.01}")
+	e.Want("main", `SELECT active_since > now() - interval '1 minute' FROM maintenance.queue_partitions WHERE partition = 2`, "true")
+	servicetest.RunBatch(t, s, "main")
+	e.Want("main", partitions, "2, default 2")
+	e.Want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "2")
+	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1')`, "NULL")
 }
 
 func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
@@ -119,17 +121,17 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			e := newOwnQueue(t)
-			e.addPartitions(c.active, 2, 3)
+			addPartitions(e, c.active, 2, 3)
 			if c.records != "" {
-				e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
+				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
 			}
-			s := e.service(oneChild)
-			if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+			s := e.Service(servicetest.OneChild)
+			if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
 				t.Fatal(r.State, err)
 			}
-			e.want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))
-			wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-			e.want("main", partitions, c.want)
+			e.Want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))
+			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+			e.Want("main", partitions, c.want)
 		})
 	}
 }
@@ -137,52 +139,52 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.addPartitions(5, 2)
-	if _, err := e.sql["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`); err != nil {
+	addPartitions(e, 5, 2)
+	if _, err := e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.sql["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
+	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
 		t.Fatal("the deletion succeeds, though there is no partition for its record")
 	}
 	var said bytes.Buffer
-	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
+	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "partition=5") {
 		t.Errorf("log %q", said.String())
 	}
-	e.exec("main", `DELETE FROM p`)
-	e.want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, "5")
-	e.want("main", partitions, "2 5, default 5")
+	e.Exec("main", `DELETE FROM p`)
+	e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, "5")
+	e.Want("main", partitions, "2 5, default 5")
 }
 
 func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, missing := range []bool{false, true} {
-		e := newDeletedParents(t, 3)
-		e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
+		e := servicetest.NewDeletedParents(t, 3)
+		e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
 			CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_3 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
 			UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '9 days'`)
 		if missing {
-			e.exec("main", `ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7`)
+			e.Exec("main", `ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7`)
 		}
 		const catalogue = `SELECT string_agg(concat_ws(' ', oid, relname, xmin, reloptions), ', ' ORDER BY oid) FROM pg_class WHERE relname LIKE '%loose_foreign_keys_deleted_records%'`
-		before, layout := e.value("main", catalogue), e.value("main", partitions)
-		r := runBatch(t, e.service(oneChild), "main")
-		wantState(t, r, repo.RunSucceeded)
-		wantCounts(t, r, "processed_records=3 deleted_rows=9")
-		e.want("main", catalogue, before)
-		e.want("main", partitions, layout)
-		e.want("main", `SELECT count(*) FROM maintenance.queue_partitions`, "0")
+		before, layout := e.Value("main", catalogue), e.Value("main", partitions)
+		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+		servicetest.WantState(t, r, repo.RunSucceeded)
+		servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
+		e.Want("main", catalogue, before)
+		e.Want("main", partitions, layout)
+		e.Want("main", `SELECT count(*) FROM maintenance.queue_partitions`, "0")
 	}
 }
 
 func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.deleteParents(1, 3)
-	e.active("25 hours")
-	e.exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
-	open := e.connect("main")
+	deleteParents(e, 1, 3)
+	active(e, "25 hours")
+	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
+	open := e.Connect("main")
 	if _, err := open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +192,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	var over atomic.Bool
 	var wait sync.WaitGroup
 	for i := range 2 {
-		conn := e.connect("main")
+		conn := e.Connect("main")
 		wait.Go(func() {
 			if _, err := conn.Exec(context.Background(), `SET lock_timeout = '500ms'`); err != nil {
 				t.Error(err)
@@ -204,60 +206,60 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 		})
 	}
 	var said bytes.Buffer
-	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	r := runBatch(t, s, "main")
+	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	r := servicetest.RunBatch(t, s, "main")
 	over.Store(true)
 	wait.Wait()
-	wantState(t, r, repo.RunSucceeded)
+	servicetest.WantState(t, r, repo.RunSucceeded)
 	if r.Counts["processed_records"] < 3 || r.Counts["deleted_rows"] != 3 {
 		t.Errorf("counts %v", r.Counts)
 	}
-	e.want("main", partitions, "1, default 1")
+	e.Want("main", partitions, "1, default 1")
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
 		t.Errorf("log %q", said.String())
 	}
 	if _, err := open.Exec(t.Context(), `COMMIT`); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-	e.want("main", partitions, "1 2, default 2")
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Want("main", partitions, "1 2, default 2")
 }
 
 // A deletion that commits while its partition is about to be dropped must not be lost.
 func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.addPartitions(9, 9)
-	s := e.service(oneChild)
-	insert := e.connect("main")
+	addPartitions(e, 9, 9)
+	s := e.Service(servicetest.OneChild)
+	insert := e.Connect("main")
 	for i := 2; i < 8; i++ {
-		e.addPartitions(9, i)
-		e.exec("main", `INSERT INTO c VALUES ($1)`, i)
+		addPartitions(e, 9, i)
+		e.Exec("main", `INSERT INTO c VALUES ($1)`, i)
 		if _, err := insert.Exec(t.Context(), fmt.Sprintf(`BEGIN; INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
 			VALUES (%d, 'public.p', %d)`, i, i)); err != nil {
 			t.Fatal(err)
 		}
-		r := begin(t, s, "main")
-		waitFor(t, "the drop to wait for the deletion, or to have given up", func() bool {
-			return e.value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
-				e.value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
+		r := servicetest.Begin(t, s, "main")
+		servicetest.WaitFor(t, "the drop to wait for the deletion, or to have given up", func() bool {
+			return e.Value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
+				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})
 		if _, err := insert.Exec(t.Context(), `COMMIT`); err != nil {
 			t.Fatal(err)
 		}
-		wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
+		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	}
-	runBatch(t, s, "main")
-	runBatch(t, s, "main")
-	e.want("main", `SELECT count(*) FROM c`, "0")
-	e.want("main", partitions, "9, default 9")
+	servicetest.RunBatch(t, s, "main")
+	servicetest.RunBatch(t, s, "main")
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+	e.Want("main", partitions, "9, default 9")
 }
 
 // Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
 func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
+	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
 		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		INSERT INTO c SELECT generate_series(1, 8);
 		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, status)
@@ -265,31 +267,31 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 			(300, 'public.p', 6, 1), (300, 'public.p', 7, 1), (12, 'public.p', 8, 2);
 		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES (40, 'public.p', 8, now() + interval '1 day'), (5, 'public.p', 8, now() + interval '1 day')`)
-	e.active("25 hours")
-	s := e.service(oneChild, batches(2, 0))
-	if b := status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
+	active(e, "25 hours")
+	s := e.Service(servicetest.OneChild, servicetest.Batches(2, 0))
+	if b := servicetest.Status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
 		t.Errorf("backlog %+v", b)
 	}
-	r := runBatch(t, s, "main")
+	r := servicetest.RunBatch(t, s, "main")
 	wantWithinLimits(t, r)
-	wantCounts(t, r, "processed_records=7 deleted_rows=7")
-	e.wantQueue("main", "8 8 8")
-	e.want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,
+	servicetest.WantCounts(t, r, "processed_records=7 deleted_rows=7")
+	e.WantQueue("main", "8 8 8")
+	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,
 		"gitlab_partitions_dynamic.several gitlab_partitions_dynamic.others")
 	// The next number is one that no leaf has, nor a record.
-	e.want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "1 301")
+	e.Want("main", `SELECT string_agg(partition::text, ' ') FROM maintenance.queue_partitions`, "1 301")
 }
 
 // A number without a leaf of its own goes to the one for all others: nothing is missing.
 func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
-	e.exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
+	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
-	e.deleteParents(1, 3)
-	r := runBatch(t, e.service(oneChild), "main")
+	deleteParents(e, 1, 3)
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	wantWithinLimits(t, r)
-	wantCounts(t, r, "processed_records=3 deleted_rows=3")
-	e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
-	wantFindings(t, e.keys(oneChild), "error pending_without_definition main public.unknown")
+	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=3")
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	wantFindings(t, e.Keys(servicetest.OneChild), "error pending_without_definition main public.unknown")
 }

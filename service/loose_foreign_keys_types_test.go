@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"testing"
 )
@@ -28,53 +30,53 @@ func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T
 	} {
 		t.Run(test.kind, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
-			e.exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
-			e.exec("main", fmt.Sprintf(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x %s, y %s)`, test.kind, test.kind))
-			e.exec("main", fmt.Sprintf(`INSERT INTO c (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, test.kind), test.wanted, test.other)
-			e.deleted("main", "p", 1, 1)
-			r := runBatch(t, e.service(fmt.Sprintf(`
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
+			e.Exec("main", fmt.Sprintf(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x %s, y %s)`, test.kind, test.kind))
+			e.Exec("main", fmt.Sprintf(`INSERT INTO c (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, test.kind), test.wanted, test.other)
+			e.Deleted("main", "p", 1, 1)
+			r := servicetest.RunBatch(t, e.Service(fmt.Sprintf(`
 c:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: y, target_value: %s, conditions: [{column: x, value: %s}]}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: x, value: %s}]}
 `, test.target, test.written, test.written)), "main")
-			wantState(t, r, "succeeded")
-			wantCounts(t, r, "processed_records=1 updated_rows=1 deleted_rows=1")
-			e.want("main", `SELECT count(*) || ' ' || count(x) FROM c WHERE p_id = 1`, "2 1")
-			e.want("main", `SELECT count(*) || ' ' || count(x) || ' ' || count(y) FROM c WHERE p_id = 2`, "3 2 0")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, "processed_records=1 updated_rows=1 deleted_rows=1")
+			e.Want("main", `SELECT count(*) || ' ' || count(x) FROM c WHERE p_id = 1`, "2 1")
+			e.Want("main", `SELECT count(*) || ' ' || count(x) || ' ' || count(y) FROM c WHERE p_id = 2`, "3 2 0")
 		})
 	}
 }
 
 func TestLooseForeignKeysCleanup_AValueTooLongForItsColumnMatchesNothing(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint, v varchar(3), b char(3)); INSERT INTO c VALUES (1, 'abc', 'abc')`)
-	e.deleted("main", "p", 1, 1)
-	r := runBatch(t, e.service(`
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint, v varchar(3), b char(3)); INSERT INTO c VALUES (1, 'abc', 'abc')`)
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, e.Service(`
 c:
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: v, value: abcd}]}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: b, value: abcd}]}
 `), "main")
-	wantState(t, r, "succeeded")
-	wantCounts(t, r, "processed_records=1")
-	e.want("main", `SELECT count(*) FROM c`, "1")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=1")
+	e.Want("main", `SELECT count(*) FROM c`, "1")
 }
 
 func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testing.T) {
 	for _, kind := range []string{"smallint", "integer", "bigint", "numeric", "wide"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
-			e.exec("main", `CREATE DOMAIN wide AS bigint`)
-			e.exec("main", fmt.Sprintf(`CREATE TABLE c (p_id %s); INSERT INTO c SELECT i / 10 FROM generate_series(10, 69) i; CREATE INDEX ON c (p_id)`, kind))
-			e.deleted("main", "p", 1, 3)
-			e.exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `CREATE DOMAIN wide AS bigint`)
+			e.Exec("main", fmt.Sprintf(`CREATE TABLE c (p_id %s); INSERT INTO c SELECT i / 10 FROM generate_series(10, 69) i; CREATE INDEX ON c (p_id)`, kind))
+			e.Deleted("main", "p", 1, 3)
+			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 				SELECT 'public.p', k FROM unnest('{65537,4294967297,9223372036854775807}'::bigint[]) k`)
-			r := runBatch(t, e.service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
-			wantState(t, r, "succeeded")
-			wantCounts(t, r, "processed_records=6 deleted_rows=30")
-			e.want("main", `SELECT count(*) FROM c WHERE p_id > 3`, "30")
+			r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, "processed_records=6 deleted_rows=30")
+			e.Want("main", `SELECT count(*) FROM c WHERE p_id > 3`, "30")
 		})
 	}
 }

@@ -1,21 +1,25 @@
 package service_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
 
 // The names of some types, written without their length, mean a length of one.
 func TestLooseForeignKeys_ValuesOfFixedLengthAreNotCutOff(t *testing.T) {
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1);
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1);
 		CREATE TABLE c (p_id int, kind char(4), flags bit(3), done char(3)); CREATE INDEX ON c (p_id);
 		INSERT INTO c VALUES (1, 'abcd', B'101', 'no'), (1, 'a', B'101', 'no'), (1, 'abcd', B'100', 'no')`)
-	e.install("p")
-	e.exec("main", "DELETE FROM p")
+	e.Install("p")
+	e.Exec("main", "DELETE FROM p")
 	const conditions = `conditions: [{column: kind, value: abcd}, {column: flags, value: "101"}]`
-	keys := e.keys("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', " + conditions + "}]")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', " + conditions + "}]")
 	wantFindings(t, keys)
-	r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', "+conditions+"}]"), "main")
-	wantCounts(t, r, "processed_records=1 updated_rows=1")
-	e.want("main", "SELECT string_agg(concat_ws(' ', kind, flags, done), ', ' ORDER BY kind, flags) FROM c", "a    101 no , abcd 100 no , abcd 101 yes")
+	r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: 'yes', "+conditions+"}]"), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 updated_rows=1")
+	e.Want("main", "SELECT string_agg(concat_ws(' ', kind, flags, done), ', ' ORDER BY kind, flags) FROM c", "a    101 no , abcd 100 no , abcd 101 yes")
 }
 
 // A value that no row of the column can take is the definition's fault: no record is isolated, or dies of it.
@@ -30,13 +34,13 @@ func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecord
 	} {
 		t.Run(c.value, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
-			e.exec("main", `CREATE TABLE c (p_id integer, done `+c.kind+`); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 20)`)
-			e.deleted("main", "p", 1, 20)
-			r := runBatch(t, e.service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: '"+c.value+"'}]"), "main")
-			wantFailed(t, r, "c.p_id -> p on main: "+c.error+", 20 records")
-			wantCounts(t, r, "rescheduled_records=20")
-			e.want("main", `SELECT string_agg(DISTINCT failures || '/' || setbacks, ' ') FROM maintenance.record_failures`, "0/1")
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `CREATE TABLE c (p_id integer, done `+c.kind+`); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 20)`)
+			e.Deleted("main", "p", 1, 20)
+			r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: update_column_to, target_column: done, target_value: '"+c.value+"'}]"), "main")
+			servicetest.WantFailed(t, r, "c.p_id -> p on main: "+c.error+", 20 records")
+			servicetest.WantCounts(t, r, "rescheduled_records=20")
+			e.Want("main", `SELECT string_agg(DISTINCT failures || '/' || setbacks, ' ') FROM maintenance.record_failures`, "0/1")
 		})
 	}
 }

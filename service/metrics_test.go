@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -10,9 +12,9 @@ import (
 )
 
 func TestMetrics_CountersExistBeforeTheFirstEvent(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.service(oneChild, e.withQueue)
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Service(servicetest.OneChild, e.WithQueue)
 	for _, series := range []string{
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed",
 		"maintenance.rows worker=ghost_user_migration database=main action=failed_users",
@@ -25,23 +27,23 @@ func TestMetrics_CountersExistBeforeTheFirstEvent(t *testing.T) {
 		"maintenance.throttled worker=loose_foreign_keys_cleanup database=main",
 	} {
 		name, attributes, _ := strings.Cut(series, " ")
-		if values := m.values(name, attributes); len(values) != 1 || values[0] != 0 {
+		if values := m.Values(name, attributes); len(values) != 1 || values[0] != 0 {
 			t.Errorf("%s: %v, want one 0", series, values)
 		}
 	}
 }
 
 func TestMetrics_MeasureTheBacklogOfAPausedWorkerThatNeverRan(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	e.deleted("main", "p", 1, 3)
-	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour';
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Deleted("main", "p", 1, 3)
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour';
 		UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour' WHERE primary_key_value = 1;
 		SET session_replication_role = replica; INSERT INTO import_placeholder_user_details (placeholder_user_id, organization_id, deletion_attempts, created_at, updated_at) VALUES (7, 1, 15, now(), now()); SET session_replication_role = origin`)
-	s := e.service(oneChild, e.withQueue)
-	pause(t, s, cleanupWorker)
-	e.exec("main", `UPDATE maintenance.pauses SET since = now() - interval '2 hours'`)
+	s := e.Service(servicetest.OneChild, e.WithQueue)
+	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
+	e.Exec("main", `UPDATE maintenance.pauses SET since = now() - interval '2 hours'`)
 	const cleanup = "worker=loose_foreign_keys_cleanup database=main"
 	for series, least := range map[string]float64{
 		"maintenance.backlog.pending " + cleanup: 3, "maintenance.backlog.due " + cleanup: 2,
@@ -54,16 +56,16 @@ func TestMetrics_MeasureTheBacklogOfAPausedWorkerThatNeverRan(t *testing.T) {
 		"maintenance.pool.connections.max database=main role=primary":            20,
 	} {
 		name, attributes, _ := strings.Cut(series, " ")
-		if values := m.values(name, attributes); len(values) != 1 || values[0] < least || values[0] > least+60 {
+		if values := m.Values(name, attributes); len(values) != 1 || values[0] < least || values[0] > least+60 {
 			t.Errorf("%s: %v, want %v", series, values, least)
 		}
 	}
 }
 
 func TestMetrics_TellForHowLongAWorkerFailsAndWhichFiresWereInVain(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, dry_run, started_at, finished_at, heartbeat_ttl)
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, dry_run, started_at, finished_at, heartbeat_ttl)
 		SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, 'ghost_user_migration', '', 'schedule', state, dry,
 			now() - ago, now() - ago + interval '1 second', interval '1 minute'
 		FROM (VALUES (1, 'succeeded', false, interval '4 hours'), (2, 'failed', false, interval '3 hours'),
@@ -74,7 +76,7 @@ func TestMetrics_TellForHowLongAWorkerFailsAndWhichFiresWereInVain(t *testing.T)
 			(NULL, 'missed', '', interval '90 minutes'), (5, 'skipped', 'LEASE_HELD', interval '30 minutes'),
 			(NULL, 'skipped', 'DISABLED', interval '20 minutes')) f (n, outcome, reason, ago);
 		INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost_user_migration', '*/2 * * * *', now() - interval '20 minutes')`)
-	e.service(oneChild, e.withQueue)
+	e.Service(servicetest.OneChild, e.WithQueue)
 	const ghost = "worker=ghost_user_migration database=main"
 	for series, between := range map[string][2]float64{
 		"maintenance.failing " + ghost:                                {10790, 10860},
@@ -85,20 +87,20 @@ func TestMetrics_TellForHowLongAWorkerFailsAndWhichFiresWereInVain(t *testing.T)
 		"maintenance.last.success.timestamp " + ghost:                 {1, 1e10},
 	} {
 		name, attributes, _ := strings.Cut(series, " ")
-		if values := m.values(name, attributes); len(values) != 1 || values[0] < between[0] || values[0] > between[1] {
+		if values := m.Values(name, attributes); len(values) != 1 || values[0] < between[0] || values[0] > between[1] {
 			t.Errorf("%s: %v, want one of %v", series, values, between)
 		}
 	}
 }
 
 func TestMetrics_SayHowManyJobsThereAreAndWhichHasWaitedLongest(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.exec("main", `INSERT INTO maintenance.river_job (kind, args, state, max_attempts, queue, scheduled_at, finalized_at, attempted_at)
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, state, max_attempts, queue, scheduled_at, finalized_at, attempted_at)
 		SELECT kind, '{}', state::maintenance.river_job_state, 25, 'default', now() - ago, CASE WHEN state = 'discarded' THEN now() END, now()
 		FROM (VALUES ('delete_user', 'available', interval '1 hour'), ('delete_user', 'scheduled', interval '-1 hour'), ('delete_user', 'retryable', interval '10 minutes'),
 			('delete_user', 'discarded', interval '9 hours'), ('destroy_group', 'running', interval '5 hours'), ('from_tomorrow', 'available', interval '9 hours')) j (kind, state, ago)`)
-	e.service(oneChild, e.withQueue)
+	e.Service(servicetest.OneChild, e.WithQueue)
 	for series, least := range map[string]float64{
 		"maintenance.queue.jobs kind=delete_user state=waiting": 1, "maintenance.queue.jobs kind=delete_user state=scheduled": 1,
 		"maintenance.queue.jobs kind=delete_user state=retryable": 1, "maintenance.queue.jobs kind=delete_user state=discarded": 1,
@@ -106,57 +108,57 @@ func TestMetrics_SayHowManyJobsThereAreAndWhichHasWaitedLongest(t *testing.T) {
 		"maintenance.queue.oldest.age kind=delete_user": 3600, "maintenance.queue.oldest.age kind=destroy_group": 0,
 	} {
 		name, attributes, _ := strings.Cut(series, " ")
-		if values := m.values(name, attributes); len(values) != 1 || values[0] < least || values[0] > least+60 {
+		if values := m.Values(name, attributes); len(values) != 1 || values[0] < least || values[0] > least+60 {
 			t.Errorf("%s: %v, want %v", series, values, least)
 		}
 	}
-	if values := m.values("maintenance.queue.jobs", "kind=from_tomorrow"); len(values) != 0 {
+	if values := m.Values("maintenance.queue.jobs", "kind=from_tomorrow"); len(values) != 0 {
 		t.Errorf("jobs of a kind that this version does not know: %v", values)
 	}
 }
 
 func TestMetrics_OneFigureThatFailsHidesNoOther(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild, e.withQueue)
-	pause(t, s, cleanupWorker)
-	e.exec("main", `ALTER TABLE maintenance.river_job RENAME TO hidden`)
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild, e.WithQueue)
+	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
+	e.Exec("main", `ALTER TABLE maintenance.river_job RENAME TO hidden`)
 	for name, want := range map[string]int{"maintenance.paused": 1, "maintenance.failing": 1, "maintenance.run.limit": 1, "maintenance.queue.jobs": 0} {
-		if values := m.values(name, ""); len(values) < want || want == 0 && len(values) > 0 {
+		if values := m.Values(name, ""); len(values) < want || want == 0 && len(values) > 0 {
 			t.Errorf("%s: %v", name, values)
 		}
 	}
 }
 
 func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: time.Second}))
-	e.open[0].Close()
-	if values := m.values("maintenance.load.excess", ""); len(values) != 0 {
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: time.Second}))
+	e.Open[0].Close()
+	if values := m.Values("maintenance.load.excess", ""); len(values) != 0 {
 		t.Errorf("load %v of a database that does not answer", values)
 	}
-	if values := m.values("maintenance.database.reachable", "database=main"); len(values) != 1 || values[0] != 0 {
+	if values := m.Values("maintenance.database.reachable", "database=main"); len(values) != 1 || values[0] != 0 {
 		t.Errorf("reachable: %v", values)
 	}
 }
 
 func TestMetrics_TimeStatementsByWhatTheyAreFor(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	e.deleted("main", "p", 1, 3)
-	s := e.service(oneChild)
-	runBatch(t, s, "main")
-	for _, work := range []string{cleanupWorker, "other"} {
-		if values := m.values("maintenance.statement.duration", "database=main work="+work); len(values) != 1 || values[0] < 1 {
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Deleted("main", "p", 1, 3)
+	s := e.Service(servicetest.OneChild)
+	servicetest.RunBatch(t, s, "main")
+	for _, work := range []string{servicetest.LooseForeignKeys, "other"} {
+		if values := m.Values("maintenance.statement.duration", "database=main work="+work); len(values) != 1 || values[0] < 1 {
 			t.Errorf("%s: %v statements", work, values)
 		}
 	}
-	if _, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true}); err != nil {
+	if _, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil {
 		t.Fatal(err)
 	}
-	if values := m.values("maintenance.runs.over_limit", "worker="+cleanupWorker); len(values) != 1 || values[0] != 0 {
+	if values := m.Values("maintenance.runs.over_limit", "worker="+servicetest.LooseForeignKeys); len(values) != 1 || values[0] != 0 {
 		t.Errorf("over limit: %v", values)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strconv"
 	"testing"
@@ -17,73 +19,73 @@ import (
 func TestOutage_FailOverToAStandby(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	e := newEstate(t, "main")
-	own := newServer(t, "main")
-	e.add("main", own.cluster.URL("main"))
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
-	e.deleted("main", "p", 1, 10)
-	standby, err := own.cluster.Standby(ctx, nil)
+	e := servicetest.New(t, "main")
+	own := servicetest.NewServer(t, "main")
+	e.Add("main", own.Cluster.URL("main"))
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
+	e.Deleted("main", "p", 1, 10)
+	standby, err := own.Cluster.Standby(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = standby.Stop(context.Background()) })
 
 	address := newProxy(t)
-	r := e.replica("one", address.url(t, e.urls["main"]), oneChild)
+	r := newReplica(e, "one", address.url(t, e.URLs["main"]), servicetest.OneChild)
 	wantRun := func(counts string) {
 		t.Helper()
-		done, err := r.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker})
+		done, err := r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys})
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantState(t, done, repo.RunSucceeded)
-		wantCounts(t, done, counts)
+		servicetest.WantState(t, done, repo.RunSucceeded)
+		servicetest.WantCounts(t, done, counts)
 	}
 	wantRun("processed_records=10 deleted_rows=10")
-	e.insert(placeholders(1)...)
-	e.eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
+	e.Insert(servicetest.Placeholders(1)...)
+	e.Eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
 
 	// Connections that lead to a standby must not stay there.
 	before := time.Now()
 	address.url(t, standby.URL("main"))
 	address.cut()
 	r.wantUnreachable(t, before, "read-only")
-	e.deleted("main", "p", 11, 20)
-	e.insert(placeholders(2)...)
+	e.Deleted("main", "p", 11, 20)
+	e.Insert(servicetest.Placeholders(2)...)
 	back := time.Now()
-	address.url(t, e.urls["main"])
+	address.url(t, e.URLs["main"])
 	r.wantBack(t, back)
 	wantRun("processed_records=10 deleted_rows=10")
-	e.eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
 
-	e.deleted("main", "p", 21, 30)
-	e.insert(placeholders(3)...)
-	e.eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
-	e.eventually("main", `SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication`, "true")
+	e.Deleted("main", "p", 21, 30)
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+	e.Eventually("main", `SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication`, "true")
 	r.wantBack(t, time.Now())
 	before = time.Now()
-	own.kill()
+	own.Kill()
 	r.wantUnreachable(t, before, "database main: unreachable")
 	address.url(t, standby.URL("main"))
 	r.wantUnreachable(t, before, "read-only")
 	promoted := time.Now()
-	e.urls["main"] = standby.URL("main")
-	e.sql["main"] = e.connect("main")
-	e.exec("main", `SELECT pg_promote()`)
+	e.URLs["main"] = standby.URL("main")
+	e.SQL["main"] = e.Connect("main")
+	e.Exec("main", `SELECT pg_promote()`)
 	r.wantBack(t, promoted)
 	wantRun("processed_records=10 deleted_rows=10")
-	e.want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "10 31")
-	e.wantQueue("main", "")
-	e.insert(placeholders(4)...)
-	e.eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "10 31")
+	e.WantQueue("main", "")
+	e.Insert(servicetest.Placeholders(4)...)
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
 }
 
 // wantExplained waits until a replica says that main is unreachable, and why.
 func (r *replica) wantExplained(t *testing.T, words string) {
 	t.Helper()
 	message := ""
-	waitFor(t, "the status to say "+words, func() bool {
-		all, err := r.Status(context.Background(), cleanupWorker)
+	servicetest.WaitFor(t, "the status to say "+words, func() bool {
+		all, err := r.Status(context.Background(), servicetest.LooseForeignKeys)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,18 +100,18 @@ func TestOutage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	t.Parallel()
 	const connections = 20
 	ctx := context.Background()
-	e := newEstate(t, "main")
-	own := newServer(t, "main", map[string]string{"max_connections": strconv.Itoa(connections), "superuser_reserved_connections": "0"})
-	e.add("main", own.cluster.URL("main"))
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
-	r := e.replica("one", e.urls["main"], oneChild, cleanupWorker)
+	e := servicetest.New(t, "main")
+	own := servicetest.NewServer(t, "main", map[string]string{"max_connections": strconv.Itoa(connections), "superuser_reserved_connections": "0"})
+	e.Add("main", own.Cluster.URL("main"))
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
 	r.wantBack(t, time.Now())
 	// All but the test's own connection.
 	var hogs []*pgx.Conn
-	waitFor(t, "all connections to be taken", func() bool {
-		e.exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`) //nolint:contextcheck // exec has its own
+	servicetest.WaitFor(t, "all connections to be taken", func() bool {
+		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`) //nolint:contextcheck // exec has its own
 		for {
-			hog, err := pgx.Connect(ctx, e.urls["main"]+"&application_name=hog")
+			hog, err := pgx.Connect(ctx, e.URLs["main"]+"&application_name=hog")
 			if err != nil {
 				return len(hogs) == connections-1
 			}
@@ -122,15 +124,15 @@ func TestOutage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 		_ = hog.Close(ctx)
 	}
 	r.wantBack(t, released)
-	e.wantIdle(r)
+	wantIdle(e, r)
 }
 
 func TestOutage_PoolIsFull(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
-	r := e.replica("one", e.urls["main"], oneChild, cleanupWorker, ghostWorker)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys, servicetest.GhostUsers)
 	r.wantBack(t, time.Now())
 	var taken []interface{ Release() }
 	for range r.main.Pool().Config().MaxConns {
@@ -141,13 +143,13 @@ func TestOutage_PoolIsFull(t *testing.T) {
 		taken = append(taken, conn)
 	}
 	r.wantExplained(t, "all connections of its pool are in use")
-	e.insert(placeholders(1)...)
+	e.Insert(servicetest.Placeholders(1)...)
 	released := time.Now()
 	for _, conn := range taken {
 		conn.Release()
 	}
 	r.wantBack(t, released)
-	e.eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
-	e.wantIdle(r)
-	e.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+	e.Eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
+	wantIdle(e, r)
+	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"sync"
@@ -12,43 +14,43 @@ import (
 // scheduled lets the replicas look at the fires again and again, through whatever befalls main. The function that is
 // returned ends that and fails the test unless fires are run again by themselves, every fire has come to its end, and
 // every one that ran has its run.
-func (e *estate) scheduled(replicas ...*replica) (check func()) {
-	e.t.Helper()
+func scheduled(e *servicetest.Estate, replicas ...*replica) (check func()) {
+	e.T.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
 	for _, r := range replicas {
-		looks.Go(func() { e.lookOften(ctx, r) })
+		looks.Go(func() { lookOften(e, ctx, r) })
 	}
 	ended := sync.OnceFunc(func() {
 		stop()
 		looks.Wait()
 	})
-	e.t.Cleanup(ended)
+	e.T.Cleanup(ended)
 	return func() {
-		e.t.Helper()
-		waitFor(e.t, "a fire to be run", func() bool {
-			e.passMinute()
-			return e.value("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`) == "true"
+		e.T.Helper()
+		servicetest.WaitFor(e.T, "a fire to be run", func() bool {
+			passMinute(e)
+			return e.Value("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`) == "true"
 		})
 		// A claim or a run that an outage has cut short is taken over, or recorded, when its time has passed.
-		waitFor(e.t, "the ledger to be settled", func() bool {
-			e.exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '30 s' WHERE outcome = 'claimed'`)
-			return e.value("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed'`) == "0"
+		servicetest.WaitFor(e.T, "the ledger to be settled", func() bool {
+			e.Exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '30 s' WHERE outcome = 'claimed'`)
+			return e.Value("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed'`) == "0"
 		})
 		ended()
-		e.t.Log(e.value("main", `SELECT string_agg(concat_ws(' ', worker, outcome, reason, n), ', ') FROM
+		e.T.Log(e.Value("main", `SELECT string_agg(concat_ws(' ', worker, outcome, reason, n), ', ') FROM
 			(SELECT worker, outcome, left(reason, 12) AS reason, count(*) n FROM maintenance.fires GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) f`))
-		e.want("main", `SELECT count(*) FROM maintenance.fires f LEFT JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
+		e.Want("main", `SELECT count(*) FROM maintenance.fires f LEFT JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
 			WHERE f.outcome = 'ran' AND (r.id IS NULL OR r.lease_epoch = 0)`, "0")
-		e.want("main", `SELECT count(*) FROM maintenance.runs r WHERE r.trigger = 'schedule'
+		e.Want("main", `SELECT count(*) FROM maintenance.runs r WHERE r.trigger = 'schedule'
 			AND NOT EXISTS (SELECT FROM maintenance.fires f WHERE f.run_id = r.id)`, "0")
 	}
 }
 
 // passMinute makes the fire of this minute due anew, for each worker whose last one has come to something.
-func (e *estate) passMinute() {
-	e.t.Helper()
-	e.exec("main", `WITH done AS (
+func passMinute(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `WITH done AS (
 			SELECT s.worker FROM maintenance.schedules s
 			LEFT JOIN maintenance.fires c ON c.worker = s.worker AND c.fire_time > now() - interval '10 min'
 			LEFT JOIN maintenance.runs r ON r.id = c.run_id
@@ -62,14 +64,14 @@ func (e *estate) passMinute() {
 }
 
 // lookOften looks at the fires, and gives back those of the dead.
-func (e *estate) lookOften(ctx context.Context, r *replica) {
+func lookOften(e *servicetest.Estate, ctx context.Context, r *replica) {
 	for ctx.Err() == nil {
 		// One that waits for the next minute must not hold up the test.
 		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		err := errors.Join(r.RunDue(bounded), r.ResumeRuns(ctx))
 		cancel()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, service.ErrUnreachable) {
-			e.t.Logf("look: %v", err)
+			e.T.Logf("look: %v", err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -19,15 +21,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
-// kill ends the server as a power failure would. It can be started again as soon as its other processes have noticed.
-func (s *server) kill() {
-	s.t.Helper()
-	if err := s.cluster.Kill(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.stop()
-}
-
 // replica is a service of its own, with a queue that is worked, on databases that may go away.
 type replica struct {
 	*service.Service
@@ -35,38 +28,38 @@ type replica struct {
 	stop func()
 }
 
-// replica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
-func (e *estate) replica(name, mainURL, definitions string, workers ...string) *replica {
-	e.t.Helper()
+// newReplica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
+func newReplica(e *servicetest.Estate, name, mainURL, definitions string, workers ...string) *replica {
+	e.T.Helper()
 	d, err := repo.Open(context.Background(), "main", mainURL)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	e.t.Cleanup(d.Close)
+	e.T.Cleanup(d.Close)
 	q, err := scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	s := e.service(definitions, batches(20, 0), func(c *service.Config) {
+	s := e.Service(definitions, servicetest.Batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
 		service.Settings[placeholderuser.Config](c).Interval = time.Millisecond
 	})
 	if err := q.Start(s); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
 	for _, w := range workers {
-		loops.Go(func() { again(ctx, e.t, s, w) })
+		loops.Go(func() { again(ctx, e.T, s, w) })
 	}
 	stop := sync.OnceFunc(func() {
 		cancel()
 		loops.Wait()
 		if err := q.Stop(context.Background()); err != nil {
-			e.t.Error(err)
+			e.T.Error(err)
 		}
 	})
-	e.t.Cleanup(stop)
+	e.T.Cleanup(stop)
 	return &replica{s, d, stop}
 }
 
@@ -88,7 +81,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	t.Helper()
 	var last []service.WorkerStatus
-	waitFor(t, "every worker to say that main is unreachable", func() bool {
+	servicetest.WaitFor(t, "every worker to say that main is unreachable", func() bool {
 		var err error
 		if last, err = r.Status(context.Background(), ""); err != nil {
 			t.Fatal(err)
@@ -111,9 +104,9 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 // wantBack waits until a replica can work again, and logs how long that took.
 func (r *replica) wantBack(t *testing.T, from time.Time) {
 	t.Helper()
-	waitFor(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
+	servicetest.WaitFor(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
 	took := time.Since(from)
-	waitFor(t, "no worker to say that main is unreachable", func() bool {
+	servicetest.WaitFor(t, "no worker to say that main is unreachable", func() bool {
 		all, err := r.Status(context.Background(), "")
 		if err != nil {
 			t.Fatal(err)
@@ -208,10 +201,10 @@ func (p *proxy) lead(in net.Conn) {
 }
 
 // audited notes every deletion or insertion of a table's rows, with the row.
-func (e *estate) audited(table, event, row, sleep string) {
-	e.t.Helper()
-	e.exec("main", `CREATE TABLE IF NOT EXISTS audit (what text, row text, app text DEFAULT current_setting('application_name'))`)
-	e.exec("main", fmt.Sprintf(`CREATE FUNCTION audit_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$
+func audited(e *servicetest.Estate, table, event, row, sleep string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE TABLE IF NOT EXISTS audit (what text, row text, app text DEFAULT current_setting('application_name'))`)
+	e.Exec("main", fmt.Sprintf(`CREATE FUNCTION audit_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN PERFORM pg_sleep(%[4]s); INSERT INTO audit VALUES ('%[1]s', %[3]s); RETURN coalesce(NEW, OLD); END $$`, table, event, row, sleep))
-	e.exec("main", fmt.Sprintf(`CREATE TRIGGER audit BEFORE %[2]s ON %[1]s FOR EACH ROW EXECUTE FUNCTION audit_%[1]s()`, table, event))
+	e.Exec("main", fmt.Sprintf(`CREATE TRIGGER audit BEFORE %[2]s ON %[1]s FOR EACH ROW EXECUTE FUNCTION audit_%[1]s()`, table, event))
 }

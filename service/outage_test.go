@@ -1,160 +1,96 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
-	"maps"
 	"net"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// server is a PostgreSQL of a test's own, which it may stop and kill.
-type server struct {
-	t       *testing.T
-	cluster *devdb.Cluster
-	dir     string
-	// settings of the server besides devdb's.
-	settings map[string]string
-}
-
-// newServer starts it with a database, migrated, with the reference schema's queue.
-func newServer(t *testing.T, database string, settings ...map[string]string) *server {
-	t.Helper()
-	s := &server{t: t, dir: filepath.Join(t.TempDir(), "server"), settings: map[string]string{}}
-	for _, more := range settings {
-		maps.Copy(s.settings, more)
-	}
-	s.start()
-	t.Cleanup(s.stop)
-	ctx := context.Background()
-	if err := s.cluster.CreateDatabase(ctx, database); err != nil {
-		t.Fatal(err)
-	}
-	url := s.cluster.URL(database)
-	if err := devdb.LoadSchema(ctx, url, "main"); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrated("").Prepare(ctx, url); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func (s *server) start() {
-	s.t.Helper()
-	waitFor(s.t, "the processes of the server that was killed to be gone", func() bool {
-		cluster, err := devdb.Start(context.Background(), devdb.Config{Dir: s.dir, Settings: s.settings})
-		if err != nil && strings.Contains(err.Error(), "shared memory block") {
-			return false
-		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.cluster = cluster
-		return true
-	})
-}
-
-func (s *server) stop() {
-	s.t.Helper()
-	if err := s.cluster.Stop(context.Background()); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // newOutage is an estate whose queue database is on a server of its own, with a run that stands in the middle. Its
 // client waits for what comes through the channel.
-func newOutage(t *testing.T, queue string) (*estate, *server, *service.Service, <-chan service.Run) {
+func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Server, *service.Service, <-chan service.Run) {
 	t.Helper()
-	e := newEstate(t, "main")
+	e := servicetest.New(t, "main")
 	if queue != "main" {
-		e = newEstate(t, "main", "main")
+		e = servicetest.New(t, "main", "main")
 	}
-	own := newServer(t, queue)
-	e.add(queue, own.cluster.URL(queue))
-	e.exec(queue, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 20) i`)
-	e.gate(queue, "c", "OLD.p_id > 10")
-	e.shut(queue, caretakerApp)
-	e.deleted(queue, "p", 1, 20)
-	s := e.service(oneChild, batches(5, 0))
+	own := servicetest.NewServer(t, queue)
+	e.Add(queue, own.Cluster.URL(queue))
+	e.Exec(queue, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 20) i`)
+	e.Gate(queue, "c", "OLD.p_id > 10")
+	e.Shut(queue, servicetest.App)
+	e.Deleted(queue, "p", 1, 20)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0))
 	result := make(chan service.Run, 1)
 	go func() {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: queue})
+		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: queue})
 		if err != nil {
 			t.Error(err)
 		}
 		result <- r
 	}()
-	e.eventually(queue, `SELECT count(*) FROM c`, "10")
-	e.atGate(queue, caretakerApp)
+	e.Eventually(queue, `SELECT count(*) FROM c`, "10")
+	e.AtGate(queue, servicetest.App)
 	return e, own, s, result
 }
 
 // wantOutage fails the test unless the run says in fit words that its database has gone.
 func wantOutage(t *testing.T, r service.Run, database string) {
 	t.Helper()
-	wantState(t, r, repo.RunFailed)
+	servicetest.WantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "on "+database+": unreachable") || strings.Contains(r.Error, "SQLSTATE") || strings.Contains(r.Error, "127.0.0.1") {
 		t.Errorf("error %q", r.Error)
 	}
-	wantCounts(t, r, "processed_records=10 deleted_rows=10")
-}
-
-func status(t *testing.T, s *service.Service) service.WorkerStatus {
-	t.Helper()
-	all, err := s.Status(context.Background(), cleanupWorker)
-	if err != nil || len(all) != 1 {
-		t.Fatalf("%v, %v", all, err)
-	}
-	return all[0]
+	servicetest.WantCounts(t, r, "processed_records=10 deleted_rows=10")
 }
 
 func TestLooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
 	t.Parallel()
 	e, own, s, result := newOutage(t, "main")
-	own.stop()
+	own.Stop()
 	r := <-result
 	wantOutage(t, r, "main")
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker})
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
 	if !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that the database is unreachable", err)
 	}
-	st := status(t, s)
+	st := servicetest.Status(t, s)
 	if st.Condition != service.ConditionFailing {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
 
-	own.start()
-	e.sql["main"] = e.connect("main")
-	e.lift("main", caretakerApp)
-	next := runBatch(t, s, "main")
-	wantState(t, next, repo.RunSucceeded)
-	wantCounts(t, next, "processed_records=10 deleted_rows=10")
+	own.Start()
+	e.SQL["main"] = e.Connect("main")
+	e.Lift("main", servicetest.App)
+	next := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, next, repo.RunSucceeded)
+	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
 	if next.LeaseEpoch != 2 {
 		t.Errorf("epoch %d, want 2", next.LeaseEpoch)
 	}
-	e.wantQueue("main", "")
+	e.WantQueue("main", "")
 	// The end of the first one is recorded once main is there again.
-	e.eventually("main", `SELECT state FROM maintenance.runs WHERE id = '`+r.ID+`'`, "failed")
-	wantOutage(t, ended(t, s, r.ID), "main")
+	e.Eventually("main", `SELECT state FROM maintenance.runs WHERE id = '`+r.ID+`'`, "failed")
+	wantOutage(t, servicetest.Ended(t, s, r.ID), "main")
 }
 
 func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testing.T) {
 	t.Parallel()
 	e, own, s, result := newOutage(t, "ci")
-	own.stop()
+	own.Stop()
 	r := <-result
 	wantOutage(t, r, "ci")
-	st := status(t, s)
+	st := servicetest.Status(t, s)
 	if st.Condition != service.ConditionFailing || !strings.Contains(st.ConditionDetail, "ci") {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
@@ -164,34 +100,34 @@ func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testi
 	if _, err := s.Leases(context.Background(), ""); !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that ci is unreachable", err)
 	}
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "ci"})
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
 	if !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that ci is unreachable", err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	fire := time.Unix(25772283*60, 0)
-	failed, ours, err := s.RunScheduled(context.Background(), cleanupWorker, fire)
+	failed, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire)
 	if err != nil || !ours {
 		t.Fatal(ours, err)
 	}
-	wantState(t, failed, repo.RunFailed)
+	servicetest.WantState(t, failed, repo.RunFailed)
 	if failed.Database != "ci" || failed.Trigger != repo.TriggerSchedule || !strings.Contains(failed.Error, "unreachable") {
 		t.Errorf("%+v", failed)
 	}
 
-	own.start()
-	waitFor(t, "the condition to say that ci answers", func() bool {
-		st := status(t, s)
+	own.Start()
+	servicetest.WaitFor(t, "the condition to say that ci answers", func() bool {
+		st := servicetest.Status(t, s)
 		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
 	})
-	e.sql["ci"] = e.connect("ci")
-	e.lift("ci", caretakerApp)
-	next := runBatch(t, s, "ci")
-	wantState(t, next, repo.RunSucceeded)
-	wantCounts(t, next, "processed_records=10 deleted_rows=10")
-	if st = status(t, s); st.Condition != service.ConditionIdle || len(st.Leases) != 2 {
+	e.SQL["ci"] = e.Connect("ci")
+	e.Lift("ci", servicetest.App)
+	next := servicetest.RunBatch(t, s, "ci")
+	servicetest.WantState(t, next, repo.RunSucceeded)
+	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
+	if st = servicetest.Status(t, s); st.Condition != service.ConditionIdle || len(st.Leases) != 2 {
 		t.Errorf("condition %s: %s, leases %v", st.Condition, st.ConditionDetail, st.Leases)
 	}
 }
@@ -200,7 +136,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
 	t.Parallel()
 	e, _, s, result := newOutage(t, "ci")
 	// The death of one backend makes the server break all connections and recover.
-	pid, err := strconv.Atoi(e.value("ci", `SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'caretaker' AND wait_event = 'PgSleep'`))
+	pid, err := strconv.Atoi(e.Value("ci", `SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'caretaker' AND wait_event = 'PgSleep'`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,13 +144,13 @@ func TestLooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutage(t, <-result, "ci")
-	waitFor(t, "ci to recover", func() bool { return e.open[1].Ping(context.Background()) == nil })
-	e.sql["ci"] = e.connect("ci")
-	e.lift("ci", caretakerApp)
-	next := runBatch(t, s, "ci")
-	wantState(t, next, repo.RunSucceeded)
-	wantCounts(t, next, "processed_records=10 deleted_rows=10")
-	e.wantQueue("ci", "")
+	servicetest.WaitFor(t, "ci to recover", func() bool { return e.Open[1].Ping(context.Background()) == nil })
+	e.SQL["ci"] = e.Connect("ci")
+	e.Lift("ci", servicetest.App)
+	next := servicetest.RunBatch(t, s, "ci")
+	servicetest.WantState(t, next, repo.RunSucceeded)
+	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
+	e.WantQueue("ci", "")
 }
 
 func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
@@ -224,15 +160,15 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	e := newEstate(t, "main", "main")
+	e := servicetest.New(t, "main", "main")
 	d, err := repo.Open(context.Background(), "ci", "postgres://nobody@"+silent.Addr().String()+"/x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
-	e.open = append(e.open, d)
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
+	e.Open = append(e.Open, d)
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	all, err := s.Status(ctx, "")
@@ -242,7 +178,7 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	if st := all[0]; st.Condition != service.ConditionFailing || !strings.Contains(st.ConditionDetail, "ci: unreachable") {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
-	_, err = s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "ci"})
+	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
 	if !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that ci is unreachable", err)
 	}

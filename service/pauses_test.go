@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"strings"
@@ -10,25 +12,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
-
-// pause pauses a worker, or all, until that is ended.
-func pause(t *testing.T, s *service.Service, name string) service.WorkerStatus {
-	t.Helper()
-	st, err := s.PauseWorker(context.Background(), name, "an incident", "alice", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
-
-func resume(t *testing.T, s *service.Service, name string) service.WorkerStatus {
-	t.Helper()
-	st, err := s.ResumeWorker(context.Background(), name, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
 
 // pausedBy is the name under which a worker is paused, "" if it is not.
 func pausedBy(t *testing.T, s *service.Service, worker string) string {
@@ -46,9 +29,9 @@ func pausedBy(t *testing.T, s *service.Service, worker string) string {
 
 func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s, replica := e.service(oneChild, e.withQueue), e.service(oneChild, e.withQueue)
-	st := pause(t, s, service.AllWorkers)
+	e := servicetest.New(t, "main", "main")
+	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue)
+	st := servicetest.Pause(t, s, service.AllWorkers)
 	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
 		t.Errorf("%+v", st)
 	}
@@ -66,7 +49,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}
 	}
-	fired, ours, err := replica.RunScheduled(context.Background(), groupWorker, time.Now().Truncate(time.Minute))
+	fired, ours, err := replica.RunScheduled(context.Background(), servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
 	if err != nil || !ours || fired.State != repo.RunSkipped || !strings.Contains(fired.Reason, "WORKER_PAUSED") {
 		t.Errorf("%+v, %t, %v", fired, ours, err)
 	}
@@ -74,66 +57,66 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 
 func TestResumeWorker_OfAllWorkersLeavesThosePausedByThemselves(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild, e.withQueue)
-	pause(t, s, groupWorker)
-	pause(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, groupWorker); by != service.AllWorkers {
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild, e.WithQueue)
+	servicetest.Pause(t, s, servicetest.AdjournedGroups)
+	servicetest.Pause(t, s, service.AllWorkers)
+	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != service.AllWorkers {
 		t.Errorf("paused by %q, want that of all first", by)
 	}
-	st := resume(t, s, service.AllWorkers)
-	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "paused by themselves, whatever becomes of that: "+groupWorker) {
+	st := servicetest.Resume(t, s, service.AllWorkers)
+	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "paused by themselves, whatever becomes of that: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
-	for worker, want := range map[string]string{cleanupWorker: "", groupWorker: groupWorker} {
+	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {
 		if by := pausedBy(t, s, worker); by != want {
 			t.Errorf("%s is paused by %q, want %q", worker, by, want)
 		}
 	}
 
 	// The other way round: a worker resumed while all are paused.
-	pause(t, s, service.AllWorkers)
-	if st := resume(t, s, groupWorker); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "all workers are paused") {
+	servicetest.Pause(t, s, service.AllWorkers)
+	if st := servicetest.Resume(t, s, servicetest.AdjournedGroups); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "all workers are paused") {
 		t.Errorf("%+v", st)
 	}
-	resume(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, groupWorker); by != "" {
+	servicetest.Resume(t, s, service.AllWorkers)
+	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != "" {
 		t.Errorf("paused by %q", by)
 	}
 	// The second time there is nothing to resume.
-	if st := resume(t, s, service.AllWorkers); st.ConditionDetail != "no pause of all workers is in force" {
+	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "no pause of all workers is in force" {
 		t.Errorf("%+v", st)
 	}
 }
 
 func TestPauseWorker_OfAllWorkersStopsARunAtWorkOnAnotherReplica(t *testing.T) {
 	t.Parallel()
-	e, s, r, before := newHalfway(t)
-	pause(t, e.service(oneChild), service.AllWorkers)
-	e.wantHalf(ended(t, s, r.ID), "PAUSED", before)
+	e, s, r, before := servicetest.NewHalfway(t)
+	servicetest.Pause(t, e.Service(servicetest.OneChild), service.AllWorkers)
+	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
 	t.Parallel()
-	e, s, r, before := newHalfway(t)
-	e.exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', '', 'me')`)
-	e.wantHalf(ended(t, s, r.ID), "PAUSED", before)
+	e, s, r, before := servicetest.NewHalfway(t)
+	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', '', 'me')`)
+	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
 func TestPauseWorker_OfAllWorkersEndsByItself(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	st, err := s.PauseWorker(context.Background(), " * ", " soon over ", "  ", time.Second)
 	if err != nil || st.Paused == nil || st.Paused.Reason != "soon over" || !strings.Contains(st.ConditionDetail, " until ") {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	waitFor(t, "the pause to end", func() bool { return pausedBy(t, s, cleanupWorker) == "" })
+	servicetest.WaitFor(t, "the pause to end", func() bool { return pausedBy(t, s, servicetest.LooseForeignKeys) == "" })
 }
 
 func TestPauseWorker_TTLIsFromASecondToAYear(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild)
+	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
 	for ttl, allowed := range map[time.Duration]bool{
 		time.Nanosecond: false, time.Second - 1: false, time.Second: true, 365 * 24 * time.Hour: true, 365*24*time.Hour + 1: false, 1<<63 - 1: false,
 	} {

@@ -1,10 +1,11 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,39 +19,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-// pooled puts PgBouncer, with so many connections to each database, between the services and the databases of an estate.
-// The test's own connections are direct.
-func pooled(t *testing.T, size int, clones map[string]string) (*estate, *devdb.Pooler) {
-	t.Helper()
-	p, err := databases.Cluster(t).Pooler(t.Context(), size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	e := &estate{t: t, urls: map[string]string{}, through: map[string]string{}, sql: map[string]*pgx.Conn{}}
-	for _, name := range []string{"main", "ci", "sec"} {
-		if url := clones[name]; url != "" {
-			e.addThrough(name, url, p.URL(databaseOf(url)))
-		}
-	}
-	return e, p
-}
-
-func databaseOf(url string) string {
-	name, _, _ := strings.Cut(path.Base(url), "?")
-	return name
-}
-
 // storm ends connections to main, but for the test's own, until it is stopped. It abates, so that a machine which needs
 // longer than that for a run gets through as well.
-func (e *estate) storm(every time.Duration) (stop func()) {
-	e.t.Helper()
-	conn := e.connect("main")
-	ctx, cancel := context.WithCancel(e.t.Context())
+func storm(e *servicetest.Estate, every time.Duration) (stop func()) {
+	e.T.Helper()
+	conn := e.Connect("main")
+	ctx, cancel := context.WithCancel(e.T.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -72,12 +46,12 @@ func (e *estate) storm(every time.Duration) (stop func()) {
 
 func TestPgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 1, map[string]string{"main": databases.Clone(t, migrated("all"))})
-	p := &pipelineRun{estate: e, pipelineEstate: generatePipeline(3)}
-	p.load(p.estate)
-	p.gate("main", "notes")
+	e, _ := servicetest.Pooled(t, 1, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("all"))})
+	p := &pipelineRun{Estate: e, pipelineEstate: generatePipeline(3)}
+	p.load(p.Estate)
+	p.Gate("main", "notes")
 	p.replace()
-	p.killed(func(o *processOrder) { o.Worker, o.Database = ghostWorker, "" })
+	p.killed(func(o *servicetest.Order) { o.Worker, o.Database = servicetest.GhostUsers, "" })
 	p.toTheEnd()
 	p.compare()
 }
@@ -85,109 +59,109 @@ func TestPgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 func TestPgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing.T) {
 	t.Parallel()
 	// One connection has the lock, the other one does the work.
-	e, _ := pooled(t, 2, map[string]string{"main": databases.Clone(t, devdb.Template{Name: "bare"})})
-	e.installAndClean()
+	e, _ := servicetest.Pooled(t, 2, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})})
+	installAndClean(e)
 }
 
 func TestPgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
 	t.Parallel()
 	// With one connection nothing works that needs a second one while it holds a first.
-	e, _ := pooled(t, 1, map[string]string{
-		"main": databases.Clone(t, migrated("main")), "ci": databases.Clone(t, migrated("ci")), "sec": databases.Clone(t, migrated("sec")),
+	e, _ := servicetest.Pooled(t, 1, map[string]string{
+		"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 	})
-	everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
+	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 }
 
 func TestPgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 4, map[string]string{"main": databases.Clone(t, migrated("main")), "ci": databases.Clone(t, migrated("ci"))})
-	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
-	e.exec("ci", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 20)`)
-	e.deleted("main", "p", 1, 20)
-	e.gate("main", "c")
-	e.shut("main", "sleeper")
-	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n" + oneChild
-	sleeper := e.start("sleeper", definitions, shortRun)
-	e.atGate("main", "sleeper")
-	sleeper.signal(syscall.SIGSTOP)
-	s := e.service(definitions)
-	r := e.afterExpiry(s, "sleeper")
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "processed_records=20 deleted_rows=20")
-	before := e.state("main", "c")
-	e.lift("main", "sleeper")
-	sleeper.signal(syscall.SIGCONT)
-	result := sleeper.result()
+	e, _ := servicetest.Pooled(t, 4, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci"))})
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
+	e.Exec("ci", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 20)`)
+	e.Deleted("main", "p", 1, 20)
+	e.Gate("main", "c")
+	e.Shut("main", "sleeper")
+	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild
+	sleeper := e.Start("sleeper", definitions, servicetest.ShortRun)
+	e.AtGate("main", "sleeper")
+	sleeper.Signal(syscall.SIGSTOP)
+	s := e.Service(definitions)
+	r := e.AfterExpiry(s, "sleeper")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=20 deleted_rows=20")
+	before := e.State("main", "c")
+	e.Lift("main", "sleeper")
+	sleeper.Signal(syscall.SIGCONT)
+	result := sleeper.Result()
 	if result.Error != "" {
 		t.Fatal(result.Error)
 	}
-	wantLost(t, result.Run)
-	e.wantSame("main", before, "c")
-	e.wantLease("main", 2, false)
+	servicetest.WantLost(t, result.Run)
+	e.WantSame("main", before, "c")
+	e.WantLease("main", 2, false)
 }
 
 func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 3, map[string]string{"main": databases.Clone(t, migrated("main"))})
-	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
-	e.deleted("main", "p", 1, 20)
-	e.gate("main", "c")
-	s := e.service(oneChild, with(func(c *loosefk.Config) { c.BatchSize = 1 }))
+	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
+	e.Deleted("main", "p", 1, 20)
+	e.Gate("main", "c")
+	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 1 }))
 	for reason, stop := range map[string]func(id string) error{
 		"CANCELLED": func(id string) error { _, err := s.CancelRun(t.Context(), id, ""); return err },
 		"PAUSED": func(string) error {
-			_, err := s.PauseWorker(t.Context(), cleanupWorker, "test", "us", time.Minute)
+			_, err := s.PauseWorker(t.Context(), servicetest.LooseForeignKeys, "test", "us", time.Minute)
 			return err
 		},
 	} {
-		e.shut("main", caretakerApp)
-		r := begin(t, s, "main")
-		e.atGate("main", caretakerApp)
+		e.Shut("main", servicetest.App)
+		r := servicetest.Begin(t, s, "main")
+		e.AtGate("main", servicetest.App)
 		if err := stop(r.ID); err != nil {
 			t.Fatal(err)
 		}
 		if reason == "PAUSED" {
 			time.Sleep(2 * time.Second) // the next heartbeat sees it
 		}
-		e.lift("main", caretakerApp)
-		r = ended(t, s, r.ID)
-		wantState(t, r, repo.RunCancelled)
+		e.Lift("main", servicetest.App)
+		r = servicetest.Ended(t, s, r.ID)
+		servicetest.WantState(t, r, repo.RunCancelled)
 		if r.Reason != reason {
 			t.Errorf("reason %s, want %s", r.Reason, reason)
 		}
-		if _, err := s.ResumeWorker(t.Context(), cleanupWorker, ""); err != nil {
+		if _, err := s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-	e.want("main", `SELECT count(*) FROM c`, "0")
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Want("main", `SELECT count(*) FROM c`, "0")
 }
 
 func TestPgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 3, map[string]string{"main": databases.Clone(t, migrated("main"))})
-	m := &mirrored{estate: e, log: &lockedBuffer{}}
-	m.candidates()
-	s := m.service()
-	stop := e.storm(30 * time.Millisecond)
+	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
+	m.Candidates()
+	s := m.Service()
+	stop := storm(e, 30*time.Millisecond)
 	defer stop()
-	for _, worker := range []string{tokenWorker, placeholderWorker, groupWorker} {
-		waitFor(t, worker+" to get through", func() bool {
+	for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups} {
+		servicetest.WaitFor(t, worker+" to get through", func() bool {
 			r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 			return err == nil && r.State == repo.RunSucceeded
 		})
 	}
 	stop()
-	e.want("main", queuedUsers, "201 202 203")
-	e.want("main", jobsOfPlaceholders, "301 302 303")
-	e.want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
-	e.want("main", `SELECT string_agg(args ->> 'group_id', ' ' ORDER BY args ->> 'group_id') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "401 402 403")
+	e.Want("main", servicetest.QueuedUsers, "201 202 203")
+	e.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
+	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
+	e.Want("main", `SELECT string_agg(args ->> 'group_id', ' ' ORDER BY args ->> 'group_id') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "401 402 403")
 }
 
 func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	t.Parallel()
-	_, p := pooled(t, 3, nil)
-	url := p.PlainURL(databaseOf(databases.Clone(t, migrated("main"))))
+	_, p := servicetest.Pooled(t, 3, nil)
+	url := p.PlainURL(servicetest.DatabaseOf(servicetest.Databases.Clone(t, servicetest.Migrated("main"))))
 	d, err := repo.Open(t.Context(), "main", url)
 	if err != nil {
 		t.Fatal(err)
@@ -199,10 +173,10 @@ func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	}
 	// Of several connections some are prepared on one of the server and used on another.
 	failures := make(chan error, 64)
-	waitFor(t, "a statement to fail", func() bool {
+	servicetest.WaitFor(t, "a statement to fail", func() bool {
 		for range cap(failures) {
 			go func() {
-				_, err := d.RunSummary(context.Background(), groupWorker)
+				_, err := d.RunSummary(context.Background(), servicetest.AdjournedGroups)
 				failures <- err
 			}()
 		}
@@ -226,41 +200,41 @@ func TestPgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.T) {
 	for mode, fits := range map[string]bool{"simple_protocol": true, "cache_describe": true, "exec": true, "describe_exec": false, "cache_statement": false} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			e, p := pooled(t, 2, nil)
-			url := databases.Clone(t, migrated("main"))
-			e.addThrough("main", url, p.PlainURL(databaseOf(url))+"&default_query_exec_mode="+mode)
-			if err := e.open[0].CheckPooler(t.Context()); err != nil == fits {
+			e, p := servicetest.Pooled(t, 2, nil)
+			url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
+			e.AddThrough("main", url, p.PlainURL(servicetest.DatabaseOf(url))+"&default_query_exec_mode="+mode)
+			if err := e.Open[0].CheckPooler(t.Context()); err != nil == fits {
 				t.Fatalf("at the start: %v", err)
 			}
 			if !fits {
 				return
 			}
-			m := &mirrored{estate: e, log: &lockedBuffer{}}
-			m.candidates()
-			s := m.service()
-			for _, worker := range []string{tokenWorker, placeholderWorker, groupWorker, ghostWorker} {
+			m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
+			m.Candidates()
+			s := m.Service()
+			for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers} {
 				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 				if err != nil {
 					t.Fatal(err)
 				}
-				wantState(t, r, repo.RunSucceeded)
+				servicetest.WantState(t, r, repo.RunSucceeded)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {
-				e.work(s, kind)
+				e.Work(s, kind)
 			}
-			e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
+			e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 		})
 	}
 }
 
 func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	e, p := pooled(t, 2, nil)
-	url := databases.Clone(t, migrated("main"))
-	e.addThrough("main", url, p.URL(databaseOf(url)))
-	e.exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+databaseOf(url)+` SET search_path = elsewhere, public`)
+	e, p := servicetest.Pooled(t, 2, nil)
+	url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
+	e.AddThrough("main", url, p.URL(servicetest.DatabaseOf(url)))
+	e.Exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+servicetest.DatabaseOf(url)+` SET search_path = elsewhere, public`)
 	for parameter, refused := range map[string]bool{"search_path=public": true, "statement_timeout=5s": true, "application_name=x": false, "timezone=UTC": false} {
-		d, err := repo.Open(t.Context(), "main", p.URL(databaseOf(url))+"&"+parameter)
+		d, err := repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))+"&"+parameter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +246,7 @@ func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		}
 	}
 	// What the database or the role has is there, on whichever connection.
-	other, err := repo.Open(t.Context(), "main", p.URL(databaseOf(url)))
+	other, err := repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,19 +260,19 @@ func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 // nothing behind on it.
 func TestPgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 	t.Parallel()
-	e, _ := pooled(t, 2, map[string]string{"main": databases.Clone(t, migrated("main"))})
-	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 6)`)
-	e.exec("main", `CREATE TABLE seen (tx bigint, pid int, statement_timeout text, seqscan text)`)
-	e.exec("main", `CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	e, _ := servicetest.Pooled(t, 2, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 6)`)
+	e.Exec("main", `CREATE TABLE seen (tx bigint, pid int, statement_timeout text, seqscan text)`)
+	e.Exec("main", `CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO seen VALUES (txid_current(), pg_backend_pid(), current_setting('statement_timeout'), current_setting('enable_seqscan')); RETURN OLD; END $$`)
-	e.exec("main", `CREATE TRIGGER see BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION see()`)
-	e.deleted("main", "p", 1, 6)
-	wantState(t, runBatch(t, e.service(oneChild), "main"), repo.RunSucceeded)
-	e.want("main", `SELECT count(*) FROM c`, "0")
-	e.want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
+	e.Exec("main", `CREATE TRIGGER see BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION see()`)
+	e.Deleted("main", "p", 1, 6)
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), repo.RunSucceeded)
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+	e.Want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
 	for range 4 {
 		var timeout, scan string
-		conn, err := pgx.Connect(t.Context(), e.through["main"])
+		conn, err := pgx.Connect(t.Context(), e.Through["main"])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"fmt"
 	"math/rand/v2"
 
@@ -221,9 +223,9 @@ func (p *pipelineEstate) addTexts() {
 }
 
 // load writes the estate's rows.
-func (p *pipelineEstate) load(e *estate) {
-	e.t.Helper()
-	e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now()), (2, 'two', now(), now());
+func (p *pipelineEstate) load(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now()), (2, 'two', now(), now());
 		INSERT INTO application_settings (deletion_adjourned_period) VALUES (30);
 		SELECT setval('users_id_seq', 100000), setval('namespaces_id_seq', 100000)`)
 	for _, u := range p.users {
@@ -234,69 +236,69 @@ func (p *pipelineEstate) load(e *estate) {
 	}
 	for _, u := range p.users {
 		if u.placed {
-			e.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at)
+			e.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at)
 				VALUES ($1, nullif($2::bigint, 0), $3, now(), now())`, u.id, u.group, u.org)
 		}
 	}
 	for group, level := range p.shares {
-		e.exec("main", `INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at)
+		e.Exec("main", `INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at)
 			VALUES ($1, $2, $3, now(), now())`, group, club, level)
 	}
 	for _, j := range p.projects {
-		e.exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (5000 + $1::bigint, 'p' || $1, 'p' || $1, 'Project', $2, $3)`, j.id, j.namespace, j.org)
-		e.exec("main", `INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id, creator_id) VALUES ($1::bigint, 'p', 'p', $2, 5000 + $1::bigint, $3, $4)`,
+		e.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (5000 + $1::bigint, 'p' || $1, 'p' || $1, 'Project', $2, $3)`, j.id, j.namespace, j.org)
+		e.Exec("main", `INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id, creator_id) VALUES ($1::bigint, 'p', 'p', $2, 5000 + $1::bigint, $3, $4)`,
 			j.id, j.namespace, j.org, 1+p.random.IntN(lastUser))
-		e.exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Project', $1::bigint, 5000 + $1::bigint, 'x/p' || $1::bigint)`, j.id)
-		e.exec("main", `INSERT INTO ci_pipeline_metadata (pipeline_id, project_id) VALUES ($1, $1)`, j.id)
+		e.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Project', $1::bigint, 5000 + $1::bigint, 'x/p' || $1::bigint)`, j.id)
+		e.Exec("main", `INSERT INTO ci_pipeline_metadata (pipeline_id, project_id) VALUES ($1, $1)`, j.id)
 	}
 	for _, m := range p.members {
 		source, kind, namespace := "Namespace", "GroupMember", m.source
 		if m.project {
 			source, kind, namespace = "Project", "ProjectMember", 5000+m.source
 		}
-		e.exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
 			m.id, m.user, m.source, source, kind, m.level, namespace)
 	}
 	for _, i := range p.issues {
-		e.exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES ($1::bigint, 'i', $2, $3::bigint, 5000 + $3::bigint, $1::integer)`, i.id, i.author, i.project)
+		e.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES ($1::bigint, 'i', $2, $3::bigint, 5000 + $3::bigint, $1::integer)`, i.id, i.author, i.project)
 	}
 	for _, n := range p.notes {
-		e.exec("main", `INSERT INTO notes (id, noteable_type, noteable_id, author_id, project_id) VALUES ($1, 'Issue', $2, $3, $4)`, n.id, n.issue, n.author, n.project)
+		e.Exec("main", `INSERT INTO notes (id, noteable_type, noteable_id, author_id, project_id) VALUES ($1, 'Issue', $2, $3, $4)`, n.id, n.issue, n.author, n.project)
 	}
-	e.exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
 		VALUES ($1, false, now(), now()), ($2, false, now(), now()), ($3, true, now(), now())`, supportBot, keptByProject, hardDeleted)
 }
 
-func (u *pipelineUser) load(e *estate) {
-	e.t.Helper()
-	e.exec("main", `INSERT INTO users (id, email, username, projects_limit, state, user_type, organization_id, admin)
+func (u *pipelineUser) load(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `INSERT INTO users (id, email, username, projects_limit, state, user_type, organization_id, admin)
 		VALUES ($1::bigint, 'u' || $1 || '@x', 'u' || $1, 0, $2, $3, $4, $5)`, u.id, u.state, u.kind, u.org, u.id == adminUser)
-	e.exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, owner_id) VALUES ($1, 'u', 'u' || $2::bigint, 'User', $3, $2)`, personal(u.id), u.id, u.org)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, owner_id) VALUES ($1, 'u', 'u' || $2::bigint, 'User', $3, $2)`, personal(u.id), u.id, u.org)
 	for _, t := range u.tokens {
-		e.exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, expires_at, revoked, created_at, updated_at)
+		e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, expires_at, revoked, created_at, updated_at)
 			VALUES ($1, 't', $2, (now() AT TIME ZONE 'UTC')::date - nullif($3::integer, 0), $4::integer > 0, now(), (now() AT TIME ZONE 'UTC') - $4 * interval '1 day')`,
 			u.id, u.org, t.expired, t.revoked)
 	}
 	if u.deletedBy > 0 {
-		e.insert(repo.Job{Args: repo.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"}})
+		e.Insert(repo.Job{Args: repo.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"}})
 	}
 }
 
-func (p *pipelineEstate) loadGroup(e *estate, g pipelineGroup) {
-	e.t.Helper()
+func (p *pipelineEstate) loadGroup(e *servicetest.Estate, g pipelineGroup) {
+	e.T.Helper()
 	path := fmt.Sprintf("g%d", g.id)
 	if g.marked || g.lost {
 		path += fmt.Sprintf("-deletion_scheduled-%d", g.id)
 	}
-	e.exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES ($1, $2, $2, 'Group', nullif($3::bigint, 0), 1)`, g.id, path, g.parent)
-	e.exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Namespace', $1, $1, $2)`, g.id, path)
-	e.exec("main", `INSERT INTO ci_namespace_mirrors (namespace_id, traversal_ids) VALUES ($1, '{}')`, g.id)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES ($1, $2, $2, 'Group', nullif($3::bigint, 0), 1)`, g.id, path, g.parent)
+	e.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path) VALUES ('Namespace', $1, $1, $2)`, g.id, path)
+	e.Exec("main", `INSERT INTO ci_namespace_mirrors (namespace_id, traversal_ids) VALUES ($1, '{}')`, g.id)
 	switch {
 	case g.marked && g.newStore:
-		e.exec("main", `UPDATE namespace_details SET deletion_scheduled_at = now() - $2::integer * interval '1 day',
+		e.Exec("main", `UPDATE namespace_details SET deletion_scheduled_at = now() - $2::integer * interval '1 day',
 			state_metadata = jsonb_build_object('deletion_scheduled_by_user_id', $3::bigint) WHERE namespace_id = $1`, g.id, g.days, g.by)
 	case g.marked:
-		e.exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
+		e.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
 			VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date - $3::integer)`, g.id, g.by, g.days)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"maps"
@@ -16,7 +18,7 @@ import (
 
 // pipelineRun is an estate that services work on, one after the other.
 type pipelineRun struct {
-	*estate
+	*servicetest.Estate
 	*pipelineEstate
 	service *service.Service
 	// change is how services are configured; onRound, if set, is called before each round.
@@ -29,11 +31,11 @@ func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
 	for _, seed := range []uint64{1, 20261} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			p := &pipelineRun{estate: newEstate(t, "all", "main"), pipelineEstate: generatePipeline(seed)}
-			p.load(p.estate)
-			p.gate("main", "notes")
+			p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}
+			p.load(p.Estate)
+			p.Gate("main", "notes")
 			p.replace()
-			p.killed(func(o *processOrder) { o.Worker, o.Database = ghostWorker, "" })
+			p.killed(func(o *servicetest.Order) { o.Worker, o.Database = servicetest.GhostUsers, "" })
 			p.toTheEnd()
 			p.compare()
 		})
@@ -42,18 +44,18 @@ func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
 
 func TestPipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 	t.Parallel()
-	p := &pipelineRun{estate: newEstate(t, "all", "main"), pipelineEstate: generatePipeline(31)}
-	p.exec("main", devdb.NarrowKeys("%"))
-	p.load(p.estate)
-	p.gate("main", "notes")
+	p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(31)}
+	p.Exec("main", devdb.NarrowKeys("%"))
+	p.load(p.Estate)
+	p.Gate("main", "notes")
 	p.replace()
 	p.toTheEnd()
 	p.compare()
 
 	const wide = 3_000_000_000
-	p.exec("main", `DELETE FROM maintenance.river_job`)
-	p.loadGroup(p.estate, pipelineGroup{id: 130, marked: true, days: 60, by: owner})
-	p.insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(owner))}},
+	p.Exec("main", `DELETE FROM maintenance.river_job`)
+	p.loadGroup(p.Estate, pipelineGroup{id: 130, marked: true, days: 60, by: owner})
+	p.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(owner))}},
 		repo.Job{Args: repo.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
 		repo.Job{Args: repo.DeleteUser{UserID: wide, DeletedByID: new(int64(owner)), Reason: repo.TokenDeletionReason}},
 		repo.Job{Args: repo.DeleteUser{UserID: second, DeletedByID: new(int64(wide)), Reason: "asked for"}},
@@ -61,53 +63,53 @@ func TestPipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 	for kind, want := range map[string]string{
 		"destroy_group": "DELETING_USER_MISSING, TARGET_GONE", "delete_user": "NOT_AUTHORIZED, TARGET_GONE", "delete_placeholder_user": "TARGET_GONE",
 	} {
-		p.work(p.service, kind)
-		p.want("main", `SELECT string_agg(coalesce(metadata ->> 'reason', state::text), ', ' ORDER BY metadata ->> 'reason') FROM maintenance.river_job WHERE kind = '`+kind+`'`, want)
+		p.Work(p.service, kind)
+		p.Want("main", `SELECT string_agg(coalesce(metadata ->> 'reason', state::text), ', ' ORDER BY metadata ->> 'reason') FROM maintenance.river_job WHERE kind = '`+kind+`'`, want)
 	}
 }
 
 // replace shuts the service down and makes a new one.
 func (p *pipelineRun) replace() {
-	p.t.Helper()
+	p.T.Helper()
 	if p.service != nil {
 		if err := p.service.Shutdown(context.Background()); err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
 	}
-	p.service = p.estate.service(devdb.Definitions(), append([]func(*service.Config){p.withQueue}, p.change...)...)
+	p.service = p.Estate.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
 }
 
 // killed kills a process that is about to change a note, and lets the lease and the jobs it leaves behind expire.
-func (p *pipelineRun) killed(order func(*processOrder)) {
-	p.t.Helper()
-	p.shut("main", "doomed")
-	doomed := p.start("doomed", devdb.Definitions(), order)
-	p.atGate("main", "doomed")
-	doomed.kill()
-	p.lift("main", "doomed")
-	p.eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed' AND state <> 'idle'`, "0")
-	p.exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
-	p.exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE state = 'running'`)
+func (p *pipelineRun) killed(order func(*servicetest.Order)) {
+	p.T.Helper()
+	p.Shut("main", "doomed")
+	doomed := p.Start("doomed", devdb.Definitions(), order)
+	p.AtGate("main", "doomed")
+	doomed.Kill()
+	p.Lift("main", "doomed")
+	p.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed' AND state <> 'idle'`, "0")
+	p.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
+	p.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE state = 'running'`)
 }
 
 // toTheEnd does rounds of all workers and jobs, in any order, until two have changed nothing: what the
 // last step of one has queued is for the next.
 func (p *pipelineRun) toTheEnd() {
-	p.t.Helper()
+	p.T.Helper()
 	quiet := 0
 	for round, before := 0, ""; quiet < 2; round++ {
 		if round == 15 {
-			p.t.Fatal("no end after 15 rounds")
+			p.T.Fatal("no end after 15 rounds")
 		}
 		if p.onRound != nil {
 			p.onRound(round)
 		}
 		steps := []func(){}
-		for _, w := range []string{"placeholder_user_cleanup", "inactive_token_deletion", groupWorker, ghostWorker, cleanupWorker} {
+		for _, w := range []string{"placeholder_user_cleanup", "inactive_token_deletion", servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.LooseForeignKeys} {
 			steps = append(steps, func() { p.run(w) })
 		}
 		for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"} {
-			steps = append(steps, func() { p.work(p.service, kind) })
+			steps = append(steps, func() { p.Work(p.service, kind) })
 		}
 		p.random.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 		for _, step := range steps {
@@ -129,53 +131,53 @@ func (p *pipelineRun) toTheEnd() {
 
 // killedInGroup kills a process in the removal of groups.
 func (p *pipelineRun) killedInGroup() {
-	p.t.Helper()
-	p.run(groupWorker)
-	if p.value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state = 'scheduled'`) == "0" {
+	p.T.Helper()
+	p.run(servicetest.AdjournedGroups)
+	if p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state = 'scheduled'`) == "0" {
 		return
 	}
-	p.exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'destroy_group' AND state = 'scheduled'`)
-	p.killed(func(o *processOrder) { o.Jobs = "destroy_group" })
+	p.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'destroy_group' AND state = 'scheduled'`)
+	p.killed(func(o *servicetest.Order) { o.Jobs = "destroy_group" })
 }
 
 // run is one run of a worker. Those whose user could not go are due again at once.
 func (p *pipelineRun) run(worker string) service.Run {
-	p.t.Helper()
-	p.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
-	p.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	p.T.Helper()
+	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
+	p.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	r, err := p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker})
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	wantState(p.t, r, repo.RunSucceeded)
+	servicetest.WantState(p.T, r, repo.RunSucceeded)
 	return r
 }
 
 // digest of all that a round may change in the end: every table of the application with its number of rows and their
 // content, but for the stamps of what is tried again and again.
 func (p *pipelineRun) digest() (all string) {
-	p.t.Helper()
+	p.T.Helper()
 	for _, table := range slices.Sorted(maps.Keys(pipelineTables)) {
-		all += p.value("main", `SELECT md5(string_agg(x.r, ',' ORDER BY x.r)) FROM (`+pipelineTables[table]+`) x (r)`) + " "
+		all += p.Value("main", `SELECT md5(string_agg(x.r, ',' ORDER BY x.r)) FROM (`+pipelineTables[table]+`) x (r)`) + " "
 	}
-	return all + p.value("main", `SELECT concat_ws(' ', (SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1),
+	return all + p.Value("main", `SELECT concat_ws(' ', (SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1),
 		(SELECT count(*) FROM maintenance.river_job WHERE state IN ('available', 'scheduled', 'retryable') AND kind <> 'delete_user'),
 		(SELECT md5(string_agg(deletion_attempts::text, ',' ORDER BY id)) FROM import_placeholder_user_details))`)
 }
 
 // compare fails the test for every row that is there and must not be, and the other way round.
 func (p *pipelineRun) compare() {
-	p.t.Helper()
+	p.T.Helper()
 	m := pipelineModel{p.pipelineEstate}
 	want := m.rows()
 	for table, sql := range pipelineTables {
-		rows, err := p.sql["main"].Query(context.Background(), sql)
+		rows, err := p.SQL["main"].Query(context.Background(), sql)
 		if err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
 		there, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
 		got := map[string]bool{}
 		for _, row := range there {
@@ -183,26 +185,26 @@ func (p *pipelineRun) compare() {
 		}
 		for _, row := range want[table] {
 			if !got[row] {
-				p.t.Errorf("%s: %q is missing", table, row)
+				p.T.Errorf("%s: %q is missing", table, row)
 			}
 			delete(got, row)
 		}
 		for row := range got {
-			p.t.Errorf("%s: %q must not be there", table, row)
+			p.T.Errorf("%s: %q must not be there", table, row)
 		}
-		p.t.Logf("%s: %d rows expected", table, len(want[table]))
+		p.T.Logf("%s: %d rows expected", table, len(want[table]))
 	}
-	if n := p.run(groupWorker).Counts["held_groups"]; n != m.held() {
-		p.t.Errorf("%d groups held, want %d", n, m.held())
+	if n := p.run(servicetest.AdjournedGroups).Counts["held_groups"]; n != m.held() {
+		p.T.Errorf("%d groups held, want %d", n, m.held())
 	}
-	p.want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`, "0")
-	p.want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
-	p.want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")
+	p.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`, "0")
+	p.Want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
+	p.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")
 	p.wantNothingDangling()
 }
 
 func (p *pipelineRun) wantNothingDangling() {
-	p.t.Helper()
+	p.T.Helper()
 	for _, r := range [][4]string{
 		{"issues", "author_id", "users"},
 		{"notes", "author_id", "users"},
@@ -235,7 +237,7 @@ func (p *pipelineRun) wantNothingDangling() {
 		if condition == "" {
 			condition = "true"
 		}
-		p.want("main", fmt.Sprintf(`SELECT count(*) FROM %s x WHERE %s AND x.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.id = x.%s)`,
+		p.Want("main", fmt.Sprintf(`SELECT count(*) FROM %s x WHERE %s AND x.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.id = x.%s)`,
 			r[0], condition, r[1], r[2], r[1]), "0")
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"log/slog"
@@ -11,8 +13,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
-
-const stateOfJobs = `SELECT string_agg(kind || ' ' || state || coalesce(' ' || nullif(metadata ->> 'reason', ''), ''), ', ' ORDER BY id) FROM maintenance.river_job`
 
 func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 	t.Parallel()
@@ -39,17 +39,17 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := placeholderEstate(t)
-			e.detail(1, 0, `NULL`, 0)
-			e.detail(7, 0, `NULL`, c.userType)
+			e := servicetest.NewPlaceholders(t)
+			e.Detail(1, 0, `NULL`, 0)
+			e.Detail(7, 0, `NULL`, c.userType)
 			if c.reference != "" {
-				e.exec("main", c.reference)
+				e.Exec("main", c.reference)
 			}
 			var logs bytes.Buffer
-			s := e.service("", e.withQueue, func(cfg *service.Config) { cfg.Logger = slog.New(slog.NewJSONHandler(&logs, nil)) })
-			e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-			e.work(s, "delete_placeholder_user")
-			e.want("main", stateOfJobs, c.want)
+			s := e.Service("", e.WithQueue, func(cfg *service.Config) { cfg.Logger = slog.New(slog.NewJSONHandler(&logs, nil)) })
+			e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+			e.Work(s, "delete_placeholder_user")
+			e.Want("main", servicetest.StateOfJobs, c.want)
 			warned := strings.Contains(logs.String(), "Placeholder user is still referenced in other tables")
 			if warned != (c.named != "") || !strings.Contains(logs.String(), c.named) {
 				t.Errorf("want a warning with %q, log: %s", c.named, logs.String())
@@ -61,36 +61,36 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
 	t.Parallel()
 	const wide = 3_000_000_000
-	e := placeholderEstate(t)
-	e.exec("main", devdb.NarrowKeys("author_id"))
-	e.detail(wide, 0, `NULL`)
-	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
-	e.work(e.service("", e.withQueue), "delete_placeholder_user")
-	e.want("main", stateOfJobs, "delete_placeholder_user completed, delete_user available")
+	e := servicetest.NewPlaceholders(t)
+	e.Exec("main", devdb.NarrowKeys("author_id"))
+	e.Detail(wide, 0, `NULL`)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	e.Work(e.Service("", e.WithQueue), "delete_placeholder_user")
+	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
 }
 
 func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
-	e.detail(7, 0, `NULL`)
-	s := e.service("", e.withQueue)
-	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=1")
-	e.work(s, "delete_placeholder_user")
-	e.want("main", `SELECT args FROM maintenance.river_job WHERE kind = 'delete_user'`,
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(7, 0, `NULL`)
+	s := e.Service("", e.WithQueue)
+	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT args FROM maintenance.river_job WHERE kind = 'delete_user'`,
 		`{"reason": "Placeholder user is no longer referenced", "user_id": 7, "deleted_by_id": 7, "skip_authorization": true}`)
-	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-	e.work(s, "delete_placeholder_user")
-	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
 }
 
 func TestDeletePlaceholderUser_UnknownUserIsSkippedQuietly(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
+	e := servicetest.NewPlaceholders(t)
 	var logs bytes.Buffer
-	s := e.service("", e.withQueue, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&logs, nil)) })
-	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
-	e.work(s, "delete_placeholder_user")
-	e.want("main", stateOfJobs, "delete_placeholder_user completed TARGET_GONE")
+	s := e.Service("", e.WithQueue, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&logs, nil)) })
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed TARGET_GONE")
 	if logs.Len() > 0 {
 		t.Errorf("log: %s", logs.String())
 	}
@@ -98,27 +98,27 @@ func TestDeletePlaceholderUser_UnknownUserIsSkippedQuietly(t *testing.T) {
 
 func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "all", "main", "ci", "sec")
-	e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	e.detail(7, 0, `NULL`)
-	e.exec("main", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
-	e.exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 7)`)
-	s := e.service("", e.withQueue)
+	e := servicetest.New(t, "all", "main", "ci", "sec")
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	e.Detail(7, 0, `NULL`)
+	e.Exec("main", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
+	e.Exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 7)`)
+	s := e.Service("", e.WithQueue)
 	attempt := func(want string) {
 		t.Helper()
-		e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-		e.work(s, "delete_placeholder_user")
-		e.want("main", `SELECT coalesce(nullif(metadata ->> 'reason', ''), state::text) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' ORDER BY id DESC LIMIT 1`, want)
+		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+		e.Work(s, "delete_placeholder_user")
+		e.Want("main", `SELECT coalesce(nullif(metadata ->> 'reason', ''), state::text) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' ORDER BY id DESC LIMIT 1`, want)
 	}
-	e.exec("ci", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
+	e.Exec("ci", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
 	attempt("STILL_REFERENCED")
-	e.exec("ci", `DELETE FROM ci_pipeline_schedules`)
-	e.exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, resolved_by_id, created_at, updated_at) VALUES (1, 1, '', 7, now(), now())`)
+	e.Exec("ci", `DELETE FROM ci_pipeline_schedules`)
+	e.Exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, resolved_by_id, created_at, updated_at) VALUES (1, 1, '', 7, now(), now())`)
 	attempt("STILL_REFERENCED")
-	e.exec("sec", `UPDATE vulnerabilities SET resolved_by_id = NULL, dismissed_by_id = 7`)
+	e.Exec("sec", `UPDATE vulnerabilities SET resolved_by_id = NULL, dismissed_by_id = 7`)
 	// Main's own copy of a table of ci does not count while ci is configured.
 	attempt("completed")
-	e.want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
 }
 
 func TestDeletePlaceholderUser_TableThatItsDatabaseLacksIsLookedForInMain(t *testing.T) {
@@ -127,32 +127,32 @@ func TestDeletePlaceholderUser_TableThatItsDatabaseLacksIsLookedForInMain(t *tes
 		"vulnerabilities":       `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 7, '', now(), now())`,
 		"ci_pipeline_schedules": `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`,
 	} {
-		e := newEstate(t, "all", "main", "ci", "sec")
-		e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-		e.detail(7, 0, `NULL`)
-		e.exec("main", reference)
-		e.exec("ci", `DROP TABLE `+table+` CASCADE`)
-		e.exec("sec", `DROP TABLE `+table+` CASCADE`)
-		s := e.service("", e.withQueue)
-		e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-		e.work(s, "delete_placeholder_user")
-		e.want("main", stateOfJobs, "delete_placeholder_user cancelled STILL_REFERENCED")
+		e := servicetest.New(t, "all", "main", "ci", "sec")
+		e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+		e.Detail(7, 0, `NULL`)
+		e.Exec("main", reference)
+		e.Exec("ci", `DROP TABLE `+table+` CASCADE`)
+		e.Exec("sec", `DROP TABLE `+table+` CASCADE`)
+		s := e.Service("", e.WithQueue)
+		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+		e.Work(s, "delete_placeholder_user")
+		e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user cancelled STILL_REFERENCED")
 	}
 }
 
 func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "all", "main", "ci")
-	e.exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	e.detail(7, 0, `NULL`)
-	s := e.service("", e.withQueue)
-	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-	e.open[1].Close()
-	e.work(s, "delete_placeholder_user")
+	e := servicetest.New(t, "all", "main", "ci")
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	e.Detail(7, 0, `NULL`)
+	s := e.Service("", e.WithQueue)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Open[1].Close()
+	e.Work(s, "delete_placeholder_user")
 	// One second after its first attempt River takes it for available, not retryable.
-	e.want("main", `SELECT string_agg(kind || ' ' || (state IN ('available', 'retryable')) || ' ' || attempt || ' ' || cardinality(errors), ', ')
+	e.Want("main", `SELECT string_agg(kind || ' ' || (state IN ('available', 'retryable')) || ' ' || attempt || ' ' || cardinality(errors), ', ')
 		FROM maintenance.river_job`, "delete_placeholder_user true 1 1")
-	if _, err := s.Status(context.Background(), placeholderWorker); err != nil {
+	if _, err := s.Status(context.Background(), servicetest.PlaceholderUsers); err != nil {
 		t.Error(err)
 	}
 }

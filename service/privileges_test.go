@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"strings"
@@ -31,36 +33,36 @@ GRANT USAGE ON SEQUENCE users_id_seq, ghost_user_migrations_id_seq TO {role};
 
 // asRole opens the databases of an estate as a new role, for which some SQL is run in each first, with its name for {role},
 // and returns that name.
-func (e *estate) asRole(sql string) (role string) {
-	e.t.Helper()
-	role = "role_" + e.value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
-	e.exec("main", `CREATE ROLE `+role)
-	e.t.Cleanup(func() {
-		for name := range e.urls {
-			e.exec(name, `DROP OWNED BY `+role)
+func asRole(e *servicetest.Estate, sql string) (role string) {
+	e.T.Helper()
+	role = "role_" + e.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
+	e.Exec("main", `CREATE ROLE `+role)
+	e.T.Cleanup(func() {
+		for name := range e.URLs {
+			e.Exec(name, `DROP OWNED BY `+role)
 		}
-		e.exec("main", `DROP ROLE `+role)
+		e.Exec("main", `DROP ROLE `+role)
 	})
-	for i, own := range e.open {
-		e.exec(own.Name, strings.ReplaceAll(sql, "{role}", role))
-		d, err := repo.Open(e.t.Context(), own.Name, e.urls[own.Name]+"&options=-c%20role%3D"+role)
+	for i, own := range e.Open {
+		e.Exec(own.Name, strings.ReplaceAll(sql, "{role}", role))
+		d, err := repo.Open(e.T.Context(), own.Name, e.URLs[own.Name]+"&options=-c%20role%3D"+role)
 		if err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
-		e.t.Cleanup(d.Close)
-		e.open[i] = d
+		e.T.Cleanup(d.Close)
+		e.Open[i] = d
 	}
 	return role
 }
 
 func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.add("ci", databases.Clone(t, migrated("ci")))
-	e.add("sec", databases.Clone(t, migrated("sec")))
-	role := e.asRole(documentedRights)
-	e.exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
-	everyWork(&mirrored{estate: e, log: &lockedBuffer{}})
+	e := servicetest.New(t, "main", "main")
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("ci")))
+	e.Add("sec", servicetest.Databases.Clone(t, servicetest.Migrated("sec")))
+	role := asRole(e, documentedRights)
+	e.Exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
+	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 }
 
 func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
@@ -79,9 +81,9 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 	} {
 		t.Run(revoked, func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 3)
-			role := e.asRole(documentedRights + `GRANT DELETE ON c TO {role}; REVOKE ` + revoked + ` FROM {role}`)
-			r, err := e.service(oneChild).RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+			e := servicetest.NewDeletedParents(t, 3)
+			role := asRole(e, documentedRights+`GRANT DELETE ON c TO {role}; REVOKE `+revoked+` FROM {role}`)
+			r, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 			said := r.Error
 			if err != nil {
 				said, _ = run.PrivilegeMissing(err)
@@ -100,44 +102,44 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 
 func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	m := &mirrored{estate: e, log: &lockedBuffer{}}
-	m.candidates()
-	role := e.asRole(documentedRights) // without INSERT on ghost_user_migrations
-	s := m.service()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: tokenWorker})
+	e := servicetest.New(t, "main", "main")
+	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
+	m.Candidates()
+	role := asRole(e, documentedRights) // without INSERT on ghost_user_migrations
+	s := m.Service()
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, r, repo.RunSucceeded)
-	e.work(s, "delete_user")
-	e.eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	e.Work(s, "delete_user")
+	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
 }
 
 func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T) {
 	t.Parallel()
 	for table, worker := range map[string]string{
-		"personal_access_tokens": tokenWorker, "group_group_links": groupWorker, "ghost_user_migrations": ghostWorker,
+		"personal_access_tokens": servicetest.InactiveTokens, "group_group_links": servicetest.AdjournedGroups, "ghost_user_migrations": servicetest.GhostUsers,
 		"import_placeholder_user_details": "placeholder_user_cleanup",
 	} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			role := e.asRole(documentedRights + documentedRightsOnUsers + `REVOKE ALL ON ` + table + ` FROM {role}`)
-			s := e.service("", e.withQueue)
+			e := servicetest.NewTokens(t)
+			role := asRole(e, documentedRights+documentedRightsOnUsers+`REVOKE ALL ON `+table+` FROM {role}`)
+			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{true, false} {
 				r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry})
 				if err != nil {
 					t.Fatal(err)
 				}
-				wantState(t, r, repo.RunFailed)
+				servicetest.WantState(t, r, repo.RunFailed)
 				for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
 					if !strings.Contains(r.Error, want) {
 						t.Errorf("dry run %t: %q, want %q", dry, r.Error, want)
 					}
 				}
 			}
-			e.want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
+			e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
 		})
 	}
 }
@@ -150,13 +152,13 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEstate(t, "main", "main")
+			e := servicetest.New(t, "main", "main")
 			if sql == documentedRights {
-				e.exec("main", `ALTER DATABASE `+e.value("main", `SELECT current_database()`)+` SET search_path = nowhere, away`)
+				e.Exec("main", `ALTER DATABASE `+e.Value("main", `SELECT current_database()`)+` SET search_path = nowhere, away`)
 			}
-			e.asRole(sql)
-			s := e.service(oneChild, e.withQueue)
-			for _, worker := range []string{tokenWorker, groupWorker, ghostWorker, placeholderWorker} {
+			asRole(e, sql)
+			s := e.Service(servicetest.OneChild, e.WithQueue)
+			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 				if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.HasPrefix(missing.Missing, name) {
 					t.Errorf("%s: %v", worker, err)
@@ -167,19 +169,19 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 				}
 			}
 			for _, dry := range []bool{true, false} {
-				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, DryRun: dry})
+				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry})
 				if err != nil || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
 					t.Errorf("dry run %t: %s %q, %v", dry, r.State, r.Reason, err)
 				}
 			}
-			r, ours, err := s.RunScheduled(t.Context(), cleanupWorker, time.Now().Truncate(time.Minute))
+			r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
 			if err != nil || !ours {
 				t.Fatal(ours, err)
 			}
-			if r = ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
+			if r = servicetest.Ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
 				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
 			}
-			lfk := loosefk.Admin{Databases: e.open, Definitions: load(t, oneChild)}
+			lfk := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
 			_, track := lfk.Track(t.Context(), "users", "")

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"slices"
@@ -16,22 +18,22 @@ import (
 
 // request asks for a run on main under a request id.
 func request(s *service.Service, id string, async bool) (service.Run, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
 	defer cancel()
-	return s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: id, Async: async})
+	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }
 
 func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	s := e.Service(servicetest.OneChild)
 	first, err := request(s, "once", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCounts(t, first, "processed_records=3 deleted_rows=9")
-	e.deleted("main", "p", 1, 1)
-	for _, replica := range []*service.Service{s, e.service(oneChild)} {
+	servicetest.WantCounts(t, first, "processed_records=3 deleted_rows=9")
+	e.Deleted("main", "p", 1, 1)
+	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
 			again, err := request(replica, "once", async)
 			if err != nil {
@@ -42,21 +44,21 @@ func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
 			}
 		}
 	}
-	e.wantQueue("main", "1")
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.WantQueue("main", "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 }
 
 func TestRunBatch_SameRequestIDJoinsTheRunAtWork(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	s, other := e.service(oneChild), e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
 	first, err := request(s, "once", true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, first, repo.RunRunning)
+	servicetest.WantState(t, first, repo.RunRunning)
 	for _, replica := range []*service.Service{s, other} {
 		again, err := request(replica, "once", true)
 		if err != nil || again.ID != first.ID || again.State != repo.RunRunning {
@@ -72,15 +74,15 @@ func TestRunBatch_SameRequestIDJoinsTheRunAtWork(t *testing.T) {
 			}
 		})
 	}
-	e.atGate("main", caretakerApp)
-	e.lift("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
+	e.Lift("main", servicetest.App)
 	wait.Wait()
 }
 
 func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 30)
-	replicas := []*service.Service{e.service(oneChild), e.service(oneChild)}
+	e := servicetest.NewDeletedParents(t, 30)
+	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
 	var mu sync.Mutex
 	var ids []string
 	var wait sync.WaitGroup
@@ -99,15 +101,15 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
 	if slices.Sort(ids); len(slices.Compact(ids)) != 1 {
 		t.Errorf("runs %v, want one", ids)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.want("main", `SELECT epoch FROM maintenance.leases`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
 }
 
 func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	e.foreignLease("main", mainLease, "1 hour")
-	s, other := e.service(oneChild), e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
 	// All of them are refused, also those that find the record of another that has not been refused yet.
 	var wait sync.WaitGroup
 	for i := range 24 {
@@ -117,13 +119,13 @@ func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	r, err := request(s, "once", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCounts(t, r, "processed_records=3 deleted_rows=9")
+	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
 	if r.RequestID != "once" {
 		t.Errorf("request id %q", r.RequestID)
 	}
@@ -139,35 +141,35 @@ func wantHeldBy(t *testing.T, err error, holder string) {
 
 func TestRunBatch_RequestIDOfADeadProcessIsItsRun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(t, 3)
 	const id = "0197c000-0000-7000-8000-000000000001"
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
-		VALUES ('`+id+`', $1, 'main', 'request', 'running', 'once', '40 s', now() - interval '41 s')`, cleanupWorker)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
+		VALUES ('`+id+`', $1, 'main', 'request', 'running', 'once', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
 	for _, async := range []bool{false, true} {
-		r, err := request(e.service(oneChild), "once", async)
+		r, err := request(e.Service(servicetest.OneChild), "once", async)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.ID != id {
 			t.Errorf("run %s, want %s", r.ID, id)
 		}
-		wantLost(t, r)
+		servicetest.WantLost(t, r)
 	}
 }
 
 func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
 	ctx, hangUp := context.WithCancel(context.Background())
 	answered := make(chan error, 1)
 	go func() {
-		_, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestedBy: "tester"})
+		_, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestedBy: "tester"})
 		answered <- err
 	}()
-	e.atGate("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
 	hangUp()
 	if err := <-answered; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
@@ -176,16 +178,16 @@ func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
 	if err != nil || len(runs) != 1 || runs[0].RequestedBy != "tester" {
 		t.Fatalf("%+v, %v, want one at work", runs, err)
 	}
-	e.lift("main", caretakerApp)
-	r := ended(t, s, runs[0].ID)
-	wantState(t, r, repo.RunSucceeded)
-	wantCounts(t, r, "processed_records=3 deleted_rows=9")
+	e.Lift("main", servicetest.App)
+	r := servicetest.Ended(t, s, runs[0].ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
 }
 
 func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		name    string
 		request service.RunRequest
@@ -194,9 +196,9 @@ func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 	}{
 		{"no worker", service.RunRequest{}, "worker", nil},
 		{"unknown worker", service.RunRequest{Worker: "nobody"}, "", service.ErrUnknownWorker},
-		{"unknown database", service.RunRequest{Worker: cleanupWorker, Database: "nowhere"}, "", service.ErrUnknownDatabase},
-		{"database that is not configured", service.RunRequest{Worker: cleanupWorker, Database: "ci"}, "", service.ErrUnknownDatabase},
-		{"request id of 129 characters", service.RunRequest{Worker: cleanupWorker, RequestID: strings.Repeat("ä", 129)}, "request_id", nil},
+		{"unknown database", service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}, "", service.ErrUnknownDatabase},
+		{"database that is not configured", service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"}, "", service.ErrUnknownDatabase},
+		{"request id of 129 characters", service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: strings.Repeat("ä", 129)}, "request_id", nil},
 	} {
 		_, err := s.RunBatch(context.Background(), c.request)
 		var invalid *service.InvalidArgumentError
@@ -204,7 +206,7 @@ func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	if _, err := request(s, strings.Repeat("ä", 128), false); err != nil {
 		t.Error(err)
 	}
@@ -212,28 +214,28 @@ func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 
 func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service("")
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, RequestID: "once"})
+	e := servicetest.New(t, "main", "main")
+	s := e.Service("")
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	var unconfigured *service.NotConfiguredError
 	if !errors.As(err, &unconfigured) || !strings.Contains(unconfigured.Missing, "definitions") {
 		t.Errorf("error %v", err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	if st := status(t, s); st.Condition != service.ConditionNotConfigured || !strings.Contains(st.ConditionDetail, "definitions") {
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	if st := servicetest.Status(t, s); st.Condition != service.ConditionNotConfigured || !strings.Contains(st.ConditionDetail, "definitions") {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
 }
 
 func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci", "sec")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci", "sec")
+	s := e.Service(servicetest.OneChild)
 	var now time.Time
 	for {
 		before := time.Now().Unix() / 60
-		r := runBatch(t, s, "")
+		r := servicetest.RunBatch(t, s, "")
 		if now = time.Now(); now.Unix()/60 != before {
 			continue // The minute has changed in between.
 		}
@@ -243,7 +245,7 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 		break
 	}
 	for _, name := range []string{"main", "ci", "sec"} {
-		if r := runBatch(t, s, name); r.Database != name {
+		if r := servicetest.RunBatch(t, s, name); r.Database != name {
 			t.Errorf("database %q, want %q", r.Database, name)
 		}
 	}
@@ -251,58 +253,58 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 
 func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
 	first, err := request(s, "once", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]service.RunRequest{
-		"worker":   {Worker: ghostWorker},
-		"database": {Worker: cleanupWorker, Database: "ci"},
-		"dry run":  {Worker: cleanupWorker, Database: "main", DryRun: true},
+		"worker":   {Worker: servicetest.GhostUsers},
+		"database": {Worker: servicetest.LooseForeignKeys, Database: "ci"},
+		"dry run":  {Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true},
 	} {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
 		reused, is := errors.AsType[*service.RequestReusedError](err)
-		if !is || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+cleanupWorker+" on main") {
+		if !is || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
 			t.Errorf("%s: %v, want that the id is used for %s", name, err, first.ID)
 		}
 	}
-	again, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, RequestID: "once", Async: true})
+	again, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
 	if err != nil || again.ID != first.ID {
 		t.Errorf("%+v, %v, want the first run for a request that leaves the database open", again, err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 }
 
 func TestRunBatch_NamesTheRunThatHoldsTheLease(t *testing.T) {
 	t.Parallel()
-	e, s, r, _ := newHalfway(t)
-	for _, replica := range []*service.Service{s, e.service(oneChild)} {
-		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+	e, s, r, _ := servicetest.NewHalfway(t)
+	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
+		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		held, is := errors.AsType[*service.LeaseHeldError](err)
 		if !is || held.RunID != r.ID || !strings.Contains(err.Error(), "caretaker watch "+r.ID) {
 			t.Errorf("%v, want that run %s is named", err, r.ID)
 		}
 	}
-	skipped, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	skipped, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
 	if err != nil || !ours || skipped.Reason != "LEASE_HELD" || !strings.Contains(skipped.Error, r.ID) {
 		t.Errorf("%+v, %t, %v", skipped, ours, err)
 	}
-	e.lift("main", caretakerApp)
+	e.Lift("main", servicetest.App)
 }
 
 func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 5)
-	e.add("ci", e.urls["main"])
-	repo.MustDiffer(e.open)
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 5)
+	e.Add("ci", e.URLs["main"])
+	repo.MustDiffer(e.Open)
+	s := e.Service(servicetest.OneChild)
 	const same = "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out"
 	for _, dry := range []bool{true, false} {
-		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "ci", DryRun: dry})
+		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
 			if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
 				t.Errorf("dry run: state %s, %q, %v", r.State, r.Error, err)
@@ -313,14 +315,14 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 			t.Errorf("dry run %t: %v", dry, err)
 		}
 	}
-	r, ours, err := s.RunScheduled(t.Context(), cleanupWorker, time.Unix(25772283*60, 0))
+	r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Unix(25772283*60, 0))
 	if err != nil || !ours || r.Database != "ci" || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
 		t.Error(r, ours, err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-	e.want("main", `SELECT count(*) FROM c`, "0")
-	st, err := s.Status(t.Context(), cleanupWorker)
+	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+	st, err := s.Status(t.Context(), servicetest.LooseForeignKeys)
 	if err != nil || st[0].Condition != service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, same) {
 		t.Error(st, err)
 	}

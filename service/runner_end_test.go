@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"strings"
@@ -13,25 +15,25 @@ import (
 
 func TestRunBatch_LeaseIsFreeAlthoughTheConnectionThatGivesItBackIsEnded(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint); CREATE SEQUENCE lease_ends;
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE SEQUENCE lease_ends;
 		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
 		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
-	wantState(t, runBatch(t, e.service(oneChild), "main"), repo.RunSucceeded)
-	e.wantLease("main", 1, false)
-	e.want("main", `SELECT last_value FROM lease_ends`, "2")
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), repo.RunSucceeded)
+	e.WantLease("main", 1, false)
+	e.Want("main", `SELECT last_value FROM lease_ends`, "2")
 }
 
 func TestRunBatch_EndThatMainRefusesIsGivenUpAndSaid(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint);
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint);
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
-	log := &lockedBuffer{}
-	s := e.service(oneChild, logTo(log))
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
+	log := &servicetest.Buffer{}
+	s := e.Service(servicetest.OneChild, servicetest.LogTo(log))
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	if text := log.String(); strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") != 1 || strings.Contains(text, "tried again") {
 		t.Error(text)
 	}
@@ -45,15 +47,15 @@ const countedSQL = `CREATE SEQUENCE closes;
 
 func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", countedSQL)
-	s := e.service(oneChild, e.withQueue)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", countedSQL)
+	s := e.Service(servicetest.OneChild, e.WithQueue)
 	if _, err := s.Status(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	e.want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
+	e.Want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
 	// While nobody sees the leases, those who ask for them can be counted.
-	release := e.hold(`LOCK TABLE maintenance.leases`)
+	release := e.Hold(`LOCK TABLE maintenance.leases`)
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.Status(context.Background(), "")
@@ -63,7 +65,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	// For less time than a look may take: one that has been given up waits on until the server hears of it.
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var n int
-		_, err := fmt.Sscan(e.value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+		_, err := fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n)
 		if err != nil {
 			t.Fatal(err)
@@ -81,29 +83,29 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 
 func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
-	e.deleted("main", "p", 1, 1)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	r := begin(t, e.service(oneChild), "main")
-	e.atGate("main", caretakerApp)
-	e.exec("main", countedSQL)
-	other := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+	e.Deleted("main", "p", 1, 1)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	r := servicetest.Begin(t, e.Service(servicetest.OneChild), "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", countedSQL)
+	other := e.Service(servicetest.OneChild)
 	lifted := false
 	err := other.WatchRun(t.Context(), r.ID, func(service.Run) error {
 		if !lifted {
 			lifted = true
-			e.lift("main", caretakerApp)
+			e.Lift("main", servicetest.App)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.want("main", `SELECT is_called FROM closes`, "false")
+	e.Want("main", `SELECT is_called FROM closes`, "false")
 	// One that has gone silent is closed by whoever looks.
-	e.exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
+	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
 	if seen, err := other.Run(t.Context(), r.ID); err != nil || seen.State != repo.RunFailed {
 		t.Errorf("%s, %v", seen.State, err)
 	}

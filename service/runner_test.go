@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"log/slog"
@@ -13,78 +15,52 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// newHalfway is a run that has removed the first 4 of 10 records and stands before the others.
-func newHalfway(t *testing.T) (*estate, *service.Service, service.Run, string) {
-	t.Helper()
-	e := newDeletedParents(t, 10)
-	e.gate("main", "c", "OLD.p_id > 4")
-	e.shut("main", caretakerApp)
-	s := e.service(oneChild, batches(2, 0))
-	r := begin(t, s, "main")
-	e.eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
-	e.atGate("main", caretakerApp)
-	return e, s, r, e.state("main", "c")
-}
-
-// wantHalf fails the test unless the run was stopped for this reason and has left everything else as it was.
-func (e *estate) wantHalf(r service.Run, reason, before string) {
-	e.t.Helper()
-	wantState(e.t, r, repo.RunCancelled)
-	// A pause says whose it is, a cancellation whose if that is known.
-	if r.Reason != reason || (r.Error != "") != (reason == "PAUSED") && reason != "CANCELLED" || !strings.HasPrefix(r.Error, "cancelled by ") && !strings.HasPrefix(r.Error, "all workers are paused by ") && !strings.HasPrefix(r.Error, r.Worker+" is paused by ") && r.Error != "" || r.OverLimit {
-		e.t.Errorf("reason %q, error %q, over_limit %t", r.Reason, r.Error, r.OverLimit)
-	}
-	wantCounts(e.t, r, "processed_records=4 deleted_rows=12")
-	e.wantSame("main", before, "c")
-	e.wantLease("main", r.LeaseEpoch, false)
-}
-
 func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
-	e, s, r, before := newHalfway(t)
-	other := e.service(oneChild)
+	e, s, r, before := servicetest.NewHalfway(t)
+	other := e.Service(servicetest.OneChild)
 	if err := s.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	// Everything has been recorded and given back when Shutdown returns.
-	e.want("main", `SELECT state FROM maintenance.runs`, "cancelled")
+	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
 	got, err := s.Run(context.Background(), r.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.wantHalf(got, "SHUTDOWN", before)
+	e.WantHalf(got, "SHUTDOWN", before)
 
-	e.lift("main", caretakerApp)
-	next := runBatch(t, other, "main")
-	wantState(t, next, repo.RunSucceeded)
-	wantCounts(t, next, "processed_records=6 deleted_rows=18")
+	e.Lift("main", servicetest.App)
+	next := servicetest.RunBatch(t, other, "main")
+	servicetest.WantState(t, next, repo.RunSucceeded)
+	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
 }
 
 func TestShutdown_WaitingClientsGetTheRunAsItEnded(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	s := e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
 	result := make(chan service.Run, 1)
 	go func() {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		if err != nil {
 			t.Error(err)
 		}
 		result <- r
 	}()
-	e.atGate("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
 	if err := s.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, <-result, repo.RunCancelled)
+	servicetest.WantState(t, <-result, repo.RunCancelled)
 }
 
 func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	s, other := e.service(oneChild), e.service(oneChild)
+	e := servicetest.NewDeletedParents(t, 3)
+	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
 	first, err := request(s, "once", false)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +70,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main"})
+	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	if !errors.Is(err, service.ErrStopping) {
 		t.Errorf("error %v, want that the server is stopping", err)
 	}
@@ -102,17 +78,17 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 		t.Errorf("%+v, %v, want the run of that request", r, err)
 	}
 	fire := time.Now().Truncate(time.Minute)
-	if _, ours, err := s.RunScheduled(context.Background(), cleanupWorker, fire); ours || !errors.Is(err, service.ErrStopping) {
+	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
 	}
-	if r, ours, err := other.RunScheduled(context.Background(), cleanupWorker, fire); !ours || err != nil || r.State != repo.RunSucceeded {
+	if r, ours, err := other.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); !ours || err != nil || r.State != repo.RunSucceeded {
 		t.Errorf("%+v, ours %t, error %v, want a run", r, ours, err)
 	}
 }
 
 func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
-	_, s, _, _ := newHalfway(t)
+	_, s, _, _ := servicetest.NewHalfway(t)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough"))
 	defer cancel()
 	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
@@ -122,56 +98,56 @@ func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
 
 func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	t.Parallel()
-	e, s, r, before := newHalfway(t)
-	other := e.service(oneChild)
-	st, err := other.PauseWorker(context.Background(), cleanupWorker, " migration of the disks ", "alice", 0)
+	e, s, r, before := servicetest.NewHalfway(t)
+	other := e.Service(servicetest.OneChild)
+	st, err := other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p := st.Paused; p == nil || p.Reason != "migration of the disks" || p.By != "alice" || p.Since.IsZero() || !p.Until.IsZero() {
 		t.Errorf("pause %+v", p)
 	}
-	e.wantHalf(ended(t, s, r.ID), "PAUSED", before)
-	if st := status(t, s); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "alice") || !strings.Contains(st.ConditionDetail, "migration of the disks") {
+	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
+	if st := servicetest.Status(t, s); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "alice") || !strings.Contains(st.ConditionDetail, "migration of the disks") {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
 
 	var paused *service.WorkerPausedError
 	for _, dryRun := range []bool{false, true} {
-		_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: dryRun, RequestID: "once"})
+		_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once"})
 		if !errors.As(err, &paused) || paused.Pause.Reason != "migration of the disks" {
 			t.Errorf("error %v, want that it is paused", err)
 		}
 	}
-	skipped, ours, err := s.RunScheduled(context.Background(), cleanupWorker, time.Now().Truncate(time.Minute))
+	skipped, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
 	if err != nil || !ours || skipped.State != repo.RunSkipped || !strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") || skipped.FinishedAt.IsZero() {
 		t.Errorf("%+v, ours %t, %v, want a skipped run", skipped, ours, err)
 	}
-	e.wantSame("main", before, "c")
+	e.WantSame("main", before, "c")
 
-	if st, err = s.ResumeWorker(context.Background(), cleanupWorker, ""); err != nil || st.Paused != nil {
+	if st, err = s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, ""); err != nil || st.Paused != nil {
 		t.Errorf("%+v, %v", st.Paused, err)
 	}
-	e.lift("main", caretakerApp)
+	e.Lift("main", servicetest.App)
 	next, err := request(s, "once", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCounts(t, next, "processed_records=6 deleted_rows=18")
+	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
 }
 
 func TestPauseWorker_EndsByItself(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	s := e.service(oneChild)
-	st, err := s.PauseWorker(context.Background(), cleanupWorker, "a moment", "alice", 2*time.Second)
+	e := servicetest.NewDeletedParents(t, 3)
+	s := e.Service(servicetest.OneChild)
+	st, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p := st.Paused; p == nil || p.Until.Sub(p.Since).Round(time.Second) != 2*time.Second {
 		t.Errorf("pause %+v", p)
 	}
-	waitFor(t, "the pause to end", func() bool {
+	servicetest.WaitFor(t, "the pause to end", func() bool {
 		_, err := request(s, "once", false)
 		var paused *service.WorkerPausedError
 		if err != nil && !errors.As(err, &paused) {
@@ -179,27 +155,27 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 		}
 		return err == nil
 	})
-	e.want("main", `SELECT until <= clock_timestamp() FROM maintenance.pauses`, "true")
-	if st := status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
+	e.Want("main", `SELECT until <= clock_timestamp() FROM maintenance.pauses`, "true")
+	if st := servicetest.Status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
 		t.Errorf("%s, pause %+v", st.Condition, st.Paused)
 	}
 }
 
 func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		reason string
 		ttl    time.Duration
 	}{{"short", time.Minute}, {"for good", 0}, {"long", time.Hour}} {
-		st, err := s.PauseWorker(context.Background(), cleanupWorker, c.reason, "alice", c.ttl)
+		st, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, c.reason, "alice", c.ttl)
 		if err != nil || st.Paused == nil || st.Paused.Reason != c.reason || st.Paused.Until.IsZero() != (c.ttl == 0) {
 			t.Errorf("%+v, %v, want %s for %s", st.Paused, err, c.reason, c.ttl)
 		}
 	}
 	for range 2 { // the second time it is not paused
-		if st, err := s.ResumeWorker(context.Background(), cleanupWorker, ""); err != nil || st.Paused != nil {
+		if st, err := s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, ""); err != nil || st.Paused != nil {
 			t.Errorf("%+v, %v", st.Paused, err)
 		}
 	}
@@ -207,13 +183,13 @@ func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 
 func TestPauseWorker_NeedsAReasonAndAPositiveTTL(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild)
+	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
 	var invalid *service.InvalidArgumentError
 	for _, c := range []struct {
 		reason, field string
 		ttl           time.Duration
 	}{{"", "reason", 0}, {" \n", "reason", 0}, {strings.Repeat("ü", 501), "reason", 0}, {"fine", "ttl", -time.Second}} {
-		_, err := s.PauseWorker(context.Background(), cleanupWorker, c.reason, "alice", c.ttl)
+		_, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, c.reason, "alice", c.ttl)
 		if !errors.As(err, &invalid) || invalid.Field != c.field {
 			t.Errorf("reason of %d bytes, ttl %s: %v", len(c.reason), c.ttl, err)
 		}
@@ -248,26 +224,26 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
-			e := newDeletedParents(t, 3)
-			e.exec("main", `CREATE TABLE d (o_id text)`)
-			e.deleted("main", "o", 1, 1)
+			e := servicetest.NewDeletedParents(t, 3)
+			e.Exec("main", `CREATE TABLE d (o_id text)`)
+			e.Deleted("main", "o", 1, 1)
 			panics := &atomic.Bool{}
-			s := e.service(oneChild+"d: [{table: o, column: missing, on_delete: async_delete}]\nabsent: [{table: q, column: p_id, on_delete: async_delete}]\n",
+			s := e.Service(servicetest.OneChild+"d: [{table: o, column: missing, on_delete: async_delete}]\nabsent: [{table: q, column: p_id, on_delete: async_delete}]\n",
 				func(c *service.Config) {
 					c.Logger = slog.New(panicking{slog.DiscardHandler, message, panics})
 				})
-			r := runBatch(t, s, "main")
-			wantState(t, r, repo.RunFailed)
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, repo.RunFailed)
 			if !panics.Load() || !strings.Contains(r.Error, "internal error") || strings.Contains(r.Error, "secret") {
 				t.Errorf("panicked %t, error %q", panics.Load(), r.Error)
 			}
-			e.wantLease("main", 1, false)
-			next := runBatch(t, s, "main")
-			wantState(t, next, repo.RunFailed)
+			e.WantLease("main", 1, false)
+			next := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, next, repo.RunFailed)
 			if !strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records") {
 				t.Errorf("error %q", next.Error)
 			}
-			e.wantQueue("main", "1")
+			e.WantQueue("main", "1")
 		})
 	}
 }

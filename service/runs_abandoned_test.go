@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"encoding/json"
 	"slices"
@@ -15,23 +17,23 @@ import (
 )
 
 // deadRun records a run whose process has died long ago, in this trace.
-func (e *estate) deadRun(id, worker, database, trace string) {
-	e.t.Helper()
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, replica, trace_id, lease_epoch, counts, started_at, heartbeat_at, heartbeat_ttl)
+func deadRun(e *servicetest.Estate, id, worker, database, trace string) {
+	e.T.Helper()
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, replica, trace_id, lease_epoch, counts, started_at, heartbeat_at, heartbeat_ttl)
 		VALUES ($1::text::uuid, $2, $3, 'schedule', 'running', 'vm/1/x', $4, 3, '{"migrated_users": 7}', now() - interval '10 minutes', now() - interval '5 minutes', '70 s')`,
 		id, worker, database, trace)
 }
 
 func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
-	m, spans := newMeter(t), tracing(t)
-	e := newEstate(t, "main", "main")
+	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
+	e := servicetest.New(t, "main", "main")
 	log := &bytes.Buffer{}
-	s := e.service(oneChild, tracedLogTo(log))
-	other := e.service(oneChild)
+	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
+	other := e.Service(servicetest.OneChild)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
-	e.deadRun("0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", trace)
-	e.deadRun("0197c000-0000-7000-8000-000000000002", cleanupWorker, "main", "")
-	e.deadRun("0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
+	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", trace)
+	deadRun(e, "0197c000-0000-7000-8000-000000000002", servicetest.LooseForeignKeys, "main", "")
+	deadRun(e, "0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
 	for _, look := range []*service.Service{s, other, s} {
 		if _, err := look.Runs(t.Context(), service.RunFilter{Limit: 10}); err != nil {
 			t.Fatal(err)
@@ -42,7 +44,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed": 1, "maintenance.sli.error database=main error=true": 1,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.counter(name, attributes); got != want {
+		if got := m.Counter(name, attributes); got != want {
 			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
 		}
 	}
@@ -66,11 +68,11 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	if n := strings.Count(log.String(), "run finished"); n != 3 {
 		t.Errorf("%d lines, want one a run: %s", n, log)
 	}
-	for _, span := range named(spans, "maintenance.run") {
+	for _, span := range servicetest.Named(spans, "maintenance.run") {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
 		}
-		wantAttributes(t, span, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST", "maintenance.count.migrated_users": "7"})
+		servicetest.WantAttributes(t, span, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST", "maintenance.count.migrated_users": "7"})
 		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
@@ -83,83 +85,83 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 }
 
 func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main")
-	e.service(oneChild, func(c *service.Config) { c.SchedulerOff = true })
-	e.deadRun("0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
-	m.values("maintenance.paused", "")
-	if n := m.counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main")
+	e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
+	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
+	m.Values("maintenance.paused", "")
+	if n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
 		t.Errorf("%d runs failed, want 1", n)
 	}
 }
 
 // wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
 // logged so and as corrected.
-func wantToldOnce(t *testing.T, m *meter, spans *tracetest.SpanRecorder, log *lockedBuffer, id, outcome string) {
+func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecorder, log *servicetest.Buffer, id, outcome string) {
 	t.Helper()
 	for name, want := range map[string]int64{
 		"maintenance.runs ": 1, "maintenance.runs outcome=failed": 1, "maintenance.leases.lost ": 1,
 		"maintenance.sli.error error=true": 1, "maintenance.sli.error error=false": 0, "maintenance.sli.apdex ": 0,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.counter(name, attributes); got != want {
+		if got := m.Counter(name, attributes); got != want {
 			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
 		}
 	}
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
 	}
-	sent := slices.DeleteFunc(named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return tells(s, "maintenance.withheld") })
+	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return tells(s, "maintenance.withheld") })
 	if len(sent) != 1 {
 		t.Fatalf("%d spans of the run", len(sent))
 	}
-	wantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
-	back := named(spans, "maintenance.comeback")
+	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
+	back := servicetest.Named(spans, "maintenance.comeback")
 	if len(back) != 1 || back[0].Parent().SpanID() != sent[0].SpanContext().SpanID() {
 		t.Fatalf("%d spans of a comeback", len(back))
 	}
-	wantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": cleanupWorker, "maintenance.outcome": outcome})
+	servicetest.WantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": servicetest.LooseForeignKeys, "maintenance.outcome": outcome})
 }
 
 func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
-	m, spans := newMeter(t), tracing(t)
-	e := newDeletedParents(t, 10)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	log := &lockedBuffer{}
-	s, other := e.service(oneChild, logTo(log)), e.service(oneChild, logTo(log))
-	r := begin(t, s, "main")
-	e.atGate("main", caretakerApp)
-	e.exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 10)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	log := &servicetest.Buffer{}
+	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
+	r := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
 		t.Fatal(err)
 	}
-	e.exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
-	e.lift("main", caretakerApp)
-	waitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
+	e.Lift("main", servicetest.App)
+	servicetest.WaitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunFailed)
-	e.want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; what was committed before stays, the next run goes on")
+	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; what was committed before stays, the next run goes on")
 }
 
 func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
-	m, spans := newMeter(t), tracing(t)
-	e := newDeletedParents(t, 1)
-	e.exec("main", `CREATE TABLE outage (); CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 1)
+	e.Exec("main", `CREATE TABLE outage (); CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF to_regclass('outage') IS NOT NULL THEN RAISE 'not now' USING ERRCODE = 'cannot_connect_now'; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
-	log := &lockedBuffer{}
-	s, other := e.service(oneChild, logTo(log)), e.service(oneChild, logTo(log))
-	r := runBatch(t, s, "main")
-	wantState(t, r, repo.RunSucceeded)
+	log := &servicetest.Buffer{}
+	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, repo.RunSucceeded)
 	if text := log.String(); !strings.Contains(text, "end of the run not recorded, will be tried again") || strings.Contains(text, "run finished") {
 		t.Fatal(text)
 	}
-	e.exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
 		t.Fatal(err)
 	}
-	e.exec("main", `DROP TABLE outage`)
-	waitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	e.Exec("main", `DROP TABLE outage`)
+	servicetest.WaitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)
-	e.want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
+	e.Want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
 }

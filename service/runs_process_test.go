@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -11,16 +13,16 @@ import (
 
 // elsewhere is a run at work in a process of its own, which has removed the first 4 of 10 records and stands before the
 // others; s is a service of this process.
-func elsewhere(t *testing.T) (e *estate, s *service.Service, p *process, id, before string) {
+func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *servicetest.Process, id, before string) {
 	t.Helper()
-	e = newDeletedParents(t, 10)
-	e.gate("main", "c", "OLD.p_id > 4")
-	e.shut("main", "other")
-	s = e.service(oneChild)
-	p = e.start("other", oneChild, func(o *processOrder) { o.BatchSize = 2 })
-	e.eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
-	e.atGate("main", "other")
-	return e, s, p, e.value("main", `SELECT id FROM maintenance.runs`), e.state("main", "c")
+	e = servicetest.NewDeletedParents(t, 10)
+	e.Gate("main", "c", "OLD.p_id > 4")
+	e.Shut("main", "other")
+	s = e.Service(servicetest.OneChild)
+	p = e.Start("other", servicetest.OneChild, func(o *servicetest.Order) { o.BatchSize = 2 })
+	e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
+	e.AtGate("main", "other")
+	return e, s, p, e.Value("main", `SELECT id FROM maintenance.runs`), e.State("main", "c")
 }
 
 func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
@@ -32,8 +34,8 @@ func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.
 	if _, err := s.CancelRun(context.Background(), id, "somebody later"); err != nil {
 		t.Fatal(err)
 	}
-	r := p.result().Run
-	e.wantHalf(r, "CANCELLED", before)
+	r := p.Result().Run
+	e.WantHalf(r, "CANCELLED", before)
 	if !strings.HasPrefix(r.Error, "cancelled by me at home, 20") {
 		t.Errorf("error %q", r.Error)
 	}
@@ -42,8 +44,8 @@ func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.
 func TestPauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, p, _, before := elsewhere(t)
-	pause(t, s, service.AllWorkers)
-	e.wantHalf(p.result().Run, "PAUSED", before)
+	servicetest.Pause(t, s, service.AllWorkers)
+	e.WantHalf(p.Result().Run, "PAUSED", before)
 }
 
 func TestWatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
@@ -54,7 +56,7 @@ func TestWatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 		seen = append(seen, r)
 		// Its progress is known here before its end.
 		if r.State == repo.RunRunning && r.Counts["processed_records"] == 4 {
-			e.lift("main", "other")
+			e.Lift("main", "other")
 		}
 		return nil
 	})
@@ -62,9 +64,9 @@ func TestWatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := seen[len(seen)-1]
-	wantState(t, last, repo.RunSucceeded)
-	wantCounts(t, last, "processed_records=10 deleted_rows=30")
-	if len(seen) < 2 || p.result().Run.ID != id {
+	servicetest.WantState(t, last, repo.RunSucceeded)
+	servicetest.WantCounts(t, last, "processed_records=10 deleted_rows=30")
+	if len(seen) < 2 || p.Result().Run.ID != id {
 		t.Errorf("seen %+v", seen)
 	}
 }

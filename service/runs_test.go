@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +20,9 @@ import (
 
 func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
 	t.Parallel()
-	e, s, r, _ := newHalfway(t)
-	other := e.service(oneChild)
-	waitFor(t, "the other replica to see the progress", func() bool {
+	e, s, r, _ := servicetest.NewHalfway(t)
+	other := e.Service(servicetest.OneChild)
+	servicetest.WaitFor(t, "the other replica to see the progress", func() bool {
 		seen, err := other.Run(context.Background(), r.ID)
 		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
 			t.Fatalf("%+v, %v, want it at work", seen, err)
@@ -30,30 +32,30 @@ func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
 	if own, err := s.Run(context.Background(), r.ID); err != nil || own.Counts["processed_records"] != 4 {
 		t.Errorf("%+v, %v, want what has been done so far", own, err)
 	}
-	e.lift("main", caretakerApp)
-	end := ended(t, s, r.ID)
+	e.Lift("main", servicetest.App)
+	end := servicetest.Ended(t, s, r.ID)
 	for _, replica := range []*service.Service{s, other} {
 		seen, err := replica.Run(context.Background(), r.ID)
 		if err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
 			t.Errorf("%+v, %v\nwant %+v", seen, err, end)
 		}
 	}
-	wantCounts(t, end, "processed_records=10 deleted_rows=30")
+	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
 	if want := []repo.TableCount{{Table: "c", Deleted: 30}}; !slices.Equal(end.Tables, want) {
 		t.Errorf("tables %v, want %v", end.Tables, want)
 	}
-	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != cleanupWorker {
+	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != servicetest.LooseForeignKeys {
 		t.Errorf("%+v", end)
 	}
 }
 
 func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	last := ""
 	for range 20 {
-		r := runBatch(t, s, "main")
+		r := servicetest.RunBatch(t, s, "main")
 		id, err := uuid.Parse(r.ID)
 		if err != nil || id.Version() != 7 || id.Variant() != uuid.RFC4122 {
 			t.Fatalf("%s is no UUID version 7: %v", r.ID, err)
@@ -71,7 +73,7 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 
 func TestRun_UnknownIsSaid(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild)
+	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
 	calls := map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
@@ -94,9 +96,9 @@ func TestRun_UnknownIsSaid(t *testing.T) {
 
 func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 1)
-	s := e.service(oneChild)
-	end := runBatch(t, s, "main")
+	e := servicetest.NewDeletedParents(t, 1)
+	s := e.Service(servicetest.OneChild)
+	end := servicetest.RunBatch(t, s, "main")
 	got, err := s.CancelRun(context.Background(), end.ID, "")
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(end) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, end)
@@ -105,8 +107,8 @@ func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
 
 func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
 	t.Parallel()
-	e, s, r, _ := newHalfway(t)
-	replicas := []*service.Service{s, e.service(oneChild)}
+	e, s, r, _ := servicetest.NewHalfway(t)
+	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	sent := make([][]service.Run, len(replicas))
 	var begun, over sync.WaitGroup
 	begun.Add(len(replicas))
@@ -124,13 +126,13 @@ func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
 		})
 	}
 	begun.Wait()
-	e.lift("main", caretakerApp)
+	e.Lift("main", servicetest.App)
 	over.Wait()
 	for _, runs := range sent {
-		wantState(t, runs[0], repo.RunRunning)
+		servicetest.WantState(t, runs[0], repo.RunRunning)
 		last := runs[len(runs)-1]
-		wantState(t, last, repo.RunSucceeded)
-		wantCounts(t, last, "processed_records=10 deleted_rows=30")
+		servicetest.WantState(t, last, repo.RunSucceeded)
+		servicetest.WantCounts(t, last, "processed_records=10 deleted_rows=30")
 		if last.FinishedAt.IsZero() {
 			t.Error("no end")
 		}
@@ -144,15 +146,15 @@ func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
 
 func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	const id = "0197c000-0000-7000-8000-000000000001"
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
-		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, id, cleanupWorker)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, id, servicetest.LooseForeignKeys)
 	var reasons []string
 	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
 		reasons = append(reasons, r.State+" "+r.Reason)
-		e.exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
+		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
 		return nil
 	})
 	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no sign of life since ") || reasons[2] != "failed LEASE_LOST" {
@@ -162,7 +164,7 @@ func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
 
 func TestWatchRun_EndsWithItsClient(t *testing.T) {
 	t.Parallel()
-	_, s, r, _ := newHalfway(t)
+	_, s, r, _ := servicetest.NewHalfway(t)
 	gone := errors.New("the stream is broken")
 	if err := s.WatchRun(context.Background(), r.ID, func(service.Run) error { return gone }); !errors.Is(err, gone) {
 		t.Errorf("error %v", err)
@@ -179,18 +181,18 @@ func TestWatchRun_EndsWithItsClient(t *testing.T) {
 
 func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci")
+	s := e.Service(servicetest.OneChild)
 	var want []string
 	for i := range 7 {
-		want = append([]string{runBatch(t, s, []string{"main", "ci"}[i%2]).ID}, want...)
+		want = append([]string{servicetest.RunBatch(t, s, []string{"main", "ci"}[i%2]).ID}, want...)
 	}
-	e.exec("main", `UPDATE maintenance.runs SET state = 'failed' WHERE database = 'ci'`)
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES (gen_random_uuid(), 'another', 'request', 'failed', '0')`)
+	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed' WHERE database = 'ci'`)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES (gen_random_uuid(), 'another', 'request', 'failed', '0')`)
 	var got []string
 	after := ""
 	for {
-		page, err := s.Runs(context.Background(), service.RunFilter{Worker: cleanupWorker, After: after, Limit: 3})
+		page, err := s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,12 +219,12 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
 	for i, silence := range []string{"39 s", "41 s"} {
-		e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
+		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
 			VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '40 s', now() - $3::text::interval)`,
-			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), cleanupWorker, silence)
+			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
 	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
 	if err != nil || len(running) != 1 {
@@ -232,31 +234,31 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	if err != nil || len(failed) != 1 || failed[0].FinishedAt.IsZero() {
 		t.Fatalf("%+v, %v, want one failed", failed, err)
 	}
-	wantLost(t, failed[0])
+	servicetest.WantLost(t, failed[0])
 }
 
 func TestRuns_OldHistoryIsPruned(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
 		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
 		VALUES (gen_random_uuid(), 'x', 'request', 'failed', '0', now() - interval '29 days')`)
-	e.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
+	e.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
 		SELECT 'x', at, 'x', at FROM generate_series(1, 3000) i, LATERAL (SELECT now() - interval '29 days 12 hours' - i * interval '1 minute' AS at) x`)
-	s := e.service(oneChild)
-	runBatch(t, s, "main")
-	e.eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
+	s := e.Service(servicetest.OneChild)
+	servicetest.RunBatch(t, s, "main")
+	e.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
 		"1 failed, 1 running, 1 succeeded")
-	e.eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
+	e.Eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
 }
 
 func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	t.Parallel()
-	e, _, r, _ := newHalfway(t)
-	defer e.lift("main", caretakerApp)
-	e.open = []*repo.Database{e.as("watcher")}
-	watcher := e.service(oneChild)
+	e, _, r, _ := servicetest.NewHalfway(t)
+	defer e.Lift("main", servicetest.App)
+	e.Open = []*repo.Database{e.As("watcher")}
+	watcher := e.Service(servicetest.OneChild)
 	seen, ended := make(chan service.Run, 100), make(chan error, 1)
 	go func() {
 		ended <- watcher.WatchRun(context.Background(), r.ID, func(r service.Run) error {
@@ -265,11 +267,11 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 		})
 	}()
 	<-seen
-	e.exec("main", `ALTER ROLE watcher NOLOGIN`)
-	e.exec("main", `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'watcher'`)
+	e.Exec("main", `ALTER ROLE watcher NOLOGIN`)
+	e.Exec("main", `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'watcher'`)
 	time.Sleep(1500 * time.Millisecond) // two looks
-	e.exec("main", `ALTER ROLE watcher LOGIN`)
-	e.lift("main", caretakerApp)
+	e.Exec("main", `ALTER ROLE watcher LOGIN`)
+	e.Lift("main", servicetest.App)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"strings"
@@ -95,19 +97,19 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t, "ci")
-	c.exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
-	c.gate("ci", "c")
-	c.shut("ci", caretakerApp)
-	c.deleted("ci", "p", 1, 1)
+	c.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
+	c.Gate("ci", "c")
+	c.Shut("ci", servicetest.App)
+	c.Deleted("ci", "p", 1, 1)
 	s := c.replica("* * * * *")
 	// The minutes of ci are the odd ones.
 	c.at("11-20 12:01:00")
 	if err := s.RunDue(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	c.atGate("ci", caretakerApp)
-	c.want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
-	c.lift("ci", caretakerApp)
+	c.AtGate("ci", servicetest.App)
+	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
+	c.Lift("ci", servicetest.App)
 	c.settled()
 	c.wantFires("11-20 12:01 ran +0")
 	c.wantRuns(1)
@@ -131,15 +133,15 @@ func TestRunDue_FiresThatNobodyRanAreMissed(t *testing.T) {
 	c.at("11-20 12:35:00")
 	c.due(s)
 	c.wantFires("11-20 12:10 missed", "11-20 12:20 missed", "11-20 12:30 missed")
-	c.want("main", `SELECT bool_and(claimed_by = '' AND claimed_at IS NULL AND run_id IS NULL AND started_at IS NULL) FROM maintenance.fires
-		WHERE worker = '`+cleanupWorker+`'`, "true")
+	c.Want("main", `SELECT bool_and(claimed_by = '' AND claimed_at IS NULL AND run_id IS NULL AND started_at IS NULL) FROM maintenance.fires
+		WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "true")
 	c.wantRuns(0)
-	if st := status(t, s); !strings.Contains(st.ConditionDetail, "the last 3 fires were missed, since 2026-11-20T12:10:00Z") {
+	if st := servicetest.Status(t, s); !strings.Contains(st.ConditionDetail, "the last 3 fires were missed, since 2026-11-20T12:10:00Z") {
 		t.Errorf("detail %s", st.ConditionDetail)
 	}
 	c.at("11-20 12:40:01")
 	c.due(s)
-	if st := status(t, s); strings.Contains(st.ConditionDetail, "missed") {
+	if st := servicetest.Status(t, s); strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("detail %s", st.ConditionDetail)
 	}
 	c.wantRuns(1)
@@ -151,7 +153,7 @@ func TestStatus_SaysThatNoSchedulerIsAtWork(t *testing.T) {
 	s := c.replica("*/10 * * * *")
 	for at, late := range map[string]bool{"11-20 12:09:59": false, "11-20 12:11:00": false, "11-20 12:12:00": true} {
 		c.at(at)
-		if st := status(t, s); strings.Contains(st.ConditionDetail, "the fire of 2026-11-20T12:10:00Z has found no scheduler") != late {
+		if st := servicetest.Status(t, s); strings.Contains(st.ConditionDetail, "the fire of 2026-11-20T12:10:00Z has found no scheduler") != late {
 			t.Errorf("%s: %s", at, st.ConditionDetail)
 		}
 	}
@@ -162,7 +164,7 @@ func TestStatus_TheNextRunIsByTheClockOfMain(t *testing.T) {
 	c := newClocked(t)
 	s := c.replica("*/10 * * * *")
 	c.at("11-20 12:34:56")
-	if st := status(t, s); st.NextRunAt.UTC().Format(time.RFC3339) != "2026-11-20T12:40:00Z" || !strings.Contains(st.ConditionDetail, "waiting for 2026-11-20T12:40:00Z") {
+	if st := servicetest.Status(t, s); st.NextRunAt.UTC().Format(time.RFC3339) != "2026-11-20T12:40:00Z" || !strings.Contains(st.ConditionDetail, "waiting for 2026-11-20T12:40:00Z") {
 		t.Errorf("next run at %s: %s", st.NextRunAt, st.ConditionDetail)
 	}
 }
@@ -230,14 +232,14 @@ func TestRunDue_ManyReplicasCatchUpOnce(t *testing.T) {
 func TestRunDue_WhatWasSkippedIsNotCaughtUp(t *testing.T) {
 	for name, prepare := range map[string]func(c clocked, s *service.Service) (lift func(), reason string){
 		"paused": func(c clocked, s *service.Service) (func(), string) {
-			if _, err := s.PauseWorker(context.Background(), cleanupWorker, "disks", "alice", 0); err != nil {
-				c.t.Fatal(err)
+			if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "disks", "alice", 0); err != nil {
+				c.T.Fatal(err)
 			}
-			return func() { c.exec("main", `DELETE FROM maintenance.pauses`) }, "WORKER_PAUSED"
+			return func() { c.Exec("main", `DELETE FROM maintenance.pauses`) }, "WORKER_PAUSED"
 		},
 		"lease held": func(c clocked, _ *service.Service) (func(), string) {
-			c.foreignLease("main", cleanupWorker+"/main", "3 days")
-			return func() { c.exec("main", `DELETE FROM maintenance.leases`) }, "LEASE_HELD"
+			c.ForeignLease("main", servicetest.LooseForeignKeys+"/main", "3 days")
+			return func() { c.Exec("main", `DELETE FROM maintenance.leases`) }, "LEASE_HELD"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,24 +252,24 @@ func TestRunDue_WhatWasSkippedIsNotCaughtUp(t *testing.T) {
 			lift()
 			c.at("11-22 00:05:00")
 			c.due(s)
-			c.want("main", `SELECT string_agg(outcome, ' ' ORDER BY fire_time) FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`, "missed skipped")
-			c.want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.reason = f.reason
-				WHERE f.outcome = 'skipped' AND f.reason LIKE '`+reason+`%' AND r.state = 'skipped' AND f.worker = '`+cleanupWorker+`'`, "1")
+			c.Want("main", `SELECT string_agg(outcome, ' ' ORDER BY fire_time) FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "missed skipped")
+			c.Want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.reason = f.reason
+				WHERE f.outcome = 'skipped' AND f.reason LIKE '`+reason+`%' AND r.state = 'skipped' AND f.worker = '`+servicetest.LooseForeignKeys+`'`, "1")
 		})
 	}
 }
 
 func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
-	m := newMeter(t)
+	m := servicetest.NewMeter(t)
 	c := newClocked(t)
 	s := c.replica("*/10 * * * *")
 	c.at("11-20 12:40:10")
 	c.due(s)
-	c.exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 day'`)
+	c.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 day'`)
 	c.at("11-20 12:50:10")
 	c.due(s)
 	for outcome, want := range map[string]int64{repo.FireMissed: 3, repo.FireRan: 1, repo.FireSkipped: 1} {
-		if got := m.counter("maintenance.fires", "worker="+cleanupWorker+" outcome="+outcome); got != want {
+		if got := m.Counter("maintenance.fires", "worker="+servicetest.LooseForeignKeys+" outcome="+outcome); got != want {
 			t.Errorf("%s: %d, want %d", outcome, got, want)
 		}
 	}
@@ -275,19 +277,19 @@ func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 
 func TestRunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing.T) {
 	t.Parallel()
-	own := newServer(t, "main")
-	c := clocked{newEstate(t, "main")}
-	c.add("main", byTheClock(own.cluster.URL("main")))
-	c.exec("main", clockSQL)
+	own := servicetest.NewServer(t, "main")
+	c := clocked{servicetest.New(t, "main")}
+	c.Add("main", byTheClock(own.Cluster.URL("main")))
+	c.Exec("main", clockSQL)
 	s := c.replica("* * * * *")
-	own.stop()
+	own.Stop()
 	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that main is unreachable", err)
 	}
-	own.start()
-	c.sql["main"] = c.connect("main")
+	own.Start()
+	c.SQL["main"] = c.Connect("main")
 	c.at("11-20 12:01:20")
-	waitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	servicetest.WaitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
 	c.settled()
 	c.wantFires("11-20 12:01 ran +20")
 }

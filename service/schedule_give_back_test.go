@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"testing"
 	"time"
@@ -10,15 +12,15 @@ import (
 
 // breakOnce ends the backend of the first statement that does this to a table's row of the worker, in the middle of it.
 func (c clocked) breakOnce(table, event string) {
-	c.t.Helper()
-	c.exec("main", `CREATE SEQUENCE broken;
+	c.T.Helper()
+	c.Exec("main", `CREATE SEQUENCE broken;
 		CREATE FUNCTION break_once() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			IF nextval('public.broken') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(30); END IF;
 			RETURN NEW;
 		END $$`)
-	c.exec("main", `CREATE TRIGGER break_once BEFORE `+event+` ON `+table+` FOR EACH ROW
-		WHEN (NEW::text LIKE '%`+cleanupWorker+`%') EXECUTE FUNCTION break_once()`)
+	c.Exec("main", `CREATE TRIGGER break_once BEFORE `+event+` ON `+table+` FOR EACH ROW
+		WHEN (NEW::text LIKE '%`+servicetest.LooseForeignKeys+`%') EXECUTE FUNCTION break_once()`)
 }
 
 // TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother: main goes away after the fire's run is on record.
@@ -36,8 +38,8 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 			c.at("11-21 00:00:05")
 			c.due(one)
 			c.wantRuns(0)
-			c.eventually("main", `SELECT string_agg(concat_ws('/', outcome, claimed_by, run_id), ' ') FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`, "claimed/")
-			c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "0")
+			c.Eventually("main", `SELECT string_agg(concat_ws('/', outcome, claimed_by, run_id), ' ') FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "claimed/")
+			c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 			c.at("11-21 00:00:11")
 			c.due(other)
 			c.due(one)
@@ -53,8 +55,8 @@ func TestResumeRuns_GivesBackTheFireOfAProcessThatDiedBeforeItsRunWorked(t *test
 	dying, living := c.replica("0 0 * * *", catchUp(true)), c.replica("0 0 * * *", catchUp(true))
 	c.at("11-21 00:00:05")
 	fire, id := c.claim(dying, "11-21 00:00")
-	begun := repo.Run{ID: id, Worker: cleanupWorker, Database: "main", Fire: fire, Replica: "dead"}
-	if _, err := c.open[0].StartFire(context.Background(), begun, 40*time.Second); err != nil {
+	begun := repo.Run{ID: id, Worker: servicetest.LooseForeignKeys, Database: "main", Fire: fire, Replica: "dead"}
+	if _, err := c.Open[0].StartFire(context.Background(), begun, 40*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	resume := func() {
@@ -74,7 +76,7 @@ func TestResumeRuns_GivesBackTheFireOfAProcessThatDiedBeforeItsRunWorked(t *test
 	c.wantFires("11-21 00:00 ran TAKEN_OVER +51")
 	c.wantRuns(1)
 	// It was only asleep.
-	if _, _, err := c.open[0].FinishRun(context.Background(), begun); err == nil {
+	if _, _, err := c.Open[0].FinishRun(context.Background(), begun); err == nil {
 		t.Error("a run that was forgotten has ended")
 	}
 }
@@ -85,20 +87,20 @@ func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
 	dying, living := c.replica("0 0 * * *", catchUp(true)), c.replica("0 0 * * *", catchUp(true))
 	c.at("11-21 00:00:05")
 	fire, id := c.claim(dying, "11-21 00:00")
-	begun := repo.Run{ID: id, Worker: cleanupWorker, Database: "main", Fire: fire, Replica: "dead", LeaseEpoch: 1}
-	if _, err := c.open[0].StartFire(context.Background(), begun, 40*time.Second); err != nil {
+	begun := repo.Run{ID: id, Worker: servicetest.LooseForeignKeys, Database: "main", Fire: fire, Replica: "dead", LeaseEpoch: 1}
+	if _, err := c.Open[0].StartFire(context.Background(), begun, 40*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.open[0].SaveProgress(context.Background(), begun); err != nil {
+	if _, err := c.Open[0].SaveProgress(context.Background(), begun); err != nil {
 		t.Fatal(err)
 	}
 	c.at("11-21 08:00:00")
 	if err := living.ResumeRuns(context.Background()); err != nil {
 		t.Error(err)
 	}
-	status(t, living)
+	servicetest.Status(t, living)
 	c.due(living)
-	c.want("main", `SELECT concat_ws(' ', f.outcome, r.state, r.reason) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id
-		WHERE f.worker = '`+cleanupWorker+`'`, "ran failed LEASE_LOST")
+	c.Want("main", `SELECT concat_ws(' ', f.outcome, r.state, r.reason) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id
+		WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ran failed LEASE_LOST")
 	c.wantRuns(0)
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"os"
@@ -27,12 +29,12 @@ func TestRunDue_AnotherReplicaRunsAFireWhoseClaimerDied(t *testing.T) {
 	c.due(living)
 	c.wantFires("11-20 12:01 ran TAKEN_OVER +21")
 	// It was only asleep, and wakes up.
-	if started, err := dying.StartClaimed(context.Background(), cleanupWorker, fire, id); started || !errors.Is(err, repo.ErrFireLost) {
+	if started, err := dying.StartClaimed(context.Background(), servicetest.LooseForeignKeys, fire, id); started || !errors.Is(err, repo.ErrFireLost) {
 		t.Errorf("started %t, error %v, want that the fire is lost", started, err)
 	}
 	c.settled()
 	c.wantRuns(1)
-	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "1")
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
 }
 
 func TestRunDue_AClaimThatLedToNoRunIsMissedOnceItsGraceIsOver(t *testing.T) {
@@ -52,7 +54,7 @@ func TestRunDue_AClaimThatLedToNoRunIsMissedOnceItsGraceIsOver(t *testing.T) {
 			c.at("11-20 12:11:01")
 			c.due(s)
 			c.wantFires("11-20 12:10 claimed")
-			c.exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '1 minute'`)
+			c.Exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '1 minute'`)
 			c.due(s)
 			c.due(s)
 			c.wantFires(want...)
@@ -79,7 +81,7 @@ func TestRunDue_AFireOfAReplicaThatStopsIsRunByAnother(t *testing.T) {
 	stopping, other := c.replica("* * * * *"), c.replica("* * * * *")
 	c.at("11-20 12:01:00")
 	_, id := c.claim(stopping, "11-20 12:01")
-	if err := c.open[0].GiveBackFire(context.Background(), cleanupWorker, time.Date(2026, 11, 20, 12, 1, 0, 0, time.UTC), id); err != nil {
+	if err := c.Open[0].GiveBackFire(context.Background(), servicetest.LooseForeignKeys, time.Date(2026, 11, 20, 12, 1, 0, 0, time.UTC), id); err != nil {
 		t.Fatal(err)
 	}
 	c.at("11-20 12:01:01")
@@ -131,7 +133,7 @@ func TestRunDue_GoesOnWhenTheClockOfMainIsSetBack(t *testing.T) {
 	s := c.replica("* * * * *")
 	c.at("11-21 12:00:30")
 	c.due(s)
-	c.exec("main", `DELETE FROM maintenance.fires WHERE outcome = 'missed'`)
+	c.Exec("main", `DELETE FROM maintenance.fires WHERE outcome = 'missed'`)
 	c.at("11-20 12:10:30")
 	c.due(s)
 	c.at("11-20 12:11:02")
@@ -139,7 +141,7 @@ func TestRunDue_GoesOnWhenTheClockOfMainIsSetBack(t *testing.T) {
 	c.wantFires("11-20 12:11 ran +2", "11-21 12:00 ran +30")
 	// A second or two are nothing to go back for: the fire has run.
 	c.at("11-20 12:10:59")
-	if err := c.open[0].Ping(context.Background()); err != nil {
+	if err := c.Open[0].Ping(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	c.at("11-20 12:11:03")
@@ -168,11 +170,11 @@ func TestRunDue_ALongPauseIsAccountedForAsFarAsHistoryIsKept(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
 	s := c.replica("* * * * *")
-	c.exec("main", `UPDATE maintenance.schedules SET accounted_until = '2020-01-01'`)
+	c.Exec("main", `UPDATE maintenance.schedules SET accounted_until = '2020-01-01'`)
 	c.at("11-20 12:01:00")
 	c.due(s)
-	c.want("main", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE outcome = 'missed'), min(fire_time) AT TIME ZONE 'UTC') FROM maintenance.fires
-		WHERE worker = '`+cleanupWorker+`'`, "43200 43199 2026-10-21 12:02:00")
+	c.Want("main", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE outcome = 'missed'), min(fire_time) AT TIME ZONE 'UTC') FROM maintenance.fires
+		WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "43200 43199 2026-10-21 12:02:00")
 	c.wantRuns(1)
 }
 
@@ -183,11 +185,11 @@ func TestRunDue_ALedgerThatEndsAtNoTimeGoesOn(t *testing.T) {
 			t.Parallel()
 			c := newClocked(t)
 			s := c.replica("* * * * *")
-			c.exec("main", `UPDATE maintenance.schedules SET accounted_until = '`+value+`'`)
+			c.Exec("main", `UPDATE maintenance.schedules SET accounted_until = '`+value+`'`)
 			c.at("11-20 12:01:00")
 			c.due(s)
-			c.want("main", `SELECT count(*) FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`, want)
-			c.want("main", `SELECT accounted_until = '2026-11-20 12:01Z' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "true")
+			c.Want("main", `SELECT count(*) FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`, want)
+			c.Want("main", `SELECT accounted_until = '2026-11-20 12:01Z' FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "true")
 		})
 	}
 }
@@ -200,7 +202,7 @@ func TestRunDue_ACaughtUpFireTakesTheDatabaseOfItsMinute(t *testing.T) {
 		c.at(at)
 		c.due(s)
 	}
-	c.want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "ci ci")
+	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "ci ci")
 }
 
 // TestRunDue_KnowsNoDaylightSaving lives through the night in which Berlin's clocks go back, and the one in which they go
@@ -235,7 +237,7 @@ func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 			if len(want) != 11 || time.Date(2026, 7, 1, 0, 0, 0, 0, time.Local).UTC().Hour() != 22 {
 				t.Errorf("%d fires in %s", len(want), time.Local)
 			}
-			c.want("main", `SELECT current_setting('TimeZone')`, "Europe/Berlin")
+			c.Want("main", `SELECT current_setting('TimeZone')`, "Europe/Berlin")
 		})
 	}
 }
@@ -244,7 +246,7 @@ func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
 	t.Parallel()
 	for cron, want := range map[string]string{"0 0 * * *": "11-21 00:00 ran CAUGHT_UP +28800", "0 0 21 * *": "11-21 00:00 ran CAUGHT_UP +28800"} {
 		c := newClocked(t)
-		s := c.service(oneChild, func(config *service.Config) {
+		s := c.Service(servicetest.OneChild, func(config *service.Config) {
 			config.HistoryKeep = time.Hour
 			service.Settings[loosefk.Config](config).Schedule = cron
 			catchUp(true)(&service.Settings[loosefk.Config](config).WorkerConfig)
@@ -258,7 +260,7 @@ func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
 	c := newClocked(t)
 	s := c.replica("0 0 21 * *", catchUp(true))
 	c.at("12-19 08:00:00")
-	s2 := c.service(oneChild, func(config *service.Config) {
+	s2 := c.Service(servicetest.OneChild, func(config *service.Config) {
 		config.HistoryKeep = time.Hour
 		service.Settings[loosefk.Config](config).Schedule = "0 0 21 * *"
 		catchUp(true)(&service.Settings[loosefk.Config](config).WorkerConfig)
@@ -271,17 +273,17 @@ func TestRunDue_AShortHistoryCostsADailyWorkerNoDay(t *testing.T) {
 func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
-	s := c.service(oneChild, func(config *service.Config) { config.HistoryKeep = 24 * time.Hour })
-	c.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
+	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.HistoryKeep = 24 * time.Hour })
+	c.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
 		SELECT w, clock_timestamp() - i * interval '1 hour', '' FROM generate_series(0, 2499) i, unnest(ARRAY['a', 'b']) w
 		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
 	// A claim is about to run, or is recorded as missed first.
-	c.exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome)
+	c.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome)
 		SELECT 'claiming', clock_timestamp() - i * interval '30 days', 'dead', CASE WHEN i = 3 THEN 'claimed' ELSE 'ran' END FROM generate_series(2, 4) i`)
 	c.due(s)
-	c.eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
+	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
 		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'claiming', 'monthly') GROUP BY worker) f`, "a 25, b 25, claiming 2, monthly 1")
-	c.want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
+	c.Want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
 }
 
 func TestFires_AreListedNewestFirst(t *testing.T) {
@@ -307,10 +309,10 @@ func TestFires_AreListedNewestFirst(t *testing.T) {
 		return strings.Join(lines, ", ")
 	}
 	for want, f := range map[string]service.FireFilter{
-		"12:30 ran 10s, 12:20 missed, 12:10 missed": {Worker: cleanupWorker, Limit: 10},
-		"12:30 ran 10s":               {Worker: cleanupWorker, Outcome: repo.FireRan, Limit: 10},
-		"12:30 ran 10s, 12:20 missed": {Worker: cleanupWorker, Limit: 2},
-		"12:10 missed":                {Worker: cleanupWorker, Limit: 2, AfterWorker: cleanupWorker, After: time.Date(2026, 11, 20, 12, 20, 0, 0, time.UTC)},
+		"12:30 ran 10s, 12:20 missed, 12:10 missed": {Worker: servicetest.LooseForeignKeys, Limit: 10},
+		"12:30 ran 10s":               {Worker: servicetest.LooseForeignKeys, Outcome: repo.FireRan, Limit: 10},
+		"12:30 ran 10s, 12:20 missed": {Worker: servicetest.LooseForeignKeys, Limit: 2},
+		"12:10 missed":                {Worker: servicetest.LooseForeignKeys, Limit: 2, AfterWorker: servicetest.LooseForeignKeys, After: time.Date(2026, 11, 20, 12, 20, 0, 0, time.UTC)},
 	} {
 		if got := list(f); got != want {
 			t.Errorf("%+v: %s, want %s", f, got, want)
@@ -326,27 +328,27 @@ func TestRunDue_WorksInEveryModeOfTheDriver(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			c := newClocked(t)
-			c.open = nil
-			c.add("main", c.urls["main"]+"&default_query_exec_mode="+mode)
+			c.Open = nil
+			c.Add("main", c.URLs["main"]+"&default_query_exec_mode="+mode)
 			s := c.replica("*/10 * * * *", catchUp(true))
 			c.at("11-20 12:25:00")
 			c.due(s)
-			c.exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() + interval '1 hour'`)
+			c.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() + interval '1 hour'`)
 			c.at("11-20 12:30:01")
 			c.due(s)
 			fire, id := c.claim(s, "11-20 12:40")
-			if err := c.open[0].GiveBackFire(context.Background(), cleanupWorker, fire, id); err != nil {
+			if err := c.Open[0].GiveBackFire(context.Background(), servicetest.LooseForeignKeys, fire, id); err != nil {
 				t.Fatal(err)
 			}
 			c.at("11-20 12:50:00")
 			c.due(s)
 			c.due(s)
 			c.wantFires("11-20 12:10 missed", "11-20 12:20 ran CAUGHT_UP +300", "11-20 12:30 skipped LEASE_HELD", "11-20 12:40 missed ABANDONED", "11-20 12:50 skipped LEASE_HELD")
-			fires, err := s.Fires(context.Background(), service.FireFilter{Worker: cleanupWorker, Limit: 10, After: fire, AfterWorker: "z"})
+			fires, err := s.Fires(context.Background(), service.FireFilter{Worker: servicetest.LooseForeignKeys, Limit: 10, After: fire, AfterWorker: "z"})
 			if err != nil || len(fires) != 4 {
 				t.Errorf("%v, %v", fires, err)
 			}
-			status(t, s)
+			servicetest.Status(t, s)
 		})
 	}
 }

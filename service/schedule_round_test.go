@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"log/slog"
@@ -18,19 +20,19 @@ func rotateAll(c *service.Config) { service.Settings[loosefk.Config](c).Rotation
 func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
 	t.Helper()
 	c := newClocked(t, others...)
-	c.exec("main", `ALTER TABLE public.clock ADD since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()`)
-	c.exec("main", `CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+	c.Exec("main", `ALTER TABLE public.clock ADD since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()`)
+	c.Exec("main", `CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 		'SELECT at + (pg_catalog.clock_timestamp() - since) FROM public.clock'`)
-	s := c.service(oneChild, rotateAll)
+	s := c.Service(servicetest.OneChild, rotateAll)
 	c.due(s)
 	return c, s
 }
 
 // dueIn records a deleted parent in databases, which is due by any clock.
 func (c clocked) dueIn(names ...string) {
-	c.t.Helper()
+	c.T.Helper()
 	for _, name := range names {
-		c.exec(name, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+		c.Exec(name, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 			VALUES ('public.p', 1, '2026-01-01')`)
 	}
 }
@@ -38,23 +40,23 @@ func (c clocked) dueIn(names ...string) {
 // fire lets the server look at a time of main, and waits until these runs are on record: database, state and reason, in the
 // order in which they started. Each has started after the one before had ended.
 func (c clocked) fire(s *service.Service, at string, runs ...string) {
-	c.t.Helper()
+	c.T.Helper()
 	c.at(at)
-	c.exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
+	c.Exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
 	if err := s.RunDue(context.Background()); err != nil {
-		c.t.Fatal(err)
+		c.T.Fatal(err)
 	}
-	c.eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
-		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+cleanupWorker+`'`, strings.Join(runs, ", "))
-	c.want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
-		WHERE a.worker = '`+cleanupWorker+`'`, "0")
+	c.Eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
+		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+servicetest.LooseForeignKeys+`'`, strings.Join(runs, ", "))
+	c.Want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
+		WHERE a.worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 }
 
 // wantOutcomes fails the test unless the fires had these outcomes, with their reasons.
 func (c clocked) wantOutcomes(want string) {
-	c.t.Helper()
-	c.want("main", `SELECT string_agg(concat_ws(' ', outcome, nullif(reason, '')), ', ' ORDER BY fire_time) FROM maintenance.fires
-		WHERE worker = '`+cleanupWorker+`'`, want)
+	c.T.Helper()
+	c.Want("main", `SELECT string_agg(concat_ws(' ', outcome, nullif(reason, '')), ', ' ORDER BY fire_time) FROM maintenance.fires
+		WHERE worker = '`+servicetest.LooseForeignKeys+`'`, want)
 }
 
 func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testing.T) {
@@ -63,13 +65,13 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 	c.dueIn("ci", "sec")
 	c.fire(s, "11-20 12:01:00", "ci succeeded", "sec succeeded")
 	for _, name := range []string{"ci", "sec"} {
-		c.wantQueue(name, "")
-		c.want(name, `SELECT string_agg(concat_ws(' ', name, epoch, expires_at > now()), ', ') FROM maintenance.leases`, cleanupWorker+"/"+name+" 1 f")
+		c.WantQueue(name, "")
+		c.Want(name, `SELECT string_agg(concat_ws(' ', name, epoch, expires_at > now()), ', ') FROM maintenance.leases`, servicetest.LooseForeignKeys+"/"+name+" 1 f")
 	}
 	c.wantOutcomes("ran")
-	c.want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+cleanupWorker+`'`, "ci")
+	c.Want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ci")
 	// Records of a parent without definition are nobody's.
-	c.exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	c.Exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	c.dueIn("main", "ci")
 	c.fire(s, "11-20 12:02:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded")
 }
@@ -87,7 +89,7 @@ func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
 	t.Parallel()
 	c, s := newRounds(t, "ci", "sec")
 	c.dueIn("main", "ci", "sec")
-	c.foreignLease("ci", "loose_foreign_keys_cleanup/ci", "1 hour")
+	c.ForeignLease("ci", "loose_foreign_keys_cleanup/ci", "1 hour")
 	c.fire(s, "11-20 12:01:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded")
 	c.wantOutcomes("ran")
 
@@ -95,11 +97,11 @@ func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
 	c.dueIn("sec")
 	c.fire(s, "11-20 12:02:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded")
 	c.wantOutcomes("ran, skipped LEASE_HELD")
-	c.wantQueue("ci", "1")
+	c.WantQueue("ci", "1")
 
 	// A database that does not answer is a run that failed.
 	c.dueIn("main", "sec")
-	c.open[1].Close()
+	c.Open[1].Close()
 	c.fire(s, "11-20 12:03:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded",
 		"main succeeded", "ci failed", "sec succeeded")
 }
@@ -108,20 +110,20 @@ func TestRound_APauseIsOneSkippedFire(t *testing.T) {
 	t.Parallel()
 	c, s := newRounds(t, "ci", "sec")
 	c.dueIn("main", "ci", "sec")
-	if _, err := s.PauseWorker(context.Background(), cleanupWorker, "night", "", 0); err != nil {
+	if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "night", "", 0); err != nil {
 		t.Fatal(err)
 	}
 	c.fire(s, "11-20 12:01:00", "main skipped WORKER_PAUSED")
 	if err := s.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+cleanupWorker+`'`, "1")
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
 }
 
 func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
 	t.Parallel()
 	_, s := newRounds(t, "ci", "sec")
-	deadlines, err := s.DeadlinesOfTurn(cleanupWorker)
+	deadlines, err := s.DeadlinesOfTurn(servicetest.LooseForeignKeys)
 	if err != nil || len(deadlines) != 3 || deadlines[0].IsZero() || len(slices.Compact(deadlines)) != 1 {
 		t.Errorf("deadlines %v, error %v", deadlines, err)
 	}
@@ -132,30 +134,30 @@ func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
 	t.Parallel()
 	c, s := newRounds(t, "ci")
 	c.dueIn("main")
-	c.exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
+	c.Exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 2`)
 	c.fire(s, "11-20 12:02:00", "main succeeded", "ci succeeded")
-	c.exec("ci", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+	c.Exec("ci", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 }
 
 // A request works one database all the same.
 func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	t.Parallel()
-	e := newOneChild(t)
-	e.add("ci", databases.Clone(t, migrated("main")))
+	e := servicetest.NewOneChild(t)
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("main")))
 	for _, name := range []string{"main", "ci"} {
-		e.deleted(name, "p", 1, 1)
+		e.Deleted(name, "p", 1, 1)
 	}
 	var said bytes.Buffer
-	s := e.service(oneChild, rotateAll, func(c *service.Config) {
+	s := e.Service(servicetest.OneChild, rotateAll, func(c *service.Config) {
 		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	if strings.Contains(said.String(), "turn") {
 		t.Errorf("log %q, but no database is without a turn", said.String())
 	}
-	wantState(t, runBatch(t, s, ""), "succeeded")
-	if left := e.value("main", queueLength) + e.value("ci", queueLength); left != "01" && left != "10" {
+	servicetest.WantState(t, servicetest.RunBatch(t, s, ""), "succeeded")
+	if left := e.Value("main", queueLength) + e.Value("ci", queueLength); left != "01" && left != "10" {
 		t.Errorf("%s records left", left)
 	}
 }

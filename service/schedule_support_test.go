@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -56,28 +58,28 @@ func withClock() devdb.Template {
 }
 
 // clocked is an estate whose main has the time that the test says.
-type clocked struct{ *estate }
+type clocked struct{ *servicetest.Estate }
 
 func newClocked(t *testing.T, others ...string) clocked {
 	t.Helper()
-	e := &estate{t: t, urls: map[string]string{}, sql: map[string]*pgx.Conn{}}
-	e.add("main", byTheClock(databases.Clone(t, withClock())))
+	e := &servicetest.Estate{T: t, URLs: map[string]string{}, SQL: map[string]*pgx.Conn{}}
+	e.Add("main", byTheClock(servicetest.Databases.Clone(t, withClock())))
 	for _, name := range others {
-		e.add(name, databases.Clone(t, migrated("main")))
+		e.Add(name, servicetest.Databases.Clone(t, servicetest.Migrated("main")))
 	}
 	return clocked{e}
 }
 
 // at sets the clock of main: "11-20 12:00:00" of 2026, UTC.
 func (c clocked) at(at string) {
-	c.t.Helper()
-	c.exec("main", `UPDATE public.clock SET at = ('2026-' || $1 || 'Z')::timestamptz`, at)
+	c.T.Helper()
+	c.Exec("main", `UPDATE public.clock SET at = ('2026-' || $1 || 'Z')::timestamptz`, at)
 }
 
 // replica is a server with this schedule of loose_foreign_keys_cleanup. Its first look is behind it.
 func (c clocked) replica(cron string, change ...func(*service.WorkerConfig)) *service.Service {
-	c.t.Helper()
-	s := c.service(oneChild, func(config *service.Config) {
+	c.T.Helper()
+	s := c.Service(servicetest.OneChild, func(config *service.Config) {
 		service.Settings[loosefk.Config](config).Schedule = cron
 		for _, do := range change {
 			do(&service.Settings[loosefk.Config](config).WorkerConfig)
@@ -95,50 +97,50 @@ func disabled(w *service.WorkerConfig) { w.Enabled = new(false) }
 
 // due lets a replica look at what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {
-	c.t.Helper()
+	c.T.Helper()
 	if err := s.RunDue(context.Background()); err != nil {
-		c.t.Fatal(err)
+		c.T.Fatal(err)
 	}
 	c.settled()
 }
 
 func (c clocked) settled() {
-	c.t.Helper()
-	c.eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by NOT IN ('dead', '')`, "0")
-	c.eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
+	c.T.Helper()
+	c.Eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by NOT IN ('dead', '')`, "0")
+	c.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 }
 
 // wantFires fails the test unless the ledger of the worker is this, one fire a line: month, day, time, outcome, reason,
 // and how late it ran.
 func (c clocked) wantFires(want ...string) {
-	c.t.Helper()
-	got := c.value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(reason, ''),
+	c.T.Helper()
+	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(reason, ''),
 		'+' || extract(epoch FROM started_at - fire_time)::int), E'\n' ORDER BY fire_time), '')
-		FROM maintenance.fires WHERE worker = '`+cleanupWorker+`'`)
+		FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
 	if got != strings.Join(want, "\n") {
-		c.t.Errorf("ledger:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+		c.T.Errorf("ledger:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
 	}
 }
 
 // wantRuns fails the test unless so many runs of the worker have worked.
 func (c clocked) wantRuns(n int) {
-	c.t.Helper()
-	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded' AND worker = '`+cleanupWorker+`'`, fmt.Sprint(n))
-	c.want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
-		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+cleanupWorker+`'`, fmt.Sprint(n))
+	c.T.Helper()
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded' AND worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
+	c.Want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
+		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
 }
 
 // claim claims a fire for a replica that dies in this moment.
 func (c clocked) claim(s *service.Service, at string) (fire time.Time, id string) {
-	c.t.Helper()
+	c.T.Helper()
 	fire, err := time.Parse("2006-01-02 15:04", "2026-"+at)
 	if err != nil {
-		c.t.Fatal(err)
+		c.T.Fatal(err)
 	}
-	id, ours, err := s.Claim(context.Background(), cleanupWorker, fire)
+	id, ours, err := s.Claim(context.Background(), servicetest.LooseForeignKeys, fire)
 	if err != nil || !ours {
-		c.t.Fatal(ours, err)
+		c.T.Fatal(ours, err)
 	}
-	c.exec("main", `UPDATE maintenance.fires SET claimed_by = 'dead' WHERE outcome = 'claimed'`)
+	c.Exec("main", `UPDATE maintenance.fires SET claimed_by = 'dead' WHERE outcome = 'claimed'`)
 	return fire, id
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"errors"
@@ -21,8 +23,8 @@ func minute(n int64) time.Time { return time.Unix(n*60, 0) }
 
 func TestRunScheduled_OneReplicaRunsAFireOnce(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	replicas := []*service.Service{e.service(oneChild), e.service(oneChild), e.service(oneChild)}
+	e := servicetest.NewDeletedParents(t, 3)
+	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
 	fire := minute(25772282)
 	var mu sync.Mutex
 	var runs []service.Run
@@ -31,7 +33,7 @@ func TestRunScheduled_OneReplicaRunsAFireOnce(t *testing.T) {
 		wait.Go(func() {
 			// The same moment in another time zone is the same fire.
 			at := fire.In(time.FixedZone("", i*3600))
-			r, ours, err := replicas[i%3].RunScheduled(context.Background(), cleanupWorker, at)
+			r, ours, err := replicas[i%3].RunScheduled(context.Background(), servicetest.LooseForeignKeys, at)
 			if err != nil {
 				t.Error(err)
 			}
@@ -45,18 +47,18 @@ func TestRunScheduled_OneReplicaRunsAFireOnce(t *testing.T) {
 	if len(runs) != 1 {
 		t.Fatalf("%d runs, want 1", len(runs))
 	}
-	wantState(t, runs[0], repo.RunSucceeded)
-	wantCounts(t, runs[0], "processed_records=3 deleted_rows=9")
+	servicetest.WantState(t, runs[0], repo.RunSucceeded)
+	servicetest.WantCounts(t, runs[0], "processed_records=3 deleted_rows=9")
 	if runs[0].Trigger != repo.TriggerSchedule {
 		t.Errorf("trigger %s", runs[0].Trigger)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.want("main", `SELECT epoch FROM maintenance.leases`, "1")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
 	// Hours later it is still done; the next fire is another.
-	if _, ours, err := replicas[0].RunScheduled(context.Background(), cleanupWorker, fire); ours || err != nil {
+	if _, ours, err := replicas[0].RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || err != nil {
 		t.Error(ours, err)
 	}
-	if _, ours, err := replicas[0].RunScheduled(context.Background(), cleanupWorker, fire.Add(time.Minute)); !ours || err != nil {
+	if _, ours, err := replicas[0].RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire.Add(time.Minute)); !ours || err != nil {
 		t.Error(ours, err)
 	}
 }
@@ -68,13 +70,13 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 	}{{"main", "main", "main"}, {"main ci", "main", "ci"}, {"main ci sec", "sec", "main"}} {
 		t.Run(c.databases, func(t *testing.T) {
 			t.Parallel()
-			s := newEstate(t, "main", strings.Fields(c.databases)...).service(oneChild)
+			s := servicetest.New(t, "main", strings.Fields(c.databases)...).Service(servicetest.OneChild)
 			for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
-				r, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(n))
+				r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(n))
 				if err != nil || !ours {
 					t.Fatal(ours, err)
 				}
-				if wantState(t, r, repo.RunSucceeded); r.Database != want {
+				if servicetest.WantState(t, r, repo.RunSucceeded); r.Database != want {
 					t.Errorf("minute %d: %s, want %s", n, r.Database, want)
 				}
 			}
@@ -84,128 +86,128 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 
 func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
+	e := servicetest.New(t, "main", "main", "ci")
 	for _, database := range []string{"main", "ci"} {
-		e.exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 	}
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	e.deleted("main", "p", 1, 1)
-	s := e.service(oneChild)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(servicetest.OneChild)
 	first := make(chan service.Run, 1)
 	go func() {
-		r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+		r, _, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
 		if err != nil {
 			t.Error(err)
 		}
 		first <- r
 	}()
-	e.atGate("main", caretakerApp)
-	e.deleted("ci", "x", 1, 1)
-	r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	e.AtGate("main", servicetest.App)
+	e.Deleted("ci", "x", 1, 1)
+	r, _, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if wantState(t, r, repo.RunSucceeded); r.Database != "ci" {
+	if servicetest.WantState(t, r, repo.RunSucceeded); r.Database != "ci" {
 		t.Errorf("database %s", r.Database)
 	}
 	// Two minutes later main is still at work: this turn is skipped, not put off.
-	r, _, err = s.RunScheduled(context.Background(), cleanupWorker, minute(25772284))
+	r, _, err = s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772284))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if wantState(t, r, repo.RunSkipped); r.Reason != "LEASE_HELD" {
+	if servicetest.WantState(t, r, repo.RunSkipped); r.Reason != "LEASE_HELD" {
 		t.Errorf("reason %q", r.Reason)
 	}
-	e.lift("main", caretakerApp)
-	wantCounts(t, <-first, "processed_records=1 deleted_rows=2")
+	e.Lift("main", servicetest.App)
+	servicetest.WantCounts(t, <-first, "processed_records=1 deleted_rows=2")
 }
 
 func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	r, ours, err := e.service("").RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+	e := servicetest.New(t, "main", "main")
+	r, ours, err := e.Service("").RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
 	if err != nil || !ours {
 		t.Fatal(ours, err)
 	}
-	wantState(t, r, repo.RunSkipped)
+	servicetest.WantState(t, r, repo.RunSkipped)
 	if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, "definitions") {
 		t.Errorf("reason %q", r.Reason)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }
 
 func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("ci", `DROP SCHEMA maintenance CASCADE`)
-	s := e.service(oneChild)
-	r, ours, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772283))
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("ci", `DROP SCHEMA maintenance CASCADE`)
+	s := e.Service(servicetest.OneChild)
+	r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
 	if err != nil || !ours {
 		t.Fatal(ours, err)
 	}
-	wantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
-	if st := status(t, s); st.Condition != service.ConditionFailing || st.LastRun == nil || st.LastRun.ID != r.ID {
+	servicetest.WantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
+	if st := servicetest.Status(t, s); st.Condition != service.ConditionFailing || st.LastRun == nil || st.LastRun.ID != r.ID {
 		t.Errorf("condition %s, last run %+v", st.Condition, st.LastRun)
 	}
 }
 
 func TestRunScheduled_AFireIsNotLostWithItsCaller(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 3)
-	s := e.service(oneChild)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
+	e := servicetest.NewDeletedParents(t, 3)
+	s := e.Service(servicetest.OneChild)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
 	ctx, stop := context.WithCancel(context.Background())
 	answered := make(chan error, 1)
 	go func() {
-		_, _, err := s.RunScheduled(ctx, cleanupWorker, minute(25772282))
+		_, _, err := s.RunScheduled(ctx, servicetest.LooseForeignKeys, minute(25772282))
 		answered <- err
 	}()
-	e.atGate("main", caretakerApp)
+	e.AtGate("main", servicetest.App)
 	stop()
 	if err := <-answered; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	e.lift("main", caretakerApp)
-	e.eventually("main", `SELECT string_agg(state, ' ') FROM maintenance.runs`, "succeeded")
-	e.wantQueue("main", "")
+	e.Lift("main", servicetest.App)
+	e.Eventually("main", `SELECT string_agg(state, ' ') FROM maintenance.runs`, "succeeded")
+	e.WantQueue("main", "")
 }
 
 func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	if _, ours, err := e.service("").RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
+	e := servicetest.New(t, "main", "main")
+	if _, ours, err := e.Service("").RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
 		t.Error(ours, err)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.fires`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.fires`, "0")
 }
 
 func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "", "main").service(oneChild)
-	r := runBatch(t, s, "main")
-	wantState(t, r, repo.RunSkipped)
+	s := servicetest.New(t, "", "main").Service(servicetest.OneChild)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, repo.RunSkipped)
 	if !strings.Contains(r.Reason, "lfk install") || !strings.Contains(r.Reason, "main") {
 		t.Errorf("reason %q", r.Reason)
 	}
-	r, _, err := s.RunScheduled(context.Background(), cleanupWorker, minute(25772282))
+	r, _, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, r, repo.RunSkipped)
+	servicetest.WantState(t, r, repo.RunSkipped)
 }
 
 func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
+	e := servicetest.New(t, "main", "main")
 	var said bytes.Buffer
-	e.service(oneChild, func(c *service.Config) {
+	e.Service(servicetest.OneChild, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 		service.Settings[ghostuser.Config](c).MaxRuntime = 999 * time.Millisecond
 		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
-	for _, worker := range []string{"ghost_user_migration", cleanupWorker} {
+	for _, worker := range []string{"ghost_user_migration", servicetest.LooseForeignKeys} {
 		if !strings.Contains(said.String(), "worker="+worker+" max_runtime=") {
 			t.Errorf("nothing is said of %s: %s", worker, &said)
 		}
@@ -217,10 +219,10 @@ func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
+	e := servicetest.New(t, "main", "main", "ci")
 	for schedule, warned := range map[string]bool{"*/2 * * * *": true, "* * * * *": false} {
 		var said bytes.Buffer
-		e.service(oneChild, func(c *service.Config) {
+		e.Service(servicetest.OneChild, func(c *service.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 			service.Settings[loosefk.Config](c).Schedule = schedule
 		})

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"errors"
@@ -14,12 +16,12 @@ import (
 )
 
 // hide makes the ghost migration one that is not configured, show undoes it.
-func (c clocked) hide() { c.exec("main", `ALTER TABLE ghost_user_migrations RENAME TO hidden`) }
-func (c clocked) show() { c.exec("main", `ALTER TABLE hidden RENAME TO ghost_user_migrations`) }
+func (c clocked) hide() { c.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO hidden`) }
+func (c clocked) show() { c.Exec("main", `ALTER TABLE hidden RENAME TO ghost_user_migrations`) }
 
 // watch lets a replica look at these times.
 func (c clocked) watch(s *service.Service, times ...string) {
-	c.t.Helper()
+	c.T.Helper()
 	for _, at := range times {
 		c.at(at)
 		c.due(s)
@@ -28,13 +30,13 @@ func (c clocked) watch(s *service.Service, times ...string) {
 
 // wantGhostFires fails the test unless the outcomes of the fires of the ghost migration are these.
 func (c clocked) wantGhostFires(want string) {
-	c.t.Helper()
-	c.want("main", `SELECT coalesce(string_agg(outcome, ' ' ORDER BY fire_time), '') FROM maintenance.fires WHERE worker = '`+ghostWorker+`'`, want)
+	c.T.Helper()
+	c.Want("main", `SELECT coalesce(string_agg(outcome, ' ' ORDER BY fire_time), '') FROM maintenance.fires WHERE worker = '`+servicetest.GhostUsers+`'`, want)
 }
 
 func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all, err := s.Status(context.Background(), ghostWorker)
+	all, err := s.Status(context.Background(), servicetest.GhostUsers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,47 +44,47 @@ func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 }
 
 // wantNoSeries fails the test if any metric has a series of the worker.
-func (m *meter) wantNoSeries(worker string) {
-	m.t.Helper()
-	for _, name := range m.names() {
-		if values := m.values(name, "worker="+worker); len(values) > 0 {
-			m.t.Errorf("%s has %d series of %s", name, len(values), worker)
+func wantNoSeries(m *servicetest.Meter, worker string) {
+	m.T.Helper()
+	for _, name := range m.Names() {
+		if values := m.Values(name, "worker="+worker); len(values) > 0 {
+			m.T.Errorf("%s has %d series of %s", name, len(values), worker)
 		}
 	}
 }
 
 func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing.T) {
-	m := newMeter(t)
+	m := servicetest.NewMeter(t)
 	c := newClocked(t)
 	c.hide()
 	var said bytes.Buffer
-	s := c.service(oneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	for _, at := range []string{"11-20 12:00:30", "11-20 12:02:00", "11-20 12:06:10", "11-21 12:00:00"} {
 		c.at(at)
 		c.due(s)
 	}
 	c.wantGhostFires("")
-	c.want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+ghostWorker+`'`, "0")
-	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+ghostWorker+`'`, "0")
-	m.wantNoSeries(ghostWorker)
-	if n := strings.Count(said.String(), `msg="worker not used" worker=`+ghostWorker); n != 1 {
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
+	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
+	wantNoSeries(m, servicetest.GhostUsers)
+	if n := strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers); n != 1 {
 		t.Errorf("said %d times that it is not used: %s", n, &said)
 	}
 	st := ghostStatus(t, s)
 	if st.Condition != service.ConditionNotConfigured || !st.NextRunAt.IsZero() || !strings.Contains(st.NotUsed, "ghost_user_migrations") {
 		t.Errorf("status %+v", st)
 	}
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: ghostWorker})
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
 		t.Errorf("error %v, want that it is not configured", err)
 	}
-	if values := m.values("maintenance.runs", "worker="+cleanupWorker); len(values) != 4 {
+	if values := m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys); len(values) != 4 {
 		t.Errorf("%d series of runs of a worker that is used", len(values))
 	}
 }
 
 func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
-	m := newMeter(t)
+	m := servicetest.NewMeter(t)
 	c := newClocked(t)
 	s := c.replica("* * * * *", disabled, catchUp(true))
 	for _, at := range []string{"11-20 12:02:00", "11-20 13:00:00"} {
@@ -90,47 +92,47 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 		c.due(s)
 	}
 	c.wantFires()
-	m.wantNoSeries(cleanupWorker)
-	if st := status(t, s); st.NotUsed == "" || st.Condition != service.ConditionSchedulerOff {
+	wantNoSeries(m, servicetest.LooseForeignKeys)
+	if st := servicetest.Status(t, s); st.NotUsed == "" || st.Condition != service.ConditionSchedulerOff {
 		t.Errorf("status %+v", st)
 	}
 	// A request starts it all the same.
-	runBatch(t, s, "main")
+	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.
 	on := c.replica("* * * * *", catchUp(true))
 	c.at("11-20 13:01:00")
 	c.due(on)
 	c.wantFires("11-20 13:01 ran +0")
-	if st := status(t, on); st.NotUsed != "" {
+	if st := servicetest.Status(t, on); st.NotUsed != "" {
 		t.Errorf("not used: %s", st.NotUsed)
 	}
 }
 
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
-	m := newMeter(t)
+	m := servicetest.NewMeter(t)
 	c := newClocked(t)
-	s := c.service(oneChild, with(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
+	s := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(s)
 	c.at("11-20 12:07:10")
-	c.exec("main", `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
-		VALUES ('`+ghostWorker+`', 'another', 1, now(), now(), now() + interval '1 year')`)
+	c.Exec("main", `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
+		VALUES ('`+servicetest.GhostUsers+`', 'another', 1, now(), now(), now() + interval '1 year')`)
 	c.due(s)
 	c.wantGhostFires("missed missed skipped")
-	unsuccessful := func() []float64 { return m.values("maintenance.fires.unsuccessful", "worker="+ghostWorker) }
+	unsuccessful := func() []float64 { return m.Values("maintenance.fires.unsuccessful", "worker="+servicetest.GhostUsers) }
 	if got := unsuccessful(); len(got) != 1 || got[0] != 3 {
 		t.Fatalf("unsuccessful: %v", got)
 	}
 	c.hide()
 	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
-	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+ghostWorker+`'`, "0")
+	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	if st := ghostStatus(t, s); strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("status %s", st.ConditionDetail)
 	}
 	c.at("11-21 12:00:30")
 	c.due(s)
 	c.show()
-	c.exec("main", `DELETE FROM maintenance.leases`)
-	again := c.service(oneChild, with(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
+	c.Exec("main", `DELETE FROM maintenance.leases`)
+	again := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(again)
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")
@@ -158,8 +160,8 @@ func TestUnused_AReplicaThatUsesTheWorkerKeepsItsLedgerFromOthers(t *testing.T) 
 		c.due(on)
 	}
 	c.wantFires("11-20 12:10 ran +15")
-	c.want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "2026-11-20 12:00:30")
-	if st := status(t, off); st.NotUsed != "" {
+	c.Want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "2026-11-20 12:00:30")
+	if st := servicetest.Status(t, off); st.NotUsed != "" {
 		t.Errorf("not used: %s", st.NotUsed)
 	}
 }
@@ -182,14 +184,14 @@ func TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker(t *testing.T
 	t.Parallel()
 	c := newClocked(t)
 	on := c.replica("*/10 * * * *", catchUp(true))
-	unconfigured := c.service("", func(config *service.Config) {
+	unconfigured := c.Service("", func(config *service.Config) {
 		service.Settings[loosefk.Config](config).Schedule = "*/10 * * * *"
 		service.Settings[loosefk.Config](config).CatchUp = new(true)
 	})
 	c.at("11-20 12:10:01")
 	c.claim(on, "11-20 12:10")
-	c.exec("main", `UPDATE maintenance.schedules SET used_at = clock_timestamp()`)
-	c.exec("main", `UPDATE maintenance.fires SET claimed_by = '' WHERE outcome = 'claimed'`)
+	c.Exec("main", `UPDATE maintenance.schedules SET used_at = clock_timestamp()`)
+	c.Exec("main", `UPDATE maintenance.fires SET claimed_by = '' WHERE outcome = 'claimed'`)
 	c.at("11-20 12:10:05")
 	c.due(unconfigured)
 	c.wantFires("11-20 12:10 claimed")
@@ -207,26 +209,26 @@ func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
 	off := c.replica("*/10 * * * *", disabled)
 	c.watch(off, "11-20 12:12:20", "11-20 12:12:40", "11-20 12:12:50")
 	c.wantFires("11-20 12:10 missed ABANDONED")
-	c.want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+cleanupWorker+`'`, "0")
+	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 }
 
 func TestUnused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
-	own := newServer(t, "main")
-	c := clocked{newEstate(t, "main")}
-	c.add("main", byTheClock(own.cluster.URL("main")))
-	c.exec("main", clockSQL)
+	own := servicetest.NewServer(t, "main")
+	c := clocked{servicetest.New(t, "main")}
+	c.Add("main", byTheClock(own.Cluster.URL("main")))
+	c.Exec("main", clockSQL)
 	s := c.replica("* * * * *")
-	own.stop()
+	own.Stop()
 	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that main is unreachable", err)
 	}
 	if st := ghostStatus(t, s); st.NotUsed != "" || st.Condition != service.ConditionFailing {
 		t.Errorf("status %+v", st)
 	}
-	own.start()
-	c.sql["main"] = c.connect("main")
+	own.Start()
+	c.SQL["main"] = c.Connect("main")
 	c.at("11-20 12:05:10")
-	waitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	servicetest.WaitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
 	c.settled()
 	c.wantFires("11-20 12:01 missed", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 ran +10")
 }

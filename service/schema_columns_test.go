@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +16,14 @@ import (
 )
 
 // reduce drops all columns of tables of main but those named, "table: column column".
-func (e *estate) reduce(kept map[string]string) {
-	e.t.Helper()
-	e.exec("main", `DROP TRIGGER IF EXISTS namespaces_insert_details ON namespaces; DROP TRIGGER IF EXISTS projects_delete_namespace ON projects`)
+func reduce(e *servicetest.Estate, kept map[string]string) {
+	e.T.Helper()
+	e.Exec("main", `DROP TRIGGER IF EXISTS namespaces_insert_details ON namespaces; DROP TRIGGER IF EXISTS projects_delete_namespace ON projects`)
 	for _, table := range slices.Sorted(maps.Keys(kept)) {
-		drops := e.value("main", `SELECT string_agg(format('DROP COLUMN %I CASCADE', attname), ', ') FROM pg_attribute
+		drops := e.Value("main", `SELECT string_agg(format('DROP COLUMN %I CASCADE', attname), ', ') FROM pg_attribute
 			WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (string_to_array($2, ' '))`, table, kept[table])
 		if drops != "NULL" {
-			e.exec("main", `ALTER TABLE `+table+` `+drops)
+			e.Exec("main", `ALTER TABLE `+table+` `+drops)
 		}
 	}
 }
@@ -37,21 +39,21 @@ func groupColumns() map[string]string {
 
 // sparseGroups are a group to be destroyed by an invited owner, with a project, a bot and a subgroup, and one to be
 // restored.
-func sparseGroups(t *testing.T) *groupEstate {
+func sparseGroups(t *testing.T) *servicetest.Groups {
 	t.Helper()
-	g := newGroups(t)
-	g.user(2, `user_type = 6`)
-	g.group(10, 0, "g")
-	g.group(11, 10, "sub")
-	g.project(1, 11, "p")
-	g.member(10, 2, 30)
-	g.group(12, 0, "invited")
-	g.member(12, 1, 50)
-	g.share(10, 12, 50)
-	g.mark(10, 1, 40)
-	g.group(20, 0, "team-deletion_scheduled-20")
-	g.project(2, 20, "code")
-	g.mark(20, 1, 40)
+	g := servicetest.NewGroups(t)
+	g.User(2, `user_type = 6`)
+	g.Group(10, 0, "g")
+	g.Group(11, 10, "sub")
+	g.Project(1, 11, "p")
+	g.Member(10, 2, 30)
+	g.Group(12, 0, "invited")
+	g.Member(12, 1, 50)
+	g.Share(10, 12, 50)
+	g.Mark(10, 1, 40)
+	g.Group(20, 0, "team-deletion_scheduled-20")
+	g.Project(2, 20, "code")
+	g.Mark(20, 1, 40)
 	return g
 }
 
@@ -67,35 +69,35 @@ func TestAdjournedGroupDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := sparseGroups(t)
-			g.exec("main", `UPDATE namespace_details SET deletion_scheduled_at = now() - interval '40 days', state_metadata = '{"deletion_scheduled_by_user_id": 1}'
+			g.Exec("main", `UPDATE namespace_details SET deletion_scheduled_at = now() - interval '40 days', state_metadata = '{"deletion_scheduled_by_user_id": 1}'
 				WHERE namespace_id IN (10, 20)`)
 			kept := groupColumns()
 			maps.Copy(kept, map[string]string{"application_settings": "", "organization_users": "", "import_placeholder_user_details": "", "project_repositories": ""})
 			maps.Copy(kept, store)
-			g.reduce(kept)
+			reduce(g.Estate, kept)
 			// What no column says is a project's namespace is none.
-			g.exec("main", `DELETE FROM namespaces WHERE type = 'Project'`)
-			g.run("scheduled_jobs=1 restored_groups=1")
-			g.want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM routes WHERE path LIKE 'team%'`, "team team/code")
-			g.attempt("completed succeeded")
-			g.want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces WHERE type = 'Group'`, "12 20")
-			g.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-			g.wantBots("2 by 1")
+			g.Exec("main", `DELETE FROM namespaces WHERE type = 'Project'`)
+			g.Run("scheduled_jobs=1 restored_groups=1")
+			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM routes WHERE path LIKE 'team%'`, "team team/code")
+			g.Attempt("completed succeeded")
+			g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces WHERE type = 'Group'`, "12 20")
+			g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
+			g.WantBots("2 by 1")
 		})
 	}
 }
 
 func TestAdjournedGroupDeletion_NamesEachEssentialColumnThatIsMissing(t *testing.T) {
 	t.Parallel()
-	g := newGroups(t)
+	g := servicetest.NewGroups(t)
 	for table, columns := range groupColumns() {
 		for column := range strings.FieldsSeq(columns) {
-			g.exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN %s TO renamed`, table, column))
-			_, err := g.service.RunBatch(context.Background(), service.RunRequest{Worker: groupWorker})
+			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN %s TO renamed`, table, column))
+			_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
 			if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
 				t.Errorf("without %s.%s: %v", table, column, err)
 			}
-			g.exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN renamed TO %s`, table, column))
+			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN renamed TO %s`, table, column))
 		}
 	}
 }
@@ -120,84 +122,84 @@ func TestDeleteUser_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := tokenEstate(t)
-			e.bots(7)
-			e.personalProjects(7, 701)
-			e.group(50, 0)
-			e.member(7, 30)
+			e := servicetest.NewTokens(t)
+			e.Bots(7)
+			e.PersonalProjects(7, 701)
+			e.Group(50, 0)
+			e.Member(7, 30)
 			maps.Copy(c.kept, map[string]string{
 				"users": "id user_type state", "personal_access_tokens": "id user_id revoked expires_at updated_at", "ghost_user_migrations": c.left,
 			})
-			e.reduce(c.kept)
-			wantDeletion(t, e.deletion(e.service("", e.withQueue), inactiveBot()), done)
-			e.want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
-			e.want("main", `SELECT g FROM ghost_user_migrations g`, c.want)
+			reduce(e, c.kept)
+			servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.InactiveBot()), servicetest.DeletionDone)
+			e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
+			e.Want("main", `SELECT g FROM ghost_user_migrations g`, c.want)
 		})
 	}
 }
 
 func TestDeleteUser_OnlyOwnerStaysWhereMembersHaveNoStateOrExpiry(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.group(50, 0)
-	e.member(7, 50)
-	e.reduce(map[string]string{"members": "id user_id source_id source_type access_level", "namespaces": "id type parent_id"})
-	wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), refused+"SOLE_OWNER_OF_GROUP")
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.Group(50, 0)
+	e.Member(7, 50)
+	reduce(e, map[string]string{"members": "id user_id source_id source_type access_level", "namespaces": "id type parent_id"})
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
 }
 
 func TestDeleteUser_WithoutAdministratorsNobodyElseMayDelete(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.user(7, 0, 1)
-	e.exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
-	wantDeletion(t, e.deletion(e.service("", e.withQueue), repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}), refused+"NOT_AUTHORIZED")
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}), servicetest.DeletionRefused+"NOT_AUTHORIZED")
 }
 
 func TestInactiveTokenDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
 	t.Parallel()
-	e := tokenEstate(t)
-	e.bots(1, 2)
-	e.alive(2)
-	e.reduce(map[string]string{
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2)
+	e.Alive(2)
+	reduce(e, map[string]string{
 		"users": "id user_type state", "personal_access_tokens": "id user_id revoked expires_at updated_at",
 		"application_settings": "resource_access_tokens_settings", "ghost_user_migrations": "user_id",
 	})
-	wantCounts(t, runTokens(t, e.service("", e.withQueue)), "examined_users=2 scheduled_jobs=1")
+	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
 }
 
 func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
 	t.Parallel()
 	const details = "id placeholder_user_id namespace_id deletion_attempts last_deletion_attempt_at"
-	e := placeholderEstate(t)
-	e.detail(7, 0, `NULL`)
-	e.reduce(map[string]string{"users": "id user_type state", "import_placeholder_user_details": details, "issues": "author_id", "notes": ""})
-	s := e.service("", e.withQueue)
-	wantCounts(t, runPlaceholders(t, s, true), "scheduled_jobs=1")
-	wantCounts(t, runPlaceholders(t, s, false), "scheduled_jobs=1")
-	st, err := s.Status(context.Background(), placeholderWorker)
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(7, 0, `NULL`)
+	reduce(e, map[string]string{"users": "id user_type state", "import_placeholder_user_details": details, "issues": "author_id", "notes": ""})
+	s := e.Service("", e.WithQueue)
+	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=1")
+	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)
 	if err != nil || st[0].Backlog.Pending != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
-	e.work(s, "delete_placeholder_user")
-	e.want("main", stateOfJobs, "delete_placeholder_user completed, delete_user available")
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
 	for column := range strings.FieldsSeq(details) {
-		e.exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN `+column+` TO renamed`)
-		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: placeholderWorker})
+		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN `+column+` TO renamed`)
+		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
 		if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, "no column "+column) {
 			t.Errorf("without %s: %v", column, err)
 		}
-		e.exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN renamed TO `+column)
+		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN renamed TO `+column)
 	}
 }
 
 func TestDeletePlaceholderUser_TypeOfUserThatCannotBeReadIsNamed(t *testing.T) {
 	t.Parallel()
-	e := placeholderEstate(t)
-	e.detail(7, 0, `NULL`)
-	e.exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
-	s := e.service("", e.withQueue)
-	e.insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-	e.work(s, "delete_placeholder_user")
-	e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "database main has no column user_type in its table users")
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(7, 0, `NULL`)
+	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
+	s := e.Service("", e.WithQueue)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "database main has no column user_type in its table users")
 }

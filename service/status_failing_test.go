@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"strings"
 	"testing"
@@ -24,20 +26,20 @@ func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureCla
 
 func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-	e.exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
-	e.deleted("main", "p", 2, 2)
-	first := runBatch(t, s, "main")
-	wantState(t, first, repo.RunFailed)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
+	e.Deleted("main", "p", 2, 2)
+	first := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, first, repo.RunFailed)
 	for range 2 {
-		e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-		wantState(t, runBatch(t, s, "main"), repo.RunFailed)
+		e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
 	}
-	wantState(t, runBatch(t, s, "ci"), repo.RunSucceeded)
-	f := wantFailing(t, status(t, s), service.FailureSchema, "main", "last run on main failed")
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
+	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "last run on main failed")
 	if !f.Since.Equal(first.FinishedAt) {
 		t.Errorf("since %s, want %s", f.Since, first.FinishedAt)
 	}
@@ -45,9 +47,9 @@ func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.
 
 func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
 	for text, want := range map[[2]string]service.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,
 		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:       service.FailureSetting,
@@ -56,59 +58,59 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}: service.FailureData,
 		{"", "internal error; the log of this run has it"}:           service.FailureInternal,
 	} {
-		e.exec("main", `TRUNCATE maintenance.runs`)
-		e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
-			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, cleanupWorker, text[0], text[1])
-		wantFailing(t, status(t, s), want, "main", text[1])
+		e.Exec("main", `TRUNCATE maintenance.runs`)
+		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
+			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, servicetest.LooseForeignKeys, text[0], text[1])
+		wantFailing(t, servicetest.Status(t, s), want, "main", text[1])
 	}
 }
 
 func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
 	const failure = "c.p_id -> p on ci: unreachable, 3 records"
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, error, heartbeat_ttl, finished_at)
-		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, '0', now())`, cleanupWorker, failure)
-	wantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, error, heartbeat_ttl, finished_at)
+		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, '0', now())`, servicetest.LooseForeignKeys, failure)
+	servicetest.WantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
 	// Its fence is held by somebody else, who keeps the next run from ci as well.
-	e.foreignLease("ci", mainLease, "1 hour")
-	wantFailing(t, status(t, s), service.FailureUnreachable, "main", failure)
+	e.ForeignLease("ci", servicetest.MainLease, "1 hour")
+	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", failure)
 }
 
 func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
-	wantCondition(t, s, service.ConditionIdle)
-	e.exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
-	f := wantFailing(t, status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
-	if again := status(t, s).Failing; !again.Since.Equal(f.Since) || time.Since(f.Since) > time.Minute {
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantCondition(t, s, service.ConditionIdle)
+	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
+	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
+	if again := servicetest.Status(t, s).Failing; !again.Since.Equal(f.Since) || time.Since(f.Since) > time.Minute {
 		t.Errorf("since %s, then since %s", f.Since, again.Since)
 	}
-	e.exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
-	wantCondition(t, s, service.ConditionIdle)
+	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
+	servicetest.WantCondition(t, s, service.ConditionIdle)
 }
 
 func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
-	off := e.service(oneChild, func(c *service.Config) { c.SchedulerOff = true })
-	e.exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
+	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
+	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := s.RunDue(ctx); err == nil {
 		t.Error("fires were looked at without a ledger")
 	}
-	wantFailing(t, status(t, s), service.FailureSchema, "main", "42P01")
-	wantCondition(t, off, service.ConditionSchedulerOff)
-	e.exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
+	wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "42P01")
+	servicetest.WantCondition(t, off, service.ConditionSchedulerOff)
+	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
 	if err := s.RunDue(ctx); err != nil && ctx.Err() == nil {
 		t.Error(err)
 	}
-	wantCondition(t, s, service.ConditionIdle)
+	servicetest.WantCondition(t, s, service.ConditionIdle)
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"errors"
 	"slices"
@@ -13,33 +15,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-// wantCondition fails the test unless the worker's condition is this and its words contain these.
-func wantCondition(t *testing.T, s *service.Service, want service.Condition, words ...string) service.WorkerStatus {
-	t.Helper()
-	st := status(t, s)
-	if st.Condition != want {
-		t.Errorf("condition %s (%s), want %s", st.Condition, st.ConditionDetail, want)
-	}
-	for _, w := range words {
-		if !strings.Contains(st.ConditionDetail, w) {
-			t.Errorf("detail %q lacks %q", st.ConditionDetail, w)
-		}
-	}
-	return st
-}
-
 func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild)
-	st := wantCondition(t, s, service.ConditionIdle, "waiting for")
+	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
+	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
 	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
 		t.Errorf("schedule %q, next in %s", st.Schedule, left)
 	}
 	if st.LastRun != nil || st.CurrentRun != nil || st.Paused != nil || !st.LastSuccessAt.IsZero() || len(st.Leases) != 0 {
 		t.Errorf("%+v", st)
 	}
-	r := runBatch(t, s, "main")
-	st = wantCondition(t, s, service.ConditionIdle)
+	r := servicetest.RunBatch(t, s, "main")
+	st = servicetest.WantCondition(t, s, service.ConditionIdle)
 	if st.LastRun == nil || st.LastRun.ID != r.ID || !st.LastSuccessAt.Equal(r.FinishedAt) || len(st.Leases) != 1 || !st.Leases[0].Expired {
 		t.Errorf("%+v", st)
 	}
@@ -48,40 +35,40 @@ func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
 // Every step adds what takes precedence over all that is there already.
 func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 10)
+	e := servicetest.NewDeletedParents(t, 10)
 	off := func(c *service.Config) { c.SchedulerOff = true }
-	s, unconfigured := e.service(oneChild, off, batches(2, 0)), e.service("", off)
-	if st := wantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled"); !st.NextRunAt.IsZero() {
+	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
+	if st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled"); !st.NextRunAt.IsZero() {
 		t.Errorf("next run at %s, though the scheduler is off", st.NextRunAt)
 	}
 
-	e.foreignLease("main", mainLease, "1 hour")
-	wantCondition(t, s, service.ConditionLeaseHeldElsewhere, mainLease, "somebody")
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	servicetest.WantCondition(t, s, service.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
 
-	e.exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	e.exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
-	failed := runBatch(t, s, "main")
-	wantState(t, failed, repo.RunFailed)
-	e.exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	wantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Exec("main", `ALTER TABLE c RENAME COLUMN p_id TO q_id`)
+	failed := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, failed, repo.RunFailed)
+	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
+	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
-	wantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
 
-	if _, err := s.PauseWorker(context.Background(), cleanupWorker, "because", "alice", 0); err != nil {
+	if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0); err != nil {
 		t.Fatal(err)
 	}
-	wantCondition(t, s, service.ConditionPaused, "alice", "because")
-	wantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
+	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
+	servicetest.WantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
 
 	// Somebody resumes, a run begins, somebody pauses again: until it has noticed, it is running.
-	e.exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
+	e.Exec("main", `ALTER TABLE c RENAME COLUMN q_id TO p_id; UPDATE maintenance.leases SET expires_at = now();
 		UPDATE loose_foreign_keys_deleted_records SET consume_after = now(); DELETE FROM maintenance.pauses`)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	r := begin(t, s, "main")
-	e.atGate("main", caretakerApp)
-	e.exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, cleanupWorker)
-	st := wantCondition(t, unconfigured, service.ConditionRunning, r.ID)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	r := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, servicetest.LooseForeignKeys)
+	st := servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
 	if st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.LastRun == nil || st.LastRun.ID != failed.ID || st.Paused == nil {
 		t.Errorf("%+v", st)
 	}
@@ -89,24 +76,24 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 
 func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing.T) {
 	t.Parallel()
-	empty, full := newEstate(t, "main", "main"), newDeletedParents(t, 10)
-	if st := wantCondition(t, empty.service(""), service.ConditionNotConfigured); !st.BacklogUnknown {
+	empty, full := servicetest.New(t, "main", "main"), servicetest.NewDeletedParents(t, 10)
+	if st := servicetest.WantCondition(t, empty.Service(""), service.ConditionNotConfigured); !st.BacklogUnknown {
 		t.Errorf("backlog %+v, want none", st.Backlog)
 	}
-	if st := wantCondition(t, full.service(""), service.ConditionNotConfigured); st.BacklogUnknown || st.Backlog.Pending != 10 {
+	if st := servicetest.WantCondition(t, full.Service(""), service.ConditionNotConfigured); st.BacklogUnknown || st.Backlog.Pending != 10 {
 		t.Errorf("backlog %+v, want the records that wait", st.Backlog)
 	}
 }
 
 func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
+	e := servicetest.New(t, "main", "main", "ci")
 	odd := func(c *service.Config) { service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *" }
-	wantCondition(t, e.service(oneChild, odd), service.ConditionIdle,
+	servicetest.WantCondition(t, e.Service(servicetest.OneChild, odd), service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
 	all := func(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
-	for _, s := range []*service.Service{e.service(oneChild), e.service(oneChild, odd, all)} {
-		if st := wantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
+	for _, s := range []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild, odd, all)} {
+		if st := servicetest.WantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
 			t.Errorf("detail %q", st.ConditionDetail)
 		}
 	}
@@ -114,8 +101,8 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 
 func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 	t.Parallel()
-	s := newEstate(t, "main", "main").service(oneChild, with(func(c *loosefk.Config) { c.Enabled = new(false) }))
-	st := wantCondition(t, s, service.ConditionSchedulerOff,
+	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
+	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	if !st.NextRunAt.IsZero() {
 		t.Errorf("next run at %s", st.NextRunAt)
@@ -124,102 +111,102 @@ func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 
 func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (q_id bigint)`)
-	e.deleted("main", "p", 1, 1)
-	s := e.service(oneChild)
-	wantState(t, runBatch(t, s, "main"), repo.RunFailed)
-	wantState(t, runBatch(t, s, "ci"), repo.RunSucceeded)
-	wantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (q_id bigint)`)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
+	servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
-	e.exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
-	if r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: cleanupWorker, Database: "main", DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
+	if r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil || r.State != repo.RunSucceeded {
 		t.Fatal(r.State, err)
 	}
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
-		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, cleanupWorker)
-	st := wantCondition(t, s, service.ConditionFailing, "last run on main failed")
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
 	if st.LastRun == nil || st.LastRun.State != repo.RunCancelled {
 		t.Errorf("last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	}
-	e.exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
-	wantState(t, runBatch(t, s, "main"), repo.RunSucceeded)
-	wantCondition(t, s, service.ConditionIdle)
+	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantCondition(t, s, service.ConditionIdle)
 }
 
 func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild)
-	e.exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
-		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, cleanupWorker)
-	lastSign := e.value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
-	if st := wantCondition(t, s, service.ConditionRunning, "no sign of life since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
+		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
+	lastSign := e.Value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
+	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no sign of life since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
 		t.Errorf("reason %q", st.CurrentRun.Reason)
 	}
-	e.exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
-	st := wantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
 	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
 		t.Errorf("%+v", st)
 	}
-	e.want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
+	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
 func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
-	dryRun(t, s)
-	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun != nil || !st.LastSuccessAt.IsZero() {
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
+	servicetest.DryRun(t, s)
+	if st := servicetest.WantCondition(t, s, service.ConditionIdle); st.LastRun != nil || !st.LastSuccessAt.IsZero() {
 		t.Errorf("last run %+v", st.LastRun)
 	}
-	r := runBatch(t, s, "main")
-	dryRun(t, s)
-	if st := wantCondition(t, s, service.ConditionIdle); st.LastRun == nil || st.LastRun.ID != r.ID {
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.DryRun(t, s)
+	if st := servicetest.WantCondition(t, s, service.ConditionIdle); st.LastRun == nil || st.LastRun.ID != r.ID {
 		t.Errorf("last run %+v, want %s", st.LastRun, r.ID)
 	}
 }
 
 func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
 	for _, database := range []string{"main", "ci"} {
-		e.deleted(database, "p", 1, 3)
-		e.deleted(database, "unknown", 1, 2)
-		e.exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour', created_at = now() - interval '3 days' WHERE primary_key_value = 3`)
-		e.exec(database, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		e.Deleted(database, "p", 1, 3)
+		e.Deleted(database, "unknown", 1, 2)
+		e.Exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour', created_at = now() - interval '3 days' WHERE primary_key_value = 3`)
+		e.Exec(database, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 			VALUES ('public.p', 9, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
-		e.exec(database, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status, created_at) VALUES ('public.p', 4, 2, '2001-01-01')`)
+		e.Exec(database, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status, created_at) VALUES ('public.p', 4, 2, '2001-01-01')`)
 	}
-	st := wantCondition(t, s, service.ConditionIdle, "public.unknown")
+	st := servicetest.WantCondition(t, s, service.ConditionIdle, "public.unknown")
 	if b := st.Backlog; b.Pending != 10 || b.Due != 8 || b.Deferred != 2 || b.Dead != 2 || b.AtLeast || time.Since(b.OldestAt).Round(time.Hour) != 72*time.Hour {
 		t.Errorf("backlog %+v", b)
 	}
-	wantCounts(t, runBatch(t, s, "main"), "processed_records=2")
-	if b := status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2")
+	if b := servicetest.Status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
 		t.Errorf("backlog %+v, want that of after the run", b)
 	}
 }
 
 func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci", "sec")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci", "sec")
+	s := e.Service(servicetest.OneChild)
 	if leases, err := s.Leases(context.Background(), ""); err != nil || len(leases) != 0 {
 		t.Errorf("%v, %v, want none before the first run", leases, err)
 	}
 	for _, database := range []string{"sec", "main"} {
-		runBatch(t, s, database)
+		servicetest.RunBatch(t, s, database)
 	}
-	e.foreignLease("ci", cleanupWorker+"/ci", "1 hour")
+	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/ci", "1 hour")
 	// A fence row of main's run is not the work's own, nor is somebody's lease of something else.
-	e.foreignLease("ci", cleanupWorker+"/main", "1 hour")
-	e.foreignLease("main", "something", "1 hour")
-	for _, worker := range []string{"", cleanupWorker} {
+	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
+	e.ForeignLease("main", "something", "1 hour")
+	for _, worker := range []string{"", servicetest.LooseForeignKeys} {
 		leases, err := s.Leases(context.Background(), worker)
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +218,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 				t.Errorf("%+v", l)
 			}
 		}
-		want := []string{cleanupWorker + "/ci in ci", cleanupWorker + "/main in main", cleanupWorker + "/sec in sec"}
+		want := []string{servicetest.LooseForeignKeys + "/ci in ci", servicetest.LooseForeignKeys + "/main in main", servicetest.LooseForeignKeys + "/sec in sec"}
 		if !slices.Equal(got, want) {
 			t.Errorf("leases %v, want %v", got, want)
 		}
@@ -246,8 +233,8 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 
 func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, "main", "main", "ci")
-	s := e.service(oneChild)
+	e := servicetest.New(t, "main", "main", "ci")
+	s := e.Service(servicetest.OneChild)
 	flags := func() string {
 		all, err := s.FeatureFlags(context.Background())
 		if err != nil {
@@ -278,7 +265,7 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false); err != nil {
 		t.Error(err)
 	}
-	if r := runBatch(t, s, "main"); r.TurboMode {
+	if r := servicetest.RunBatch(t, s, "main"); r.TurboMode {
 		t.Error("turbo mode, though it has been switched off")
 	}
 	var invalid *service.InvalidArgumentError

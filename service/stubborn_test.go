@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"strings"
 	"testing"
 	"time"
@@ -10,10 +12,10 @@ import (
 const letPass = " (let it pass these rows, or disable it)"
 
 // keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
-func (e *estate) keep(operation, table, condition string) {
-	e.t.Helper()
-	e.exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
-	e.exec("main", `CREATE TRIGGER keep BEFORE `+operation+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
+func keep(e *servicetest.Estate, operation, table, condition string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	e.Exec("main", `CREATE TRIGGER keep BEFORE `+operation+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
 }
 
 func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
@@ -29,36 +31,36 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		{"namespace_details", "DELETE", "OLD.namespace_id = 10", "deleted"},
 		{"import_placeholder_user_details.namespace_id", "UPDATE", "true", "changed"},
 	} {
-		g := newGroups(t)
-		g.owned(10, 15)
-		g.project(1, 10, "p")
-		g.exec("main", `INSERT INTO issues (id, title, project_id, namespace_id) SELECT i, 'i', 1, 10001 FROM generate_series(1, 50) i`)
-		g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (1, 10, 1, now(), now())`)
-		g.markDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
+		g := servicetest.NewGroups(t)
+		g.Owned(10, 15)
+		g.Project(1, 10, "p")
+		g.Exec("main", `INSERT INTO issues (id, title, project_id, namespace_id) SELECT i, 'i', 1, 10001 FROM generate_series(1, 50) i`)
+		g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (1, 10, 1, now(), now())`)
+		g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 		table, _, _ := strings.Cut(c.rows, ".")
-		g.keep(c.operation, table, c.condition)
-		g.run("scheduled_jobs=1")
-		g.attempt("retryable failed KEPT_BY_TRIGGER")
+		keep(g.Estate, c.operation, table, c.condition)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed KEPT_BY_TRIGGER")
 		want := "KEPT_BY_TRIGGER: rows of " + c.rows + " do not let themselves be " + c.done + ": trigger keep of " + table + letPass
-		g.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
-		g.want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
-		g.wantMarked("10")
-		g.wantRows(map[string]int{"maintenance.group_removals": 1, "group_deletion_schedules": 1})
+		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
+		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
+		g.WantMarked("10")
+		g.WantRows(map[string]int{"maintenance.group_removals": 1, "group_deletion_schedules": 1})
 	}
 }
 
 func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *testing.T) {
 	t.Parallel()
 	for table, condition := range map[string]string{"projects": "true", "namespaces": "OLD.type = 'Project'"} {
-		e := tokenEstate(t)
-		e.user(7, 0, 1)
-		e.personalProjects(7, 701)
-		e.keep("DELETE", table, condition)
-		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
-		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+		e := servicetest.NewTokens(t)
+		e.User(7, 0, 1)
+		e.PersonalProjects(7, 701)
+		keep(e, "DELETE", table, condition)
+		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
+		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
-		e.want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
-		if got := e.userRows(7); !strings.HasPrefix(got, "blocked") {
+		e.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
+		if got := e.UserRows(7); !strings.HasPrefix(got, "blocked") {
 			t.Error(got)
 		}
 	}
@@ -67,20 +69,20 @@ func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *tes
 func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing.T) {
 	t.Parallel()
 	for table, insert := range map[string]string{
-		"members":                memberSQL(`7, 50, 30`),
+		"members":                servicetest.MemberSQL(`7, 50, 30`),
 		"project_authorizations": `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 801, 30)`,
 	} {
-		e := tokenEstate(t)
-		e.user(7, 0, 1)
-		e.user(8, 0, 1)
-		e.personalProjects(8, 801)
-		e.group(50, 0)
-		e.exec("main", insert)
-		e.keep("DELETE", table, "true")
-		wantDeletion(t, e.deletion(e.service("", e.withQueue), authorized(7)), failed+" KEPT_BY_TRIGGER")
-		e.want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+		e := servicetest.NewTokens(t)
+		e.User(7, 0, 1)
+		e.User(8, 0, 1)
+		e.PersonalProjects(8, 801)
+		e.Group(50, 0)
+		e.Exec("main", insert)
+		keep(e, "DELETE", table, "true")
+		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
+		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
-		e.want("main", `SELECT state FROM users WHERE id = 7`, "active")
+		e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	}
 }
 
@@ -93,17 +95,17 @@ func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesThe
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroups(t)
-			g.group(77, 0, "team-deletion_scheduled-77")
-			g.project(8, 77, "code")
-			g.mark(77, 1, 15)
-			g.group(78, 0, "other-deletion_scheduled-78")
-			g.mark(78, 1, 15)
-			g.keep("UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
-			g.run("restored_groups=1 failed_groups=1")
-			g.wantLog(1, "group failed", "group_id=77", "rows of "+c.table+" do not let themselves be changed")
-			g.wantMarked("77")
-			g.want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
+			g := servicetest.NewGroups(t)
+			g.Group(77, 0, "team-deletion_scheduled-77")
+			g.Project(8, 77, "code")
+			g.Mark(77, 1, 15)
+			g.Group(78, 0, "other-deletion_scheduled-78")
+			g.Mark(78, 1, 15)
+			keep(g.Estate, "UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
+			g.Run("restored_groups=1 failed_groups=1")
+			g.WantLog(1, "group failed", "group_id=77", "rows of "+c.table+" do not let themselves be changed")
+			g.WantMarked("77")
+			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
 				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
 		})
 	}
@@ -111,12 +113,12 @@ func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesThe
 
 func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) {
 	t.Parallel()
-	g := newGhosts(t)
-	g.doomed(10)
-	g.keep("DELETE", "users", "true")
-	g.run(g.service(), "failed_users=1 deleted_rows=3")
-	g.wantLater(10, 30*time.Minute)
-	g.wantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "rows of users do not let themselves be deleted: trigger keep of users", `"user_id":10`)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	keep(g.Estate, "DELETE", "users", "true")
+	g.Run(g.Service(), "failed_users=1 deleted_rows=3")
+	g.WantLater(10, 30*time.Minute)
+	g.WantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "rows of users do not let themselves be deleted: trigger keep of users", `"user_id":10`)
 }
 
 func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) {
@@ -138,19 +140,19 @@ func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGhosts(t)
-			g.doomed(10, 11)
-			g.fill("main", "issues", "id, title, author_id, project_id, namespace_id, iid", "20 + i, 'i', 10, 1, 101, 20 + i", 20)
-			g.fill("main", "emails", "user_id, email, created_at, updated_at", "10, 'e' || i, now(), now()", 5)
-			g.fill("main", "p_ci_builds", "id, partition_id, project_id, user_id", "i, 100 + i % 3, 1, 10", 6)
-			g.exec("main", `INSERT INTO gpg_keys (id, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO gpg_key_subkeys (gpg_key_id) VALUES (1)`)
-			g.exec("main", test.sql)
-			r := g.run(g.service(), "")
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10, 11)
+			g.Fill("main", "issues", "id, title, author_id, project_id, namespace_id, iid", "20 + i, 'i', 10, 1, 101, 20 + i", 20)
+			g.Fill("main", "emails", "user_id, email, created_at, updated_at", "10, 'e' || i, now(), now()", 5)
+			g.Fill("main", "p_ci_builds", "id, partition_id, project_id, user_id", "i, 100 + i % 3, 1, 10", 6)
+			g.Exec("main", `INSERT INTO gpg_keys (id, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO gpg_key_subkeys (gpg_key_id) VALUES (1)`)
+			g.Exec("main", test.sql)
+			r := g.Run(g.Service(), "")
 			if r.Counts["deferred_users"] != 0 || r.Counts["failed_users"] == 0 || r.OverLimit {
 				t.Errorf("%v, over limit %t", r.Counts, r.OverLimit)
 			}
-			g.wantLater(10, 30*time.Minute)
-			g.wantLog(1, `"level":"ERROR"`, `"user_id":10`, `"reason":"KEPT_BY_TRIGGER"`,
+			g.WantLater(10, 30*time.Minute)
+			g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, `"reason":"KEPT_BY_TRIGGER"`,
 				"rows of "+test.rows+" do not let themselves be "+test.done+": "+test.by+letPass)
 		})
 	}

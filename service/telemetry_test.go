@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -21,11 +23,11 @@ import (
 )
 
 // gauges are the values of a gauge, or counts of a histogram, of the worker's by their attributes.
-func (m *meter) gauges(name string) map[string]float64 {
-	m.t.Helper()
+func gauges(m *servicetest.Meter, name string) map[string]float64 {
+	m.T.Helper()
 	var collected metricdata.ResourceMetrics
-	if err := m.reader.Collect(context.Background(), &collected); err != nil {
-		m.t.Fatal(err)
+	if err := m.Reader.Collect(context.Background(), &collected); err != nil {
+		m.T.Fatal(err)
 	}
 	out := map[string]float64{}
 	for _, scope := range collected.ScopeMetrics {
@@ -49,80 +51,82 @@ func (m *meter) gauges(name string) map[string]float64 {
 			}
 		}
 	}
-	maps.DeleteFunc(out, func(attributes string, _ float64) bool { return !strings.Contains(attributes, cleanupWorker) })
+	maps.DeleteFunc(out, func(attributes string, _ float64) bool {
+		return !strings.Contains(attributes, servicetest.LooseForeignKeys)
+	})
 	return out
 }
 
 func TestMetrics_CountRunsAndRows(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main", "ci")
-	e.exec("main", `CREATE TABLE n (p_id bigint); INSERT INTO n SELECT generate_series(1, 5)`)
-	e.exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 5 + 1 FROM generate_series(1, 10) i`)
-	e.deleted("main", "p", 1, 5)
-	s := e.service(oneChild + "n: [{table: p, column: p_id, on_delete: async_nullify}]\n")
-	dryRun(t, s)
-	runBatch(t, s, "main")
-	runBatch(t, s, "ci")
-	if _, _, err := e.service("").RunScheduled(t.Context(), cleanupWorker, minute(25772283)); err != nil {
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Exec("main", `CREATE TABLE n (p_id bigint); INSERT INTO n SELECT generate_series(1, 5)`)
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 5 + 1 FROM generate_series(1, 10) i`)
+	e.Deleted("main", "p", 1, 5)
+	s := e.Service(servicetest.OneChild + "n: [{table: p, column: p_id, on_delete: async_nullify}]\n")
+	servicetest.DryRun(t, s)
+	servicetest.RunBatch(t, s, "main")
+	servicetest.RunBatch(t, s, "ci")
+	if _, _, err := e.Service("").RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772283)); err != nil {
 		t.Fatal(err)
 	}
 	const on = "worker=loose_foreign_keys_cleanup database="
 	for attributes, want := range map[string]int64{
 		on + "main action=deleted": 10, on + "main action=updated": 5, on + "main action=processed": 5, on + "ci": 0, "": 20,
 	} {
-		if got := m.counter("maintenance.rows", attributes); got != want {
+		if got := m.Counter("maintenance.rows", attributes); got != want {
 			t.Errorf("rows %s: %d, want %d", attributes, got, want)
 		}
 	}
 	for attributes, want := range map[string]int64{on + "main outcome=succeeded": 1, on + "ci outcome=succeeded": 1, on + "ci outcome=skipped": 1, "": 3} {
-		if got := m.counter("maintenance.runs", attributes); got != want {
+		if got := m.Counter("maintenance.runs", attributes); got != want {
 			t.Errorf("runs %s: %d, want %d", attributes, got, want)
 		}
 	}
-	if got := m.gauges("maintenance.run.duration"); got["worker=loose_foreign_keys_cleanup"] != 2 {
+	if got := gauges(m, "maintenance.run.duration"); got["worker=loose_foreign_keys_cleanup"] != 2 {
 		t.Errorf("durations %v, want those of two runs: the dry run does not count", got)
 	}
 }
 
 func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
-	m := newMeter(t)
-	e := newEstate(t, "main", "main", "ci")
-	e.deleted("main", "p", 1, 5)
-	e.exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour', consume_after = now() + interval '1 hour' WHERE primary_key_value = 2`)
-	e.foreignLease("ci", cleanupWorker+"/ci", "1 hour")
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "main", "main", "ci")
+	e.Deleted("main", "p", 1, 5)
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour', consume_after = now() + interval '1 hour' WHERE primary_key_value = 2`)
+	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/ci", "1 hour")
 	// A fence row is no lease of its own.
-	e.foreignLease("ci", cleanupWorker+"/main", "1 hour")
-	s := e.service(oneChild)
-	if got, want := m.gauges("maintenance.lease.held"), (map[string]float64{"name=" + cleanupWorker + "/ci": 1, "name=" + mainLease: 0}); !maps.Equal(got, want) {
+	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
+	s := e.Service(servicetest.OneChild)
+	if got, want := gauges(m, "maintenance.lease.held"), (map[string]float64{"name=" + servicetest.LooseForeignKeys + "/ci": 1, "name=" + servicetest.MainLease: 0}); !maps.Equal(got, want) {
 		t.Errorf("leases %v, want %v", got, want)
 	}
 	const of = "worker=loose_foreign_keys_cleanup"
-	if got, want := m.gauges("maintenance.backlog.pending"), (map[string]float64{"database=main," + of: 5, "database=ci," + of: 0}); !maps.Equal(got, want) {
+	if got, want := gauges(m, "maintenance.backlog.pending"), (map[string]float64{"database=main," + of: 5, "database=ci," + of: 0}); !maps.Equal(got, want) {
 		t.Errorf("backlog %v, want %v", got, want)
 	}
-	age := m.gauges("maintenance.backlog.oldest.age")
+	age := gauges(m, "maintenance.backlog.oldest.age")
 	if main := age["database=main,"+of]; main < 3600 || main > 3700 || age["database=ci,"+of] != 0 || len(age) != 2 {
 		t.Errorf("ages %v", age)
 	}
-	e.foreignLease("main", mainLease, "1 hour")
-	e.exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
-	if got, want := m.gauges("maintenance.lease.held"), (map[string]float64{"name=" + cleanupWorker + "/ci": 0, "name=" + mainLease: 1}); !maps.Equal(got, want) {
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	e.Exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
+	if got, want := gauges(m, "maintenance.lease.held"), (map[string]float64{"name=" + servicetest.LooseForeignKeys + "/ci": 0, "name=" + servicetest.MainLease: 1}); !maps.Equal(got, want) {
 		t.Errorf("leases %v, want %v", got, want)
 	}
 	if err := s.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.gauges("maintenance.backlog.pending"); len(got) != 0 {
+	if got := gauges(m, "maintenance.backlog.pending"); len(got) != 0 {
 		t.Errorf("backlog %v after the shutdown, want none", got)
 	}
 }
 
 func TestTrace_OfARun(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 5)
-	s := e.service(oneChild, batches(3, 0))
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
-	r, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main"})
+	r, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +143,8 @@ func TestTrace_OfARun(t *testing.T) {
 	if root == nil || root.Parent().SpanID() != client.SpanContext().SpanID() {
 		t.Fatal("no span of the run below the client's")
 	}
-	wantAttributes(t, root, map[string]string{
-		"maintenance.worker": cleanupWorker, "maintenance.run_id": r.ID, "maintenance.database": "main",
+	servicetest.WantAttributes(t, root, map[string]string{
+		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
 		"maintenance.trigger": "request", "maintenance.outcome": repo.RunSucceeded, "maintenance.lease_epoch": "1",
 	})
 	var names []string
@@ -150,7 +154,7 @@ func TestTrace_OfARun(t *testing.T) {
 			names = append(names, span.Name())
 			if span.Name() == "maintenance.batch" {
 				batches[span.SpanContext().SpanID()] = true
-				wantAttributes(t, span, map[string]string{"maintenance.database": "main", "maintenance.parent": "public.p"})
+				servicetest.WantAttributes(t, span, map[string]string{"maintenance.database": "main", "maintenance.parent": "public.p"})
 			}
 		}
 	}
@@ -163,23 +167,13 @@ func TestTrace_OfARun(t *testing.T) {
 	}
 }
 
-func wantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, want map[string]string) {
-	t.Helper()
-	for key, value := range want {
-		i := slices.IndexFunc(span.Attributes(), func(a attribute.KeyValue) bool { return string(a.Key) == key })
-		if i < 0 || span.Attributes()[i].Value.String() != value {
-			t.Errorf("span %s: %v, want %s = %s", span.Name(), span.Attributes(), key, value)
-		}
-	}
-}
-
 func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	t.Parallel()
-	e := newDeletedParents(t, 5)
-	e.mine("c", "OLD.p_id = 2", "P0001")
+	e := servicetest.NewDeletedParents(t, 5)
+	e.Mine("c", "OLD.p_id = 2", "P0001")
 	var said bytes.Buffer
-	s := e.service(oneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&said, nil)) })
-	r := runBatch(t, s, "main")
+	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&said, nil)) })
+	r := servicetest.RunBatch(t, s, "main")
 	lines := map[string][]map[string]any{}
 	for line := range strings.Lines(said.String()) {
 		var fields map[string]any
@@ -188,7 +182,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		}
 		message, _ := fields["msg"].(string)
 		lines[message] = append(lines[message], fields)
-		if fields["worker"] != cleanupWorker || fields["run_id"] != r.ID || fields["database"] != "main" {
+		if fields["worker"] != servicetest.LooseForeignKeys || fields["run_id"] != r.ID || fields["database"] != "main" {
 			t.Errorf("line %s lacks worker, run_id or database", line)
 		}
 		if strings.Count(line, `"time":`) != 1 {

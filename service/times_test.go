@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"encoding/json"
 	"strings"
@@ -38,24 +40,24 @@ func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) 
 	for _, value := range []string{"infinity", "-infinity", "12026-01-02", "0044-03-15 BC"} {
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
-			log := &lockedBuffer{}
-			g := demoGroups(t)
-			g.service = g.estate.service(devdb.Definitions(), g.withQueue, logTo(log))
-			set := func() { g.exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
-			g.exec("main", `TRUNCATE issues, notes, merge_requests, award_emoji, todos, events, p_ci_builds, p_ci_pipelines CASCADE`)
+			log := &servicetest.Buffer{}
+			g := servicetest.NewDemoGroups(t)
+			g.Service = g.Estate.Service(devdb.Definitions(), g.WithQueue, servicetest.LogTo(log))
+			set := func() { g.Exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
+			g.Exec("main", `TRUNCATE issues, notes, merge_requests, award_emoji, todos, events, p_ci_builds, p_ci_pipelines CASCADE`)
 			for _, dry := range []bool{true, false} {
 				set()
-				g.runAll(dry)
+				runAll(g, dry)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group"} {
-				g.work(g.service, kind)
+				g.Work(g.Service, kind)
 				set()
 			}
-			g.want("main", `SELECT coalesce(string_agg(errors::text, ' '), '') FROM maintenance.river_job`, "")
-			g.exec("main", timedRecordsSQL)
+			g.Want("main", `SELECT coalesce(string_agg(errors::text, ' '), '') FROM maintenance.river_job`, "")
+			g.Exec("main", timedRecordsSQL)
 			set()
-			g.wantStatus()
-			g.wantLists()
+			wantStatus(g)
+			wantLists(g)
 			if strings.Contains(log.String(), `"level":"ERROR"`) {
 				t.Error(log)
 			}
@@ -75,80 +77,80 @@ INSERT INTO maintenance.fires (worker, fire_time, outcome, claimed_by) VALUES ('
 INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost_user_migration', '*/2 * * * *', now())`
 
 // runAll runs every worker.
-func (g *groupEstate) runAll(dry bool) {
-	g.t.Helper()
-	for _, worker := range []string{cleanupWorker, tokenWorker, ghostWorker, groupWorker, placeholderWorker} {
+func runAll(g *servicetest.Groups, dry bool) {
+	g.T.Helper()
+	for _, worker := range []string{servicetest.LooseForeignKeys, servicetest.InactiveTokens, servicetest.GhostUsers, servicetest.AdjournedGroups, servicetest.PlaceholderUsers} {
 		r := service.RunRequest{Worker: worker, DryRun: dry}
-		if worker == cleanupWorker {
+		if worker == servicetest.LooseForeignKeys {
 			r.Database = "main"
 		}
-		run, err := g.service.RunBatch(context.Background(), r)
+		run, err := g.Service.RunBatch(context.Background(), r)
 		if err != nil {
-			g.t.Fatal(err)
+			g.T.Fatal(err)
 		}
-		wantState(g.t, run, repo.RunSucceeded)
+		servicetest.WantState(g.T, run, repo.RunSucceeded)
 	}
 }
 
 // wantStatus fails the test unless status and gauges are read as they are.
-func (g *groupEstate) wantStatus() {
-	g.t.Helper()
-	ctx, s := context.Background(), g.estate.service(devdb.Definitions(), g.withQueue)
+func wantStatus(g *servicetest.Groups) {
+	g.T.Helper()
+	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
 	all, err := s.Status(ctx, "")
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	for _, w := range all {
 		if strings.Contains(w.ConditionDetail, "not known") || strings.Contains(w.ConditionDetail, "not read") {
-			g.t.Errorf("%s: %s", w.Worker, w.ConditionDetail)
+			g.T.Errorf("%s: %s", w.Worker, w.ConditionDetail)
 		}
 	}
-	d := g.open[0]
-	names := []string{cleanupWorker, ghostWorker}
+	d := g.Open[0]
+	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
 	figures, err := d.WorkerFigures(ctx, names)
 	if err != nil {
-		g.t.Error(err)
+		g.T.Error(err)
 	}
 	for _, f := range figures {
 		if f.Paused < 0 {
-			g.t.Errorf("paused for %s", f.Paused)
+			g.T.Errorf("paused for %s", f.Paused)
 		}
 	}
 	runs, err := d.RunFigures(ctx, names, []string{"main", ""})
 	if err != nil {
-		g.t.Error(err)
+		g.T.Error(err)
 	}
 	for _, f := range runs {
 		if f.AtWork < 0 || f.Failing < 0 {
-			g.t.Errorf("at work for %s, failing for %s", f.AtWork, f.Failing)
+			g.T.Errorf("at work for %s, failing for %s", f.AtWork, f.Failing)
 		}
 	}
 	counts, err := s.JobCounts(ctx)
 	if err != nil {
-		g.t.Error(err)
+		g.T.Error(err)
 	}
 	for _, c := range counts {
 		if c.Overdue < 0 {
-			g.t.Errorf("%s overdue for %s", c.Kind, c.Overdue)
+			g.T.Errorf("%s overdue for %s", c.Kind, c.Overdue)
 		}
 	}
 }
 
 // wantLists fails the test unless every list is read.
-func (g *groupEstate) wantLists() {
-	g.t.Helper()
-	ctx, keys := context.Background(), g.keys(devdb.Definitions())
+func wantLists(g *servicetest.Groups) {
+	g.T.Helper()
+	ctx, keys := context.Background(), g.Keys(devdb.Definitions())
 	for what, list := range map[string]func() (int, error){
 		"runs": func() (int, error) {
-			all, err := g.service.Runs(ctx, service.RunFilter{Limit: 1000})
+			all, err := g.Service.Runs(ctx, service.RunFilter{Limit: 1000})
 			return len(all), err
 		},
 		"jobs": func() (int, error) {
-			all, err := g.service.Jobs(ctx, service.JobFilter{Limit: 1000})
+			all, err := g.Service.Jobs(ctx, service.JobFilter{Limit: 1000})
 			return len(all), err
 		},
 		"fires": func() (int, error) {
-			all, err := g.service.Fires(ctx, service.FireFilter{Limit: 1000})
+			all, err := g.Service.Fires(ctx, service.FireFilter{Limit: 1000})
 			return len(all), err
 		},
 		"dead records": func() (n int, err error) {
@@ -163,10 +165,10 @@ func (g *groupEstate) wantLists() {
 	} {
 		n, err := list()
 		if err != nil || n == 0 {
-			g.t.Errorf("%s: %d, %v", what, n, err)
+			g.T.Errorf("%s: %d, %v", what, n, err)
 		}
 	}
-	if _, err := g.service.BacklogSamples(ctx); err != nil {
-		g.t.Error(err)
+	if _, err := g.Service.BacklogSamples(ctx); err != nil {
+		g.T.Error(err)
 	}
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"context"
 	"fmt"
 	"slices"
@@ -37,27 +39,27 @@ func attributeOf(s sdktrace.ReadOnlySpan, key string) string {
 }
 
 func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
-	spans := tracing(t)
-	g := newGhosts(t)
-	g.doomed(10)
-	g.slowIssues(10, 10_000)
-	if r := g.run(g.service(lasting(2500*time.Millisecond)), ""); r.Counts["deferred_users"] != 1 {
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.SlowIssues(10, 10_000)
+	if r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), ""); r.Counts["deferred_users"] != 1 {
 		t.Fatalf("counts %v", r.Counts)
 	}
-	wantAttributes(t, named(spans, "maintenance.batch")[0], map[string]string{
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{
 		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
 	})
 	wantNoErrors(t, spans)
 }
 
 func TestTrace_AUserWhoFailedIsAFailure(t *testing.T) {
-	spans := tracing(t)
-	g := newGhosts(t)
-	g.doomed(10)
-	g.exec("main", `UPDATE users SET user_type = 12 WHERE id = 10`)
-	g.run(g.service(), "failed_users=1")
-	batch := named(spans, "maintenance.batch")[0]
-	wantAttributes(t, batch, map[string]string{
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 10`)
+	g.Run(g.Service(), "failed_users=1")
+	batch := servicetest.Named(spans, "maintenance.batch")[0]
+	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
 	})
 	if batch.Status().Code.String() != "Error" {
@@ -66,56 +68,56 @@ func TestTrace_AUserWhoFailedIsAFailure(t *testing.T) {
 }
 
 func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 2000)
-	e.exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-	e.gate("main", "c")
-	e.shut("main", caretakerApp)
-	s := e.service(oneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", with(func(c *loosefk.Config) { c.BatchSize = 10 }))
-	r := begin(t, s, "main")
-	e.atGate("main", caretakerApp)
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 2000)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
+	r := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
 	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	e.lift("main", caretakerApp)
-	wantState(t, ended(t, s, r.ID), repo.RunCancelled)
-	waitFor(t, "the span of the run", func() bool { return len(named(spans, "maintenance.run")) == 1 })
-	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED"})
-	stopped := slices.DeleteFunc(named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "stopped" })
+	e.Lift("main", servicetest.App)
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
+	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED"})
+	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "stopped" })
 	if len(stopped) == 0 {
 		t.Fatal("no batch was stopped")
 	}
-	wantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
+	servicetest.WantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
 	wantNoErrors(t, spans)
 }
 
 func TestTrace_AHeldGroupTellsWhy(t *testing.T) {
-	spans := tracing(t)
-	g := newGroups(t)
-	g.group(10, 0, "g")
-	g.markDetails(10, 15, `{}`)
-	g.run("held_groups=1")
-	batches := slices.DeleteFunc(named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return !tells(s, "maintenance.group_id") })
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Group(10, 0, "g")
+	g.MarkDetails(10, 15, `{}`)
+	g.Run("held_groups=1")
+	batches := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return !tells(s, "maintenance.group_id") })
 	if len(batches) != 1 {
 		t.Fatalf("%d batches of a group", len(batches))
 	}
-	wantAttributes(t, batches[0], map[string]string{
+	servicetest.WantAttributes(t, batches[0], map[string]string{
 		"maintenance.group_id": "10", "maintenance.outcome": "held", "maintenance.reason": "DELETING_USER_MISSING",
 	})
 }
 
 func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 40)
-	s := e.service(oneChild, loadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: patience}))
-	dissolve := e.lockQueue("c", "2 s")
-	r := begin(t, s, "main")
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 40)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}))
+	dissolve := e.LockQueue("c", "2 s")
+	r := servicetest.Begin(t, s, "main")
 	throttled(t, s, "somebody waits for a lock on public.c of main: ")
 	dissolve()
-	wantState(t, ended(t, s, r.ID), repo.RunSucceeded)
-	waitFor(t, "the span of the run", func() bool { return len(named(spans, "maintenance.run")) == 1 })
+	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
-		rested := slices.DeleteFunc(named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
+		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
 			return !tells(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
 		})
 		if len(rested) == 0 {
@@ -125,31 +127,31 @@ func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 }
 
 func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 1)
-	s := e.service(oneChild)
-	runBatch(t, s, "main")
-	e.exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: cleanupWorker, Database: "main"}); err == nil {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 1)
+	s := e.Service(servicetest.OneChild)
+	servicetest.RunBatch(t, s, "main")
+	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
+	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err == nil {
 		t.Fatal("the lease was free")
 	}
-	leases := named(spans, "maintenance.lease.acquire")
-	wantAttributes(t, leases[0], map[string]string{"maintenance.lease": mainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
-	wantAttributes(t, leases[1], map[string]string{
-		"maintenance.lease": mainLease, "maintenance.outcome": "held", "maintenance.holder": "somebody",
+	leases := servicetest.Named(spans, "maintenance.lease.acquire")
+	servicetest.WantAttributes(t, leases[0], map[string]string{"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
+	servicetest.WantAttributes(t, leases[1], map[string]string{
+		"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "held", "maintenance.holder": "somebody",
 	})
 	wantNoErrors(t, spans)
 }
 
 func TestTrace_DryRunsHaveBatchesToo(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 8)
-	dryRun(t, e.service(oneChild))
-	batches := named(spans, "maintenance.batch")
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 8)
+	servicetest.DryRun(t, e.Service(servicetest.OneChild))
+	batches := servicetest.Named(spans, "maintenance.batch")
 	if len(batches) == 0 {
 		t.Fatal("no batch")
 	}
-	wantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
+	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 }
 
 // wantOneType fails the test if an attribute of ours has values of several types, is empty, or a span has no name.
@@ -173,27 +175,27 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 }
 
 func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
-	spans := tracing(t)
+	spans := servicetest.Tracing(t)
 	last := func() sdktrace.ReadOnlySpan {
-		runs := named(spans, "maintenance.run")
+		runs := servicetest.Named(spans, "maintenance.run")
 		return runs[len(runs)-1]
 	}
-	e := tokenEstate(t)
-	e.bots(1, 2, 3)
-	s := e.service("", e.withQueue, oneBotARun)
-	runTokens(t, s)
-	e.work(s, "continue_inactive_token_deletion")
-	waitFor(t, "the run of the continuation", func() bool { return len(named(spans, "maintenance.run")) == 2 })
-	wantAttributes(t, last(), map[string]string{
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	servicetest.RunTokens(t, s)
+	e.Work(s, "continue_inactive_token_deletion")
+	servicetest.WaitFor(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
+	servicetest.WantAttributes(t, last(), map[string]string{
 		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
 	})
 
-	g := newGhosts(t)
-	g.doomed(10, 11)
-	g.exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
-	g.hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
-	g.run(g.service(), "deferred_users=1 failed_users=1 deleted_rows=3")
-	wantAttributes(t, last(), map[string]string{
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
+	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
+	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
+	servicetest.WantAttributes(t, last(), map[string]string{
 		"maintenance.reason":          "1 users deferred; 1 users failed",
 		"maintenance.stopped_because": "all that was due has been looked at, 1 users deferred; more is left",
 	})

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"slices"
 	"strings"
 	"testing"
@@ -9,45 +11,45 @@ import (
 )
 
 func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T) {
-	spans := tracing(t)
-	g := newGroups(t)
-	g.group(10, 0, "g")
-	g.markDetails(10, 15, `{}`)
-	g.group(11, 0, "b")
-	g.exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
-	g.dryRun("held_groups=2")
-	g.run("held_groups=2")
-	for _, run := range named(spans, "maintenance.run") {
-		wantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Group(10, 0, "g")
+	g.MarkDetails(10, 15, `{}`)
+	g.Group(11, 0, "b")
+	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
+	g.DryRun("held_groups=2")
+	g.Run("held_groups=2")
+	for _, run := range servicetest.Named(spans, "maintenance.run") {
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
-	held := slices.DeleteFunc(named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "held" })
+	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "held" })
 	if len(held) != 4 {
 		t.Fatalf("%d batches of held groups, want two a run", len(held))
 	}
-	wantAttributes(t, held[3], map[string]string{
+	servicetest.WantAttributes(t, held[3], map[string]string{
 		"maintenance.group_id": "11", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
 	})
 }
 
 func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
-	spans := tracing(t)
-	g := newGroups(t)
-	g.owned(10, 15)
-	g.dryRun("scheduled_jobs=1")
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.DryRun("scheduled_jobs=1")
 	for _, s := range spans.Ended() {
 		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || tells(s, "messaging.message.id") || tells(s, "maintenance.queued") {
 			t.Errorf("there is a span %s: %v", s.Name(), s.Attributes())
 		}
 	}
-	g.run("scheduled_jobs=1")
-	if sent := named(spans, "send destroy_group"); len(sent) != 1 {
+	g.Run("scheduled_jobs=1")
+	if sent := servicetest.Named(spans, "send destroy_group"); len(sent) != 1 {
 		t.Errorf("%d spans of jobs that were sent, want one", len(sent))
 	}
 	// The same job waits already.
-	g.run("scheduled_jobs=0")
-	sent := named(spans, "send destroy_group")
+	g.Run("scheduled_jobs=0")
+	sent := servicetest.Named(spans, "send destroy_group")
 	if len(sent) != 2 || tells(sent[1], "maintenance.job_ids") {
 		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
 	}
-	wantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
+	servicetest.WantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
 }

@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -17,24 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/run"
 )
-
-// tracing records the spans of what is opened and made after it. Its test must not run in parallel with others: the
-// provider is the process's.
-func tracing(t *testing.T) *tracetest.SpanRecorder {
-	t.Helper()
-	spans := tracetest.NewSpanRecorder()
-	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(run.SpanIDs{})))
-	t.Cleanup(func() { otel.SetTracerProvider(before) })
-	return spans
-}
-
-// named are the ended spans of a name.
-func named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
-	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
-}
 
 // wantNothingOf fails the test if a word is anywhere in the spans.
 func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string) {
@@ -50,21 +34,21 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 }
 
 func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 8)
-	s := e.service(oneChild, with(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
-	r := runBatch(t, s, "main")
-	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 8)
+	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{
 		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
 		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
 		"maintenance.tables": `["c: 7 deleted, 0 updated"]`, "maintenance.databases": `["main"]`,
 	})
-	batch := named(spans, "maintenance.batch")[0]
-	wantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
+	batch := servicetest.Named(spans, "maintenance.batch")[0]
+	servicetest.WantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
 	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
 		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	}
-	root := named(spans, "maintenance.run")[0]
+	root := servicetest.Named(spans, "maintenance.run")[0]
 	if told := attributeOf(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
 		t.Errorf("operations %s", told)
 	}
@@ -72,9 +56,9 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	if len(statements) == 0 {
 		t.Fatal("no span of a statement on c")
 	}
-	wantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
+	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
-		if len(named(spans, plumbing)) > 0 {
+		if len(servicetest.Named(spans, plumbing)) > 0 {
 			t.Errorf("there are spans %q", plumbing)
 		}
 	}
@@ -82,12 +66,12 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 }
 
 func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 5)
-	e.mine("c", "OLD.p_id = 2", "P0001")
-	r := runBatch(t, e.service(oneChild), "main")
-	wantState(t, r, repo.RunFailed)
-	root := named(spans, "maintenance.run")[0]
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	e.Mine("c", "OLD.p_id = 2", "P0001")
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantState(t, r, repo.RunFailed)
+	root := servicetest.Named(spans, "maintenance.run")[0]
 	if root.Status().Description != r.Error || root.Status().Code.String() != "Error" {
 		t.Errorf("status %+v, want %s", root.Status(), r.Error)
 	}
@@ -97,15 +81,15 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	if len(failed) == 0 {
 		t.Fatal("no statement failed")
 	}
-	wantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
+	servicetest.WantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
 	if kind := attribute.NewSet(failed[0].Events()[0].Attributes...); len(failed[0].Events()) != 1 || !kind.HasValue("exception.type") || fmt.Sprint(kind.ToSlice()[1].Value.String()) != "P0001" {
 		t.Errorf("events %v", failed[0].Events())
 	}
-	wantAttributes(t, root, map[string]string{
+	servicetest.WantAttributes(t, root, map[string]string{
 		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all that was due has been looked at",
 	})
-	batch := named(spans, "maintenance.batch")[0]
-	wantAttributes(t, batch, map[string]string{
+	batch := servicetest.Named(spans, "maintenance.batch")[0]
+	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1", "maintenance.failed_keys": "[2]",
 	})
 	if batch.Status().Code.String() != "Error" {
@@ -118,15 +102,15 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 }
 
 func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 5)
-	e.foreignLease("main", mainLease, "1 hour")
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	fire := minute(25772282)
-	if _, _, err := e.service(oneChild).RunScheduled(t.Context(), cleanupWorker, fire); err != nil {
+	if _, _, err := e.Service(servicetest.OneChild).RunScheduled(t.Context(), servicetest.LooseForeignKeys, fire); err != nil {
 		t.Fatal(err)
 	}
-	root := named(spans, "maintenance.run")[0]
-	wantAttributes(t, root, map[string]string{
+	root := servicetest.Named(spans, "maintenance.run")[0]
+	servicetest.WantAttributes(t, root, map[string]string{
 		"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "LEASE_HELD", "maintenance.fire_time": fire.UTC().Format("2006-01-02T15:04:05Z"),
 	})
 	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
@@ -135,22 +119,22 @@ func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
 }
 
 func TestTrace_ATickOfAPausedWorkerIsSkippedInATraceOfItsOwnWithoutAnybodysWords(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 5)
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
 	log := &bytes.Buffer{}
-	s := e.service(oneChild, tracedLogTo(log))
-	pause(t, s, cleanupWorker)
+	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
+	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
 	log.Reset()
-	r, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282))
+	r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, r, repo.RunSkipped)
-	root := named(spans, "maintenance.run")[0]
+	servicetest.WantState(t, r, repo.RunSkipped)
+	root := servicetest.Named(spans, "maintenance.run")[0]
 	if id := root.SpanContext().TraceID().String(); r.TraceID != id || !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
 		t.Errorf("trace %q, want %s; reason %s", r.TraceID, id, r.Reason)
 	}
-	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped})
+	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped})
 	line := map[string]any{}
 	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
 		t.Fatalf("%v: %s", err, log)
@@ -163,40 +147,40 @@ func TestTrace_ATickOfAPausedWorkerIsSkippedInATraceOfItsOwnWithoutAnybodysWords
 }
 
 func TestTrace_ARunThatCannotStartHasItsErrorInItsTrace(t *testing.T) {
-	spans := tracing(t)
-	e := newDeletedParents(t, 5)
-	s := e.service(oneChild)
-	e.exec("main", `ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
-	r, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282))
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
+	r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, r, repo.RunFailed)
-	root := named(spans, "maintenance.run")[0]
-	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunFailed, "error.type": "42P01"})
+	servicetest.WantState(t, r, repo.RunFailed)
+	root := servicetest.Named(spans, "maintenance.run")[0]
+	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunFailed, "error.type": "42P01"})
 	if root.SpanContext().TraceID().String() != r.TraceID || root.Status().Code.String() != "Error" {
 		t.Errorf("trace %q, status %+v", r.TraceID, root.Status())
 	}
 }
 
 func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
-	spans := tracing(t)
-	e := newEstate(t, "", "main")
-	e.exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 60);
+	spans := servicetest.Tracing(t)
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 60);
 		CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 60)`)
-	e.install("p")
-	e.exec("main", `DELETE FROM p WHERE id > 50`)
+	e.Install("p")
+	e.Exec("main", `DELETE FROM p WHERE id > 50`)
 	for i := range 40 {
-		e.exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
-		e.exec("main", `DELETE FROM p WHERE id = $1`, i+1)
+		e.Exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
+		e.Exec("main", `DELETE FROM p WHERE id = $1`, i+1)
 	}
-	runBatch(t, e.service(oneChild, with(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
-	root := named(spans, "maintenance.run")[0]
+	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
+	root := servicetest.Named(spans, "maintenance.run")[0]
 	if len(root.Links()) != 20 {
 		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))
 	}
 	linked := 0
-	for _, b := range named(spans, "maintenance.batch") {
+	for _, b := range servicetest.Named(spans, "maintenance.batch") {
 		if len(b.Links()) > 0 {
 			linked++
 			if n := len(b.Links()); n > 3 {
@@ -207,41 +191,41 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	if linked != 8 {
 		t.Errorf("%d batches have links, want 8", linked)
 	}
-	e.want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
 }
 
 func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
-	spans := tracing(t)
-	g := newGhosts(t)
-	g.user(201, 15)
-	g.user(202, 15)
-	g.exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, created_at, updated_at, organization_id)
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGhosts(t)
+	g.User(201, 15)
+	g.User(202, 15)
+	g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, created_at, updated_at, organization_id)
 		SELECT id, NULL, now(), now(), organization_id FROM users WHERE id IN (201, 202)`)
-	s := g.service(g.withQueue)
+	s := g.Service(g.WithQueue)
 	ctx := context.Background()
 	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}); err != nil {
 		t.Fatal(err)
 	}
-	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
-	if batches := named(spans, "maintenance.batch"); tells(batches[0], "maintenance.after_id") || attributeOf(batches[1], "maintenance.after_id") != "2" {
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
+	if batches := servicetest.Named(spans, "maintenance.batch"); tells(batches[0], "maintenance.after_id") || attributeOf(batches[1], "maintenance.after_id") != "2" {
 		t.Errorf("batches begin at %v, %v", batches[0].Attributes(), batches[1].Attributes())
 	}
-	wantAttributes(t, named(spans, "send delete_placeholder_user")[0], map[string]string{
+	servicetest.WantAttributes(t, servicetest.Named(spans, "send delete_placeholder_user")[0], map[string]string{
 		"messaging.system": "river", "messaging.destination.name": "delete_placeholder_user", "messaging.batch.message_count": "2", "maintenance.jobs_inserted": "2",
 	})
-	g.work(s, "delete_placeholder_user")
-	g.work(s, "delete_user")
-	for _, job := range named(spans, "maintenance.job") {
+	g.Work(s, "delete_placeholder_user")
+	g.Work(s, "delete_user")
+	for _, job := range servicetest.Named(spans, "maintenance.job") {
 		if len(job.Links()) != 1 || job.Parent().IsValid() || job.SpanKind().String() != "consumer" {
 			t.Errorf("%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
 		}
 	}
-	g.exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
+	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
 	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}); err != nil {
 		t.Fatal(err)
 	}
 	wantOneType(t, spans)
-	deleted := named(spans, "maintenance.deleted")
+	deleted := servicetest.Named(spans, "maintenance.deleted")
 	gone := map[string]bool{}
 	for _, d := range deleted {
 		gone[attributeOf(d, "maintenance.user_id")] = true
@@ -250,19 +234,19 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		t.Fatalf("%d deleted, %v, want users 201 and 202", len(deleted), gone)
 	}
 	for _, d := range deleted {
-		if !slices.ContainsFunc(named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
+		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
 			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
 				attributeOf(s, "maintenance.user_id") == attributeOf(d, "maintenance.user_id")
 		}) {
 			t.Errorf("%v is not below the job that has sent the user", d)
 		}
 	}
-	ghost := named(spans, "maintenance.run")[1]
+	ghost := servicetest.Named(spans, "maintenance.run")[1]
 	if len(ghost.Links()) != 2 {
 		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())
 	}
 	for _, l := range ghost.Links() {
-		if !slices.ContainsFunc(named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
+		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
 			t.Errorf("linked to %v, which is no job", l.SpanContext)
 		}
 	}

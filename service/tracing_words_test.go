@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/service/servicetest"
+
 	"bytes"
 	"context"
 	"strings"
@@ -13,14 +15,14 @@ import (
 )
 
 func TestTrace_ATickOfAPausedWorkerHasTheTypedReasonAndNobodysWords(t *testing.T) {
-	for name, want := range map[string]string{cleanupWorker: cleanupWorker + " is paused", service.AllWorkers: "all workers are paused"} {
-		spans := tracing(t)
-		s := newDeletedParents(t, 5).service(oneChild)
-		pause(t, s, name)
-		if _, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282)); err != nil {
+	for name, want := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
+		spans := servicetest.Tracing(t)
+		s := servicetest.NewDeletedParents(t, 5).Service(servicetest.OneChild)
+		servicetest.Pause(t, s, name)
+		if _, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282)); err != nil {
 			t.Fatal(err)
 		}
-		wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{
+		servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{
 			"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": want,
 		})
 		wantNothingOf(t, spans, "an incident", "alice")
@@ -28,37 +30,37 @@ func TestTrace_ATickOfAPausedWorkerHasTheTypedReasonAndNobodysWords(t *testing.T
 }
 
 func TestTrace_ATickOfAWorkerThatIsNotConfiguredHasTheTypedReason(t *testing.T) {
-	spans := tracing(t)
-	s := newDeletedParents(t, 5).service("")
-	if _, _, err := s.RunScheduled(t.Context(), cleanupWorker, minute(25772282)); err != nil {
+	spans := servicetest.Tracing(t)
+	s := servicetest.NewDeletedParents(t, 5).Service("")
+	if _, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282)); err != nil {
 		t.Fatal(err)
 	}
-	root := named(spans, "maintenance.run")[0]
-	wantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_NOT_CONFIGURED"})
+	root := servicetest.Named(spans, "maintenance.run")[0]
+	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_NOT_CONFIGURED"})
 	if why := attributeOf(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
 		t.Errorf("stopped because %q", why)
 	}
 }
 
 func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
-	spans := tracing(t)
-	s := newDeletedParents(t, 3).service(oneChild)
+	spans := servicetest.Tracing(t)
+	s := servicetest.NewDeletedParents(t, 3).Service(servicetest.OneChild)
 	var first service.Run
 	for _, name := range []string{"first", "second"} {
 		ctx, call := otel.Tracer("test").Start(t.Context(), name)
-		r, err := s.RunBatch(ctx, service.RunRequest{Worker: cleanupWorker, Database: "main", RequestID: "once", RequestedBy: "tester"})
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: "once", RequestedBy: "tester"})
 		if call.End(); err != nil {
 			t.Fatal(err)
 		}
-		wantAttributes(t, named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
+		servicetest.WantAttributes(t, servicetest.Named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
 		first = r
 	}
-	if first := named(spans, "first")[0]; tells(first, "maintenance.reason") || len(first.Links()) > 0 {
+	if first := servicetest.Named(spans, "first")[0]; tells(first, "maintenance.reason") || len(first.Links()) > 0 {
 		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
 	}
-	wantAttributes(t, named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
-	second, root := named(spans, "second")[0], named(spans, "maintenance.run")[0].SpanContext()
-	wantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
+	second, root := servicetest.Named(spans, "second")[0], servicetest.Named(spans, "maintenance.run")[0].SpanContext()
+	servicetest.WantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
 	links := second.Links()
 	if len(links) != 1 || links[0].SpanContext.SpanID() != root.SpanID() || links[0].SpanContext.TraceID() != root.TraceID() || first.TraceID != root.TraceID().String() {
 		t.Errorf("links %v, want one to %v", links, root)
@@ -66,27 +68,27 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 }
 
 func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
-	spans := tracing(t)
-	e := tokenEstate(t)
-	s := e.service("", e.withQueue)
-	for _, settings := range []string{tokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
-		e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, settings)
-		if r := runTokens(t, s); !strings.Contains(r.Error, "alice@example.com") {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	for _, settings := range []string{servicetest.TokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
+		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, settings)
+		if r := servicetest.RunTokens(t, s); !strings.Contains(r.Error, "alice@example.com") {
 			t.Errorf("error %q", r.Error)
 		}
 	}
-	g := newGroups(t)
-	g.exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
-	if r, err := g.service.RunBatch(context.Background(), service.RunRequest{Worker: groupWorker}); err != nil || !strings.Contains(r.Error, "-4711") {
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
+	if r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}); err != nil || !strings.Contains(r.Error, "-4711") {
 		t.Errorf("error %q, %v", r.Error, err)
 	}
-	runs := named(spans, "maintenance.run")
+	runs := servicetest.Named(spans, "maintenance.run")
 	if len(runs) != 3 {
 		t.Fatalf("%d runs", len(runs))
 	}
 	for i, run := range runs {
-		wantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
-		setting := []string{tokenSettingKey, tokenSettingKey, "deletion_adjourned_period"}[i]
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
+		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
 		for _, text := range []string{attributeOf(run, "maintenance.error"), attributeOf(run, "maintenance.stopped_because"), run.Status().Description} {
 			if !strings.Contains(text, setting) {
 				t.Errorf("%q does not name %s", text, setting)
@@ -97,15 +99,15 @@ func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
 }
 
 func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
-	spans := tracing(t)
-	e := tokenEstate(t)
-	e.exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, tokenSettings("null"))
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewTokens(t)
+	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
-	runTokens(t, e.service("", e.withQueue, tracedLogTo(log)))
-	if why := attributeOf(named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+tokenSettingKey) {
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
+	if why := attributeOf(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+servicetest.TokenSettingKey) {
 		t.Errorf("stopped because %q", why)
 	}
-	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+tokenSettingKey) {
+	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
 		t.Errorf("the log is %s", log)
 	}
 }
@@ -113,9 +115,9 @@ func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
 func TestLog_SaysWhoHasResumed(t *testing.T) {
 	t.Parallel()
 	log := &bytes.Buffer{}
-	e := newEstate(t, "main", "main")
-	s := e.service(oneChild, e.withQueue, tracedLogTo(log))
-	if _, err := s.ResumeWorker(context.Background(), cleanupWorker, "alice at 192.0.2.1"); err != nil {
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.TracedLogTo(log))
+	if _, err := s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, "alice at 192.0.2.1"); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), `"worker resumed"`) || !strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`) {

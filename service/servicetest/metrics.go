@@ -1,4 +1,4 @@
-package service_test
+package servicetest
 
 import (
 	"context"
@@ -11,28 +11,28 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// meter reads the metrics of services that are made after it. Its test must not run in parallel with others: the
+// Meter reads the metrics of services that are made after it. Its test must not run in parallel with others: the
 // provider is the process's.
-type meter struct {
-	t      *testing.T
-	reader *metric.ManualReader
+type Meter struct {
+	T      *testing.T
+	Reader *metric.ManualReader
 }
 
-func newMeter(t *testing.T) *meter {
+func NewMeter(t *testing.T) *Meter {
 	t.Helper()
-	m := &meter{t: t, reader: metric.NewManualReader()}
+	m := &Meter{T: t, Reader: metric.NewManualReader()}
 	before := otel.GetMeterProvider()
-	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(m.reader)))
+	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(m.Reader)))
 	t.Cleanup(func() { otel.SetMeterProvider(before) })
 	return m
 }
 
-// counter is the value of a counter with these attributes ("key=value key=value") and any others.
-func (m *meter) counter(name, attributes string) (sum int64) {
-	m.t.Helper()
+// Counter is the value of a counter with these attributes ("key=value key=value") and any others.
+func (m *Meter) Counter(name, attributes string) (sum int64) {
+	m.T.Helper()
 	var collected metricdata.ResourceMetrics
-	if err := m.reader.Collect(context.Background(), &collected); err != nil {
-		m.t.Fatal(err)
+	if err := m.Reader.Collect(context.Background(), &collected); err != nil {
+		m.T.Fatal(err)
 	}
 	for _, scope := range collected.ScopeMetrics {
 		for _, metric := range scope.Metrics {
@@ -48,12 +48,12 @@ func (m *meter) counter(name, attributes string) (sum int64) {
 	return sum
 }
 
-// names are those of all metrics.
-func (m *meter) names() (names []string) {
-	m.t.Helper()
+// Names are those of all metrics.
+func (m *Meter) Names() (names []string) {
+	m.T.Helper()
 	var collected metricdata.ResourceMetrics
-	if err := m.reader.Collect(context.Background(), &collected); err != nil {
-		m.t.Fatal(err)
+	if err := m.Reader.Collect(context.Background(), &collected); err != nil {
+		m.T.Fatal(err)
 	}
 	for _, scope := range collected.ScopeMetrics {
 		for _, metric := range scope.Metrics {
@@ -63,12 +63,12 @@ func (m *meter) names() (names []string) {
 	return names
 }
 
-// values are those of all series of a metric with these attributes and any others: of histograms the counts.
-func (m *meter) values(name, attributes string) (values []float64) {
-	m.t.Helper()
+// Values are those of all series of a metric with these attributes and any others: of histograms the counts.
+func (m *Meter) Values(name, attributes string) (values []float64) {
+	m.T.Helper()
 	var collected metricdata.ResourceMetrics
-	if err := m.reader.Collect(context.Background(), &collected); err != nil {
-		m.t.Fatal(err)
+	if err := m.Reader.Collect(context.Background(), &collected); err != nil {
+		m.T.Fatal(err)
 	}
 	for _, scope := range collected.ScopeMetrics {
 		for _, metric := range scope.Metrics {

@@ -1,4 +1,4 @@
-package service_test
+package servicetest
 
 import (
 	"fmt"
@@ -6,47 +6,47 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// queueJob queues the removal of a group by U, or by nobody (0).
-func (g *groupEstate) queueJob(group, user int) {
-	g.t.Helper()
+// QueueJob queues the removal of a group by U, or by nobody (0).
+func (g *Groups) QueueJob(group, user int) {
+	g.T.Helper()
 	args := repo.DestroyGroup{GroupID: int64(group)}
 	if user != 0 {
 		args.UserID = new(int64(user))
 	}
-	if n := g.insert(repo.Job{Args: args}); n != 1 {
-		g.t.Fatalf("%d jobs inserted, want 1", n)
+	if n := g.Insert(repo.Job{Args: args}); n != 1 {
+		g.T.Fatalf("%d jobs inserted, want 1", n)
 	}
 }
 
-// attempt does one attempt of every waiting removal of a group, and fails the test unless the last job stands so:
+// Attempt does one attempt of every waiting removal of a group, and fails the test unless the last job stands so:
 // "state outcome reason". A job that is due again in a moment counts as retryable.
-func (g *groupEstate) attempt(want string) {
-	g.t.Helper()
-	if g.work(g.service, "destroy_group") == 0 {
-		g.t.Fatal("no job waits")
+func (g *Groups) Attempt(want string) {
+	g.T.Helper()
+	if g.Work(g.Service, "destroy_group") == 0 {
+		g.T.Fatal("no job waits")
 	}
-	g.wantJob(want)
+	g.WantJob(want)
 }
 
-// attempts is attempt for a job that may snooze, on a slow machine, before it ends.
-func (g *groupEstate) attempts(want string) {
-	g.t.Helper()
+// Attempts is attempt for a job that may snooze, on a slow machine, before it ends.
+func (g *Groups) Attempts(want string) {
+	g.T.Helper()
 	for worked := 1; worked > 0; {
-		worked = g.work(g.service, "destroy_group")
+		worked = g.Work(g.Service, "destroy_group")
 	}
-	g.wantJob(want)
+	g.WantJob(want)
 }
 
-// wantJob fails the test unless the last removal of a group stands so: "state outcome reason".
-func (g *groupEstate) wantJob(want string) {
-	g.t.Helper()
-	g.want("main", `SELECT concat_ws(' ', CASE state WHEN 'available' THEN 'retryable' ELSE state::text END, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
+// WantJob fails the test unless the last removal of a group stands so: "state outcome reason".
+func (g *Groups) WantJob(want string) {
+	g.T.Helper()
+	g.Want("main", `SELECT concat_ws(' ', CASE state WHEN 'available' THEN 'retryable' ELSE state::text END, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
 		FROM maintenance.river_job WHERE kind = 'destroy_group' ORDER BY id DESC LIMIT 1`, want)
 }
 
-// content fills a project with an issue, a merge request, their notes and emoji, and what else hangs on them, all by U.
-func (g *groupEstate) content(project int) {
-	g.t.Helper()
+// Content fills a project with an issue, a merge request, their notes and emoji, and what else hangs on them, all by U.
+func (g *Groups) Content(project int) {
+	g.T.Helper()
 	n := int64(project)
 	for _, sql := range []string{
 		`INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES ($1, 'i', 1, $1, 10000 + $1::bigint, 1)`,
@@ -68,13 +68,13 @@ func (g *groupEstate) content(project int) {
 		`INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', $1, 'ProjectMember', 1, 50, 10000 + $1::bigint)`,
 		`INSERT INTO redirect_routes (source_type, source_id, path, namespace_id, created_at, updated_at) VALUES ('Project', $1::bigint, 'old/' || $1::bigint, 10000 + $1::bigint, now(), now())`,
 	} {
-		g.exec("main", sql, n)
+		g.Exec("main", sql, n)
 	}
 }
 
-// groupContent fills a group with what hangs on groups.
-func (g *groupEstate) groupContent(group int) {
-	g.t.Helper()
+// GroupContent fills a group with what hangs on groups.
+func (g *Groups) GroupContent(group int) {
+	g.T.Helper()
 	n := int64(group)
 	for _, sql := range []string{
 		`INSERT INTO epics (group_id, iid, title, author_id) VALUES ($1, 1, 'e', 1)`,
@@ -85,21 +85,21 @@ func (g *groupEstate) groupContent(group int) {
 		`INSERT INTO todos (user_id, author_id, group_id, target_type, action, state) VALUES (1, 1, $1, 'Commit', 1, 'pending')`,
 		`INSERT INTO achievements (namespace_id, name, created_at, updated_at) VALUES ($1, 'a', now(), now())`,
 	} {
-		g.exec("main", sql, n)
+		g.Exec("main", sql, n)
 	}
 }
 
-// wantRows fails the test unless tables have so many rows: "issues=1 notes=2".
-func (g *groupEstate) wantRows(counts map[string]int) {
-	g.t.Helper()
+// WantRows fails the test unless tables have so many rows: "issues=1 notes=2".
+func (g *Groups) WantRows(counts map[string]int) {
+	g.T.Helper()
 	for table, n := range counts {
-		g.want("main", `SELECT count(*) FROM `+table, fmt.Sprint(n))
+		g.Want("main", `SELECT count(*) FROM `+table, fmt.Sprint(n))
 	}
 }
 
-// wantBots fails the test unless jobs for these bots wait, "bot by actor".
-func (g *groupEstate) wantBots(want string) {
-	g.t.Helper()
-	g.want("main", `SELECT coalesce(string_agg(format('%s by %s', args ->> 'user_id', args ->> 'deleted_by_id'), ', ' ORDER BY (args ->> 'user_id')::bigint), '')
+// WantBots fails the test unless jobs for these bots wait, "bot by actor".
+func (g *Groups) WantBots(want string) {
+	g.T.Helper()
+	g.Want("main", `SELECT coalesce(string_agg(format('%s by %s', args ->> 'user_id', args ->> 'deleted_by_id'), ', ' ORDER BY (args ->> 'user_id')::bigint), '')
 		FROM maintenance.river_job WHERE kind = 'delete_user' AND args @> '{"skip_authorization": true, "reason": "Group was deleted"}'`, want)
 }

@@ -1,0 +1,38 @@
+package servicetest
+
+import (
+	"context"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+)
+
+var Databases devdb.Tests
+
+// replicated is a cluster for tests with a standby, which streams what all of them write.
+var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
+
+// ArchiveFull is a file in the folder of the data that lets archiving fail.
+const ArchiveFull = "archive_full"
+
+// Loaded is a cluster whose load tests cause: it archives, has standbys, and vacuums by itself.
+var Loaded = devdb.Tests{Settings: map[string]string{
+	"synchronous_commit": "on", "archive_mode": "on", "archive_command": "test ! -e " + ArchiveFull, "autovacuum_naptime": "1s",
+	// A standby that is being made must find what others switch away.
+	"wal_keep_size": "1GB", "deadlock_timeout": "10s",
+}}
+
+// Migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
+// maintenance of main goes into all, so that one database can play any part.
+func Migrated(schema string) devdb.Template {
+	return devdb.Template{Name: "service_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_, err = scheduler.Migrate(ctx, d)
+		return err
+	}}
+}

@@ -1,0 +1,181 @@
+package servicetest
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	settings "github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// Estate is a set of databases of a test, with a plain connection to each beside the service's own.
+type Estate struct {
+	T    *testing.T
+	URLs map[string]string
+	// through are the URLs that services have, where a pooler is in between.
+	Through map[string]string
+	Open    []*repo.Database
+	SQL     map[string]*pgx.Conn
+}
+
+// New makes the named databases (of main, ci, sec) with the reference schema's queue and triggers, and nothing
+// else: tests make their own tables.
+func New(t *testing.T, schema string, names ...string) *Estate {
+	t.Helper()
+	e := &Estate{T: t, URLs: map[string]string{}, Through: map[string]string{}, SQL: map[string]*pgx.Conn{}}
+	for _, name := range names {
+		e.Add(name, Databases.Clone(t, Migrated(schema)))
+	}
+	return e
+}
+
+// Add opens a database of the estate.
+func (e *Estate) Add(name, url string) {
+	e.T.Helper()
+	e.AddThrough(name, url, url)
+}
+
+// AddThrough opens a database to which services have another URL than the test.
+func (e *Estate) AddThrough(name, url, through string) {
+	e.T.Helper()
+	d, err := repo.Open(context.Background(), name, through)
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	e.T.Cleanup(d.Close)
+	e.Open = append(e.Open, d)
+	e.URLs[name] = url
+	if through != url {
+		e.Through[name] = through
+	}
+	e.SQL[name] = e.Connect(name)
+}
+
+// Connect opens a plain connection to a database.
+func (e *Estate) Connect(name string) *pgx.Conn {
+	e.T.Helper()
+	conn, err := pgx.Connect(context.Background(), e.URLs[name])
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	e.T.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Exec runs SQL on a database.
+func (e *Estate) Exec(database, sql string, args ...any) {
+	e.T.Helper()
+	if _, err := e.SQL[database].Exec(context.Background(), sql, args...); err != nil {
+		e.T.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Value reads one value as text; NULL is "NULL".
+func (e *Estate) Value(database, sql string, args ...any) string {
+	e.T.Helper()
+	var v *string
+	if err := e.SQL[database].QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v); err != nil {
+		e.T.Fatalf("%s: %v", sql, err)
+	}
+	if v == nil {
+		return "NULL"
+	}
+	return *v
+}
+
+// Want fails the test unless a query's value is as expected.
+func (e *Estate) Want(database, sql, want string) {
+	e.T.Helper()
+	if got := e.Value(database, sql); got != want {
+		e.T.Errorf("%s on %s: %s, want %s", sql, database, got, want)
+	}
+}
+
+// Eventually waits until a query's value is as expected.
+func (e *Estate) Eventually(database, sql, want string) {
+	e.T.Helper()
+	got := ""
+	reached := func() bool {
+		got = e.Value(database, sql)
+		return got == want
+	}
+	if !ReachedInTime(reached) {
+		e.T.Fatalf("after %s, %s on %s is %q, want %q", Patience, sql, database, got, want)
+	}
+}
+
+// Service with these definitions (YAML; "" for none).
+func (e *Estate) Service(definitions string, change ...func(*service.Config)) *service.Service {
+	e.T.Helper()
+	config := service.Config{Databases: e.Open, Logger: slog.New(slog.DiscardHandler)}
+	if testing.Verbose() {
+		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if definitions != "" {
+		service.Settings[loosefk.Config](&config).Definitions = Definitions(e.T, definitions)
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	settings.Defaults(&config)
+	s, err := service.New(config)
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	e.T.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			e.T.Error(err)
+		}
+	})
+	return s
+}
+
+// As opens main once more, as a role that is no superuser.
+func (e *Estate) As(role string) *repo.Database {
+	e.T.Helper()
+	e.Exec("main", `DO $$ BEGIN CREATE ROLE `+role+` LOGIN PASSWORD 'x'; EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$;
+		GRANT ALL ON SCHEMA maintenance, public TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA maintenance, public TO `+role)
+	u, err := url.Parse(e.URLs["main"])
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "x")
+	d, err := repo.Open(context.Background(), "main", u.String())
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	e.T.Cleanup(d.Close)
+	return d
+}
+
+func Definitions(t *testing.T, definitions string) *loosefk.Definitions {
+	t.Helper()
+	d, err := loosefk.LoadDefinitions(save(t, definitions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// save writes definitions into a file and returns its path.
+func save(t *testing.T, definitions string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "definitions.yml")
+	if err := os.WriteFile(path, []byte(definitions), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// With changes the settings of one worker.
+func With[C any](change func(*C)) func(*service.Config) {
+	return func(c *service.Config) { change(service.Settings[C](c)) }
+}

@@ -1,0 +1,67 @@
+package servicetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// NewLoaded is a main on that cluster with a table c of three rows for each of n deleted parents.
+func NewLoaded(t *testing.T, schema string, n int) *Estate {
+	t.Helper()
+	e := &Estate{T: t, URLs: map[string]string{}, SQL: map[string]*pgx.Conn{}}
+	e.Add("main", Loaded.Clone(t, Migrated(schema)))
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % $1 + 1 FROM generate_series(1, 3 * $1) i`, n)
+	e.Deleted("main", "p", 1, n)
+	return e
+}
+
+// LockQueue lets somebody wait for a lock on a table behind somebody else, for so long when it returns, until the function
+// that it returns is called.
+func (e *Estate) LockQueue(table, waited string) (dissolve func()) {
+	e.T.Helper()
+	ctx := context.Background()
+	first, second := e.Connect("main"), e.Connect("main")
+	if _, err := first.Exec(ctx, `BEGIN; LOCK TABLE `+table+` IN ACCESS SHARE MODE`); err != nil {
+		e.T.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := second.Exec(ctx, `BEGIN; LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE; COMMIT`)
+		done <- err
+	}()
+	e.Eventually("main", `SELECT coalesce(max(clock_timestamp() - waitstart) > interval '`+waited+`', false) FROM pg_locks
+		WHERE NOT granted AND relation = '`+table+`'::regclass`, "true")
+	dissolved := false
+	dissolve = func() {
+		if dissolved {
+			return
+		}
+		dissolved = true
+		if _, err := first.Exec(ctx, `COMMIT`); err != nil {
+			e.T.Error(err)
+		}
+		if err := <-done; err != nil {
+			e.T.Error(err)
+		}
+	}
+	e.T.Cleanup(dissolve)
+	return dissolve
+}
+
+// LoadLimits are limits of the load, and few records a batch, so that a run looks often.
+func LoadLimits(l service.LoadConfig) func(*service.Config) {
+	return func(c *service.Config) {
+		c.Load = l
+		service.Settings[loosefk.Config](c).BatchSize = 2
+		// What a test waits for besides the load must not end its run.
+		if service.Settings[loosefk.Config](c).MaxRuntime == 0 {
+			service.Settings[loosefk.Config](c).MaxRuntime = 2 * Patience
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package servicetest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// LogTo lets a service log JSON into a buffer.
+func LogTo(log *Buffer) func(*service.Config) {
+	return func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(log, nil)) }
+}
+
+// Buffer is a log that the run's goroutines write and the test reads.
+type Buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *Buffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *Buffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Reset forgets what was logged so far.
+func (l *Buffer) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
+// tracedLog is a log of JSON lines with the trace ids of their contexts, as the server's has.
+type tracedLog struct{ slog.Handler }
+
+// TracedLogTo has a service log into a buffer. What reads it must not do so while anything logs.
+func TracedLogTo(to *bytes.Buffer) func(*service.Config) {
+	return func(c *service.Config) { c.Logger = slog.New(tracedLog{slog.NewJSONHandler(to, nil)}) }
+}
+
+func (l tracedLog) Handle(ctx context.Context, r slog.Record) error {
+	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
+		r.AddAttrs(slog.String("trace_id", id.String()))
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+func (l tracedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return tracedLog{l.Handler.WithAttrs(attrs)}
+}
+
+// LogBook keeps what a service logs.
+type LogBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *LogBook) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+// Lines are the lines that contain a text.
+func (l *LogBook) Lines(containing string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, containing) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func (l *LogBook) Keep(c *service.Config) {
+	c.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// KeepAll is keep for lines of all levels.
+func (l *LogBook) KeepAll(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }

@@ -1,0 +1,30 @@
+package servicetest
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs a package's tests, then stops the clusters that they have started. It looks for goroutines left behind once
+// all tests have ended: those that run in parallel see each other's.
+func Main(m *testing.M) {
+	obey()
+	flag.Parse()
+	// Tests wait for the database most of the time.
+	_ = flag.Set("test.parallel", "6")
+	goleak.VerifyTestMain(onClusters{m})
+}
+
+// onClusters are tests that may use all clusters. Each starts with the first test that needs it.
+type onClusters struct{ tests interface{ Run() int } }
+
+// Run runs the tests.
+func (o onClusters) Run() int {
+	return Databases.Run(runner(func() int { return replicated.Run(runner(func() int { return Loaded.Run(o.tests) })) }))
+}
+
+type runner func() int
+
+func (r runner) Run() int { return r() }

@@ -1,0 +1,70 @@
+package servicetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func Status(t *testing.T, s *service.Service) service.WorkerStatus {
+	t.Helper()
+	all, err := s.Status(context.Background(), LooseForeignKeys)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	return all[0]
+}
+
+func StatusOf(t *testing.T, s *service.Service, worker string) service.WorkerStatus {
+	t.Helper()
+	all, err := s.Status(context.Background(), worker)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	return all[0]
+}
+
+// WantCondition fails the test unless the worker's condition is this and its words contain these.
+func WantCondition(t *testing.T, s *service.Service, want service.Condition, words ...string) service.WorkerStatus {
+	t.Helper()
+	st := Status(t, s)
+	if st.Condition != want {
+		t.Errorf("condition %s (%s), want %s", st.Condition, st.ConditionDetail, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(st.ConditionDetail, w) {
+			t.Errorf("detail %q lacks %q", st.ConditionDetail, w)
+		}
+	}
+	return st
+}
+
+func WantDetail(t *testing.T, st service.WorkerStatus, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(st.ConditionDetail, w) {
+			t.Errorf("%s: detail %q lacks %q", st.Worker, st.ConditionDetail, w)
+		}
+	}
+}
+
+// Pause pauses a worker, or all, until that is ended.
+func Pause(t *testing.T, s *service.Service, name string) service.WorkerStatus {
+	t.Helper()
+	st, err := s.PauseWorker(context.Background(), name, "an incident", "alice", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func Resume(t *testing.T, s *service.Service, name string) service.WorkerStatus {
+	t.Helper()
+	st, err := s.ResumeWorker(context.Background(), name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
