@@ -14,6 +14,7 @@ import (
 	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/telemetry"
@@ -54,7 +55,7 @@ func drain(b *testing.B) {
 	if _, err := main.Migrate(ctx); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := main.InstallQueue(ctx); err != nil {
+	if _, err := lfkadmin.New(main).InstallQueue(ctx); err != nil {
 		b.Fatal(err)
 	}
 	file := filepath.Join(b.TempDir(), "definitions.yml")

@@ -84,7 +84,13 @@ FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
   AND (c.relname, a.attname) IN (SELECT w.t, w.c FROM unnest($1::name[], $2::name[]) AS w (t, c))
-WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + protectedSQL
+WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
+
+// ProtectedSQL says of a table c that an enabled trigger refuses every write: GitLab leaves such
+// triggers on the tables that a split has left behind.
+const ProtectedSQL = `EXISTS (
+  SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
 
 // foreignKeysSQL reads all foreign keys, except those that partitions have inherited.
 const foreignKeysSQL = `

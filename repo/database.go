@@ -101,6 +101,17 @@ func (d *Database) Ping(ctx context.Context) error {
 	return d.wrap(ctx, "ping", d.pool.Ping(ctx))
 }
 
+// BeginTx begins a transaction of repo/lfkadmin, which knows the driver, too. Everybody else calls
+// whole steps.
+func (d *Database) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	return d.pool.BeginTx(ctx, options)
+}
+
+// Wrap turns an error of such a transaction into one of this package, nil into nil.
+func (d *Database) Wrap(ctx context.Context, operation string, err error) error {
+	return d.wrap(ctx, operation, err)
+}
+
 // Now is the clock of the database.
 func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)

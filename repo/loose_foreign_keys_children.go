@@ -31,9 +31,7 @@ SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1),
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT EXISTS (
-  SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
+WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
 
 // Children finds the definitions whose child table has a home in this database. The result has an entry a definition,
 // nil where the table is not here. Without an application schema the error is a [*NoSchemaError].

@@ -33,7 +33,7 @@ SELECT q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, x.l
   x.failed_at, q.consume_after
 FROM maintenance.record_failures x JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
 WHERE (x.partition, x.record_id) > ($1, $2) AND q.status = 1
-  AND ($3::text IS NULL OR q.fully_qualified_table_name IN ($3, current_schema() || '.' || $3))
+  AND ($3::text = '' OR q.fully_qualified_table_name IN ($3, current_schema() || '.' || $3))
 ORDER BY x.partition, x.record_id LIMIT $4`
 
 // FailingRecords reads up to limit records of the queue that have failed, behind the one given, by partition and id: all, or
@@ -43,9 +43,8 @@ func (d *Database) FailingRecords(ctx context.Context, table string, after Faili
 	if err != nil || !q.Exists {
 		return nil, err
 	}
-	_, only := DeadRecordFilter{Table: table}.args()
 	return collect(ctx, d, "list failing records", pgx.RowToStructByPos[FailingRecord], fill(failingRecordsSQL, "{queue}", q.sql),
-		after.Partition, after.ID, only, limit)
+		after.Partition, after.ID, table, limit)
 }
 
 const failingDefinitionsSQL = `

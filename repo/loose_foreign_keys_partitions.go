@@ -18,15 +18,20 @@ func partitionLimits() Limits {
 	return Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
 }
 
-// leafSchema holds the partitions of the queue.
-const leafSchema = "gitlab_partitions_dynamic"
+// QueueLeafSchema holds the partitions of the queue.
+const QueueLeafSchema = "gitlab_partitions_dynamic"
 
 // createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
 const createLeafSQL = `
 CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number}) WITH (autovacuum_vacuum_scale_factor = 0.01)`
 
+// CreatePartition makes a partition and marks it as active from now on.
+func CreatePartition(ctx context.Context, tx pgx.Tx, q Queue, number int64) error {
+	return execAll(ctx, tx, statement{createLeaf(q, number), nil}, statement{markPartitionSQL, []any{number}})
+}
+
 func createLeaf(q Queue, number int64) string {
-	return fill(createLeafSQL, "{leaf}", quote(leafSchema, fmt.Sprintf("%s_%d", queueTable, number)),
+	return fill(createLeafSQL, "{leaf}", quote(QueueLeafSchema, fmt.Sprintf("%s_%d", queueTable, number)),
 		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
 }
 
@@ -41,7 +46,7 @@ func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repai
 		return false, nil
 	}
 	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
-		return execAll(ctx, tx, statement{createLeaf(q, q.Active), nil}, statement{markPartitionSQL, []any{q.Active}})
+		return CreatePartition(ctx, tx, q, q.Active)
 	})
 	return err == nil, err
 }

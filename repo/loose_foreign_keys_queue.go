@@ -81,6 +81,14 @@ func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	return q, err
 }
 
+// ReadQueue is [Database.QueueShape] within a transaction. Without an application schema the error is
+// [pgx.ErrNoRows].
+func ReadQueue(ctx context.Context, tx pgx.Tx) (q Queue, err error) {
+	err = tx.QueryRow(ctx, queueSQL, queueTable).Scan(q.row()...)
+	q.sql = quote(q.Schema, queueTable)
+	return q, err
+}
+
 // QueueShape is Queue without the numbers of the records in a DEFAULT leaf: it reads the catalogue
 // alone. Its errors are those of Queue.
 func (d *Database) QueueShape(ctx context.Context) (q Queue, err error) {
@@ -162,6 +170,20 @@ ORDER BY due.name`
 // DueParents are the recorded table names that have pending records due now.
 func (d *Database) DueParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
 	return boundedRows(ctx, d, "find parents with due records", l, pgx.RowTo[string], fill(dueParentsSQL, "{queue}", q.sql), q.Partitions)
+}
+
+const pendingParentsSQL = `
+SELECT DISTINCT pending.name
+FROM unnest($1::bigint[]) AS leaf (number)
+CROSS JOIN LATERAL (` + leafParentsSQL + `
+  SELECT p.name FROM parents p WHERE p.name IS NOT NULL
+) pending
+ORDER BY pending.name`
+
+// PendingParents are the recorded table names that have pending records, due or not.
+func (d *Database) PendingParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
+	return boundedRows(ctx, d, "find parents with pending records", l, pgx.RowTo[string],
+		fill(pendingParentsSQL, "{queue}", q.sql), q.Partitions)
 }
 
 // Record is one deleted parent row.

@@ -2,7 +2,6 @@ package repo_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,53 +15,6 @@ const (
 		FROM maintenance.record_traces t LEFT JOIN loose_foreign_keys_deleted_records q ON q.partition = t.partition AND q.id = t.record_id`
 )
 
-func TestCapture_KeepsTheSpanThatTheSessionHasSet(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9)")
-	b.track("p", "")
-	b.exec("DELETE FROM p WHERE id = 1")
-	b.want(noted, "-")
-	b.exec("BEGIN; SET LOCAL caretaker.traceparent = '" + aParent + "'; DELETE FROM p WHERE id IN (2, 3); COMMIT; DELETE FROM p WHERE id = 4")
-	b.want(noted, "2:"+aParent+" 3:"+aParent)
-	b.exec(aTrace)
-	b.exec("BEGIN; DELETE FROM p WHERE id = 5; ROLLBACK; DELETE FROM p WHERE id = 99")
-	b.want(noted, "2:"+aParent+" 3:"+aParent)
-	b.exec("DELETE FROM p WHERE id = 5; RESET caretaker.traceparent; DELETE FROM p WHERE id = 6")
-	b.want(noted, "2:"+aParent+" 3:"+aParent+" 5:"+aParent)
-	b.wantRecords("public.p:1", "public.p:2", "public.p:3", "public.p:4", "public.p:5", "public.p:6")
-}
-
-func TestCapture_IgnoresWhatIsNoSpan(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9)")
-	b.track("p", "")
-	for i, parent := range []string{"", "x", aParent + "\n", strings.ToUpper(aParent), aParent + "0", "'; DROP TABLE p; --"} {
-		b.exec("SELECT set_config('caretaker.traceparent', $1, false)", parent)
-		b.exec("DELETE FROM p WHERE id = $1", i+1)
-	}
-	b.want(noted, "-")
-	b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records", "6")
-}
-
-func TestCapture_KeepsTheSpanForTheFirstRowsOfAHugeStatement(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5000); " + aTrace)
-	b.track("p", "")
-	b.exec("DELETE FROM p")
-	b.want("SELECT count(*) FROM maintenance.record_traces", "1000")
-	b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records", "5000")
-}
-
-func TestCapture_ARoleWithoutRightsLeavesItsSpan(t *testing.T) {
-	b := installed(t)
-	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1); DROP ROLE IF EXISTS traced_app; CREATE ROLE traced_app;
-		GRANT DELETE, SELECT ON p TO traced_app`)
-	b.track("p", "")
-	b.exec(aTrace + "; SET ROLE traced_app; DELETE FROM p; RESET ROLE")
-	b.want(noted, "1:"+aParent)
-	b.exec("REVOKE ALL ON p FROM traced_app; DROP ROLE traced_app")
-}
-
 func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	b := installed(t)
 	ctx := context.Background()
@@ -70,7 +22,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Errorf("%v, %v before any deletion", has, err)
 	}
 	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 4); " + aTrace)
-	b.track("p", "")
+	b.track("p")
 	b.exec("DELETE FROM p")
 	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
 		t.Errorf("%v, %v, want that there are traces", has, err)
@@ -109,41 +61,4 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Errorf("dropped %v, %v", dropped, err)
 	}
 	b.want("SELECT count(*) FROM maintenance.record_traces", "0")
-}
-
-// oldBody is that of the functions before there were traces.
-const oldBody = `
-BEGIN
-  INSERT INTO "public"."loose_foreign_keys_deleted_records" (fully_qualified_table_name, primary_key_value)
-  SELECT %s, old_table.%s FROM old_table WHERE old_table.%s IS NOT NULL;
-  RETURN NULL;
-END
-`
-
-func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY, k bigint UNIQUE); INSERT INTO p SELECT n, n FROM generate_series(1, 9) n")
-	b.track("p", "k")
-	b.install(repo.QueueOurs)
-	fresh := b.dump()
-	const prefix = "insert_into_loose_foreign_keys_deleted_records"
-	old := func(name, recorded, column string) {
-		body := strings.NewReplacer("%s, ", recorded+", ", "%s", `"`+column+`"`).Replace(oldBody)
-		b.exec("UPDATE pg_proc SET prosrc = $2 WHERE proname = $1", prefix+name, body)
-	}
-	old("", "TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME", "id")
-	old("_override_table", "'public' || '.' || TG_ARGV[0]", "id")
-	old("_with_k", "'public' || '.' || TG_ARGV[0]", "k")
-	inspection, err := b.Inspect(context.Background(), nil)
-	if err != nil || strings.Join(inspection.OldFunctions, " ") != prefix+" "+prefix+"_override_table "+prefix+"_with_k" {
-		t.Errorf("old are %v, %v", inspection.OldFunctions, err)
-	}
-	b.install(repo.QueueRenewed)
-	if got := b.dump(); got != fresh {
-		t.Errorf("got %s, want %s", got, fresh)
-	}
-	b.exec(aTrace + "; DELETE FROM p WHERE id = 3")
-	b.want(noted, "3:"+aParent)
-	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
-	b.install(repo.QueueOurs)
 }

@@ -17,15 +17,16 @@ import (
 // placeholder is what fill replaces.
 var placeholder = regexp.MustCompile(`\{[a-z_.]+\}`)
 
-// sqlConstants are all constants of the package that are called SQL, by their names.
+// sqlConstants are all constants of the package and of lfkadmin that are called SQL, by their names.
 func sqlConstants(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no files: %v", err)
+	admin, err2 := filepath.Glob("lfkadmin/*.go")
+	if err != nil || err2 != nil || len(files) == 0 || len(admin) == 0 {
+		t.Fatalf("no files: %v, %v", err, err2)
 	}
 	values := map[string]ast.Expr{}
-	for _, file := range files {
+	for _, file := range append(files, admin...) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
@@ -41,7 +42,11 @@ func sqlConstants(t *testing.T) map[string]string {
 			for _, spec := range general.Specs {
 				if spec, is := spec.(*ast.ValueSpec); is {
 					for i := range spec.Values {
-						values[spec.Names[i].Name] = spec.Values[i]
+						name := spec.Names[i].Name
+						if _, twice := values[name]; twice && strings.HasSuffix(name, "SQL") {
+							t.Errorf("%s is there twice", name)
+						}
+						values[name] = spec.Values[i]
 					}
 				}
 			}
@@ -70,6 +75,8 @@ func text(t *testing.T, e ast.Expr, constants map[string]ast.Expr) string {
 		return text(t, e.X, constants) + text(t, e.Y, constants)
 	case *ast.Ident:
 		return text(t, constants[e.Name], constants)
+	case *ast.SelectorExpr:
+		return text(t, constants[e.Sel.Name], constants)
 	}
 	t.Fatalf("%T is no constant text", e)
 	return ""

@@ -2,7 +2,6 @@ package repo_test
 
 import (
 	"context"
-	"errors"
 	"net/url"
 	"os"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
@@ -74,7 +74,9 @@ func newBench(t *testing.T, schema string) *bench {
 func installed(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, "")
-	b.install(repo.QueueInstalled)
+	if _, err := lfkadmin.New(b.Database).InstallQueue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
@@ -131,32 +133,12 @@ func wantSays(t *testing.T, err error, words ...string) {
 	}
 }
 
-func (b *bench) install(want string) {
+// track tracks a table by its id.
+func (b *bench) track(table string) {
 	b.Helper()
-	got, err := b.InstallQueue(context.Background())
-	if err != nil || got != want {
-		b.Fatalf("install: %q, %v, want %q", got, err, want)
-	}
-}
-
-// track tracks a table and returns what was made.
-func (b *bench) track(table, column string) repo.Tracked {
-	b.Helper()
-	tracked, err := b.Track(context.Background(), table, column)
-	if err != nil {
+	if _, err := lfkadmin.New(b.Database).Track(b.Context(), table, ""); err != nil {
 		b.Fatalf("track %s: %v", table, err)
 	}
-	return tracked
-}
-
-// wantRefusal fails the test unless the error is a refusal with these words in it.
-func (b *bench) wantRefusal(err error, words ...string) {
-	b.Helper()
-	if _, refused := errors.AsType[*repo.RefusedError](err); !refused {
-		b.Errorf("got %v, want a refusal with %q", err, words)
-		return
-	}
-	wantSays(b.T, err, words...)
 }
 
 // exec runs SQL; several statements may be separated by semicolons.
@@ -186,20 +168,4 @@ func (b *bench) want(sql, want string) {
 	if got := b.value(sql); got != want {
 		b.Errorf("%s: %s, want %s", sql, got, want)
 	}
-}
-
-// wantRecords fails the test unless the queue has exactly these records, "table:key" in order of table and key, and
-// empties it.
-func (b *bench) wantRecords(want ...string) {
-	b.Helper()
-	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
-		SELECT fully_qualified_table_name || ':' || primary_key_value AS r FROM loose_foreign_keys_deleted_records) x`, strings.Join(want, " "))
-	b.exec("DELETE FROM loose_foreign_keys_deleted_records")
-}
-
-// wantTriggers fails the test unless the database has exactly these triggers that note deletions, "relation:fires".
-func (b *bench) wantTriggers(want ...string) {
-	b.Helper()
-	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
-		SELECT tgrelid::regclass || ':' || tgenabled::text AS r FROM pg_trigger WHERE tgname LIKE '%loose\_fk\_trigger') x`, strings.Join(want, " "))
 }

@@ -180,7 +180,7 @@ func traceParentOf(ctx context.Context) string {
 func overhead(sql string) bool {
 	switch sql {
 	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL,
-		ddlSettingsSQL, readOnlySettingsSQL, constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
+		constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
 		return true
 	}
 	return len(sql) >= 5 && sql[:5] == "begin"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -85,12 +86,12 @@ func installAndClean(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
-	for _, want := range []string{repo.QueueInstalled, repo.QueueOurs} {
-		if got, err := d.InstallQueue(ctx); err != nil || got != want {
+	for _, want := range []string{lfkadmin.QueueInstalled, lfkadmin.QueueOurs} {
+		if got, err := lfkadmin.New(d).InstallQueue(ctx); err != nil || got != want {
 			e.T.Fatal(got, err)
 		}
 	}
-	if _, err := d.Track(ctx, "p", ""); err != nil {
+	if _, err := lfkadmin.New(d).Track(ctx, "p", ""); err != nil {
 		e.T.Fatal(err)
 	}
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
@@ -102,7 +103,7 @@ func installAndClean(e *servicetest.Estate) {
 	if err != nil || len(lint.Findings) > 0 {
 		e.T.Error(lint, err)
 	}
-	if _, err := d.Untrack(ctx, "p"); err != nil {
+	if _, err := lfkadmin.New(d).Untrack(ctx, "p"); err != nil {
 		e.T.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // minutesLeft is how long the records are put off, in whole minutes, in the order of their keys.
@@ -78,7 +79,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 
 	// Put back once the cause is mended, it begins anew.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
-	if n, err := e.Open[0].RetryDeadRecords(t.Context(), repo.DeadRecordFilter{}); err != nil || n != 1 {
+	if n, err := lfkadmin.New(e.Open[0]).RetryDeadRecords(t.Context(), lfkadmin.DeadRecordFilter{}); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	e.Want("main", `SELECT concat_ws(' ', primary_key_value, status, cleanup_attempts) FROM loose_foreign_keys_deleted_records`, "1 1 0")

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 
 	"context"
@@ -86,7 +87,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	// The service connects when it first needs to: after this.
 	e.Exec("main", `CREATE SCHEMA "My App"`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
-	if got, err := e.Open[0].InstallQueue(context.Background()); err != nil || got != "installed" {
+	if got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil || got != "installed" {
 		t.Fatalf("install: %q, %v", got, err)
 	}
 	e.Exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)

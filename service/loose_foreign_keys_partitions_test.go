@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -20,11 +21,11 @@ import (
 func newOwnQueue(t *testing.T) *servicetest.Estate {
 	t.Helper()
 	e := servicetest.New(t, "", "main")
-	if _, err := e.Open[0].InstallQueue(context.Background()); err != nil {
+	if _, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
-	if _, err := e.Open[0].Track(context.Background(), "p", ""); err != nil {
+	if _, err := lfkadmin.New(e.Open[0]).Track(context.Background(), "p", ""); err != nil {
 		t.Fatal(err)
 	}
 	return e

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -32,7 +33,7 @@ type Admin struct {
 // Installed is what Install found or did in one database.
 type Installed struct {
 	Database string `json:"database"`
-	// Result is one of repo.QueueInstalled, QueueOurs and QueueGitLabs.
+	// Result is one of lfkadmin.QueueInstalled, QueueOurs and QueueGitLabs.
 	Result string `json:"result"`
 }
 
@@ -40,7 +41,7 @@ type Installed struct {
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {
-		result, err := d.InstallQueue(ctx)
+		result, err := lfkadmin.New(d).InstallQueue(ctx)
 		if err == nil {
 			done = append(done, Installed{d.Name, result})
 		}
@@ -52,7 +53,7 @@ func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 // Tracked is what Track did.
 type Tracked struct {
 	Database string `json:"database"`
-	repo.Tracked
+	lfkadmin.Tracked
 }
 
 // Track makes the triggers that note deletions from a table, in the one database in which it is. column is its key, ""
@@ -67,14 +68,14 @@ func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error)
 	case len(homes) == 0:
 		return Tracked{}, fmt.Errorf("%w, except for write-protected leftovers", l.unknownTable(table))
 	}
-	tracked, err := homes[0].Track(ctx, table, column)
+	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, column)
 	return Tracked{homes[0].Name, tracked}, err
 }
 
 // homesOf are the selected databases that have a table.
 func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
 	err = l.each(ctx, func(d *repo.Database) error {
-		has, err := d.HasTable(ctx, table)
+		has, err := lfkadmin.New(d).HasTable(ctx, table)
 		if has {
 			homes = append(homes, d)
 		}
@@ -92,7 +93,7 @@ func (l Admin) unknownTable(table string) error {
 // Untracked is what Untrack did in one database.
 type Untracked struct {
 	Database string `json:"database"`
-	repo.Untracked
+	lfkadmin.Untracked
 	// Unfed are the definitions that get no more records.
 	Unfed []string `json:"unfed"`
 }
@@ -103,8 +104,8 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	var refused []error
 	known := false
 	err := l.each(ctx, func(d *repo.Database) error {
-		untracked, err := d.Untrack(ctx, table)
-		no, is := errors.AsType[*repo.RefusedError](err)
+		untracked, err := lfkadmin.New(d).Untrack(ctx, table)
+		no, is := errors.AsType[*lfkadmin.RefusedError](err)
 		known = known || !is || !no.NoTable
 		if is {
 			refused = append(refused, err)

@@ -7,13 +7,14 @@ import (
 	"strconv"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // DeadRecord is a deleted parent whose children could not be cleaned.
 type DeadRecord struct {
 	Database string `json:"database"`
-	repo.DeadRecord
+	lfkadmin.DeadRecord
 }
 
 // deadPage bounds the records of one query.
@@ -24,7 +25,7 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 	return l.each(ctx, func(d *repo.Database) error {
 		after := int64(0)
 		for {
-			page, err := d.DeadRecords(ctx, repo.DeadRecordFilter{Table: table}, after, deadPage)
+			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after, deadPage)
 			if err != nil {
 				return err
 			}
@@ -80,10 +81,10 @@ type Retried struct {
 // Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil and ""). It is an error
 // if there are none, or if the id is one in several databases. What was put back before an error is in the result.
 func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
-	filter := repo.DeadRecordFilter{ID: id, Table: table}
+	filter := lfkadmin.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
 	err := l.each(ctx, func(d *repo.Database) error {
-		some, err := d.DeadRecords(ctx, filter, 0, 1)
+		some, err := lfkadmin.New(d).DeadRecords(ctx, filter, 0, 1)
 		if len(some) > 0 {
 			holders = append(holders, d)
 		}
@@ -99,7 +100,7 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {
-		n, retryErr := d.RetryDeadRecords(ctx, filter)
+		n, retryErr := lfkadmin.New(d).RetryDeadRecords(ctx, filter)
 		if n > 0 {
 			done = append(done, Retried{d.Name, n})
 		}

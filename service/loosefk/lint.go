@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // Lint is what Lint found.
@@ -37,7 +38,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		}
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
-		inspection, err := d.Inspect(ctx, check.keys)
+		inspection, err := lfkadmin.New(d).Inspect(ctx, check.keys)
 		if err == nil {
 			check.databases = append(check.databases, inspected{d.Name, inspection})
 		}
@@ -70,7 +71,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 // inspected is a database with what was seen there.
 type inspected struct {
 	name string
-	repo.Inspection
+	lfkadmin.Inspection
 }
 
 // lint is a check at work.

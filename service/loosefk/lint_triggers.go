@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // parents reports how the deletions from parents are not noted, table by table and partition by partition.
@@ -29,7 +29,7 @@ func (l *lint) parents(d inspected) {
 			l.trigger(d, key.Parent, relation, track+"`")
 		}
 		switch {
-		case parent.KeyType == "" && slices.ContainsFunc(parent.Relations, func(r repo.InspectedRelation) bool { return r.Trigger != nil }):
+		case parent.KeyType == "" && slices.ContainsFunc(parent.Relations, func(r lfkadmin.Relation) bool { return r.Trigger != nil }):
 			l.add(SeverityError, "key_type", d.name, key.Parent, "has no column %s, which its trigger records: deletions from it fail: drop the trigger", parent.Key)
 		case parent.KeyType != "" && !parent.KeyRight:
 			l.add(SeverityError, "key_type", d.name, key.Parent,
@@ -39,25 +39,25 @@ func (l *lint) parents(d inspected) {
 }
 
 // trigger reports what is wrong with the trigger of one table or partition.
-func (l *lint) trigger(d inspected, parent string, relation repo.InspectedRelation, track string) {
+func (l *lint) trigger(d inspected, parent string, relation lfkadmin.Relation, track string) {
 	t := relation.Trigger
 	if t == nil {
 		l.add(SeverityError, "trigger_missing", d.name, relation.Name, "deletions from it are not noted: run %s", track)
 		return
 	}
 	switch form, _ := t.Form(); {
-	case form == repo.FormForeign:
+	case form == lfkadmin.FormForeign:
 		l.add(SeverityError, "trigger_missing", d.name, relation.Name,
 			"its trigger %s calls %s, which notes no deletions: drop or rename it and run %s", t.Name, t.Function, track)
-	case form == repo.FormWrong && t.Routed():
+	case form == lfkadmin.FormWrong && t.Routed():
 		l.add(SeverityError, "trigger_form", d.name, relation.Name,
 			"its trigger %s sends records to queues that caretaker does not read: leave this parent to GitLab's own worker, or run `caretaker lfk untrack %s` and %s",
 			t.Name, parent, track)
-	case form == repo.FormWrong:
+	case form == lfkadmin.FormWrong:
 		l.add(SeverityError, "trigger_form", d.name, relation.Name,
 			"its trigger %s calls %s(%s), which does not record %s: run `caretaker lfk untrack %s` and %s",
 			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, parent, track)
-	case t.Fires == "D" || t.Fires == "R":
+	case t.Off():
 		l.add(SeverityError, "trigger_disabled", d.name, relation.Name,
 			"its trigger %s is disabled, or fires on replicas only: run %s", t.Name, track)
 	case t.Fires == "O":
@@ -70,7 +70,7 @@ func (l *lint) trigger(d inspected, parent string, relation repo.InspectedRelati
 func (l *lint) triggers(d inspected) {
 	var seen []string
 	for _, t := range d.Triggers {
-		if form, _ := t.Form(); form == repo.FormForeign {
+		if form, _ := t.Form(); form == lfkadmin.FormForeign {
 			continue
 		}
 		recorded := t.Parent

@@ -1,4 +1,4 @@
-package repo_test
+package lfkadmin_test
 
 import (
 	"context"
@@ -255,7 +255,7 @@ func TestTrack_NeedsTheTablesOwner(t *testing.T) {
 func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA app; CREATE TABLE app.p (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY); INSERT INTO app.p VALUES (1)")
-	app := &bench{T: t, Database: open(t, b.with("search_path=app,public")), url: b.url, sql: b.sql}
+	app := &bench{T: t, Admin: open(t, b.with("search_path=app,public")), url: b.url, sql: b.sql}
 	app.install("installed")
 	app.track("p", "")
 	b.wantTriggers("app.p:A")

@@ -1,4 +1,4 @@
-package repo_test
+package lfkadmin_test
 
 import (
 	"context"
@@ -162,7 +162,7 @@ func TestCapture_SchemaAndTableNamesAreLiteral(t *testing.T) {
 	const schema = `we;ird "sc\he'ma $$ {queue}`
 	b.exec("CREATE SCHEMA " + quoted(schema))
 	b.exec("ALTER DATABASE " + quoted(b.value("current_database()")) + " SET search_path = " + quoted(schema))
-	b.Database, b.sql = open(t, b.url), connect(t, b.url)
+	b.Admin, b.sql = open(t, b.url), connect(t, b.url)
 	b.install("installed")
 	names := []string{"Weird Table-1", "select", `a.b"c\'d`, "{table} $1 %s", "Ünïcödé", "n2345678901234567890123456789012345678901234_6"}
 	for _, name := range names {

@@ -1,11 +1,11 @@
-package repo_test
+package lfkadmin_test
 
 import (
 	"context"
 	"slices"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // buried makes a queue with dead records 1 to n, the odd ones of p, the even ones of other.q.
@@ -22,18 +22,18 @@ func buried(t *testing.T, n string) *bench {
 func TestDeadRecords_ArePagedByID(t *testing.T) {
 	b := buried(t, "5")
 	for _, c := range []struct {
-		filter repo.DeadRecordFilter
+		filter lfkadmin.DeadRecordFilter
 		after  int64
 		want   []int64
 	}{
-		{repo.DeadRecordFilter{}, 0, []int64{1, 2, 3}},
-		{repo.DeadRecordFilter{}, 3, []int64{4, 5}},
-		{repo.DeadRecordFilter{Table: "p"}, 0, []int64{1, 3, 5}},
-		{repo.DeadRecordFilter{Table: "public.p"}, 1, []int64{3, 5}},
-		{repo.DeadRecordFilter{Table: "other.q"}, 0, []int64{2, 4}},
-		{repo.DeadRecordFilter{Table: "q"}, 0, nil},
-		{repo.DeadRecordFilter{ID: new(int64(4))}, 0, []int64{4}},
-		{repo.DeadRecordFilter{ID: new(int64(4)), Table: "p"}, 0, nil},
+		{lfkadmin.DeadRecordFilter{}, 0, []int64{1, 2, 3}},
+		{lfkadmin.DeadRecordFilter{}, 3, []int64{4, 5}},
+		{lfkadmin.DeadRecordFilter{Table: "p"}, 0, []int64{1, 3, 5}},
+		{lfkadmin.DeadRecordFilter{Table: "public.p"}, 1, []int64{3, 5}},
+		{lfkadmin.DeadRecordFilter{Table: "other.q"}, 0, []int64{2, 4}},
+		{lfkadmin.DeadRecordFilter{Table: "q"}, 0, nil},
+		{lfkadmin.DeadRecordFilter{ID: new(int64(4))}, 0, []int64{4}},
+		{lfkadmin.DeadRecordFilter{ID: new(int64(4)), Table: "p"}, 0, nil},
 	} {
 		page, err := b.DeadRecords(context.Background(), c.filter, c.after, 3)
 		var got []int64
@@ -53,14 +53,14 @@ func TestDeadRecords_ArePagedByID(t *testing.T) {
 func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 	b := buried(t, "5")
 	for _, c := range []struct {
-		filter  repo.DeadRecordFilter
+		filter  lfkadmin.DeadRecordFilter
 		n       int64
 		records []string
 	}{
-		{repo.DeadRecordFilter{ID: new(int64(9))}, 0, nil},
-		{repo.DeadRecordFilter{ID: new(int64(3))}, 1, []string{"public.p:30"}},
-		{repo.DeadRecordFilter{Table: "p"}, 2, []string{"public.p:10", "public.p:50"}},
-		{repo.DeadRecordFilter{}, 2, []string{"other.q:20", "other.q:40"}},
+		{lfkadmin.DeadRecordFilter{ID: new(int64(9))}, 0, nil},
+		{lfkadmin.DeadRecordFilter{ID: new(int64(3))}, 1, []string{"public.p:30"}},
+		{lfkadmin.DeadRecordFilter{Table: "p"}, 2, []string{"public.p:10", "public.p:50"}},
+		{lfkadmin.DeadRecordFilter{}, 2, []string{"other.q:20", "other.q:40"}},
 	} {
 		n, err := b.RetryDeadRecords(context.Background(), c.filter)
 		if err != nil || n != c.n {
@@ -74,7 +74,7 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 
 func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 	b := buried(t, "2500")
-	if n, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{}); err != nil || n != 2500 {
+	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err != nil || n != 2500 {
 		t.Errorf("got %d, %v", n, err)
 	}
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
@@ -83,11 +83,11 @@ func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 func TestRetryDeadRecords_NothingIsLostIfTheQueueRefuses(t *testing.T) {
 	b := buried(t, "3")
 	b.exec("ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 7")
-	if n, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{}); err == nil || n != 0 {
+	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err == nil || n != 0 {
 		t.Errorf("got %d, %v, want an error", n, err)
 	}
 	b.want("SELECT count(*) FROM maintenance.dead_records", "3")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
-	_, err := b.RetryDeadRecords(context.Background(), repo.DeadRecordFilter{})
+	_, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
 	b.wantRefusal(err, "there is no queue of deleted records")
 }

@@ -1,4 +1,4 @@
-package repo_test
+package lfkadmin_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // dump is the whole schema of the database, as pg_dump writes it.
@@ -27,7 +28,7 @@ func (b *bench) dump() string {
 
 func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
 	b := newBench(t, "")
-	b.install(repo.QueueInstalled)
+	b.install(lfkadmin.QueueInstalled)
 	b.want(`SELECT string_agg(relname || ' ' || relkind::text || coalesce(' ' || array_to_string(c.reloptions, ','), ''), E'\n' ORDER BY relname COLLATE "C")
 		FROM pg_class c WHERE relname LIKE '%loose_foreign_keys%' AND relkind NOT IN ('i', 'I')`,
 		"loose_foreign_keys_deleted_records p\nloose_foreign_keys_deleted_records_1 r autovacuum_vacuum_scale_factor=0.01\n"+
@@ -37,7 +38,7 @@ func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
 		"CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON ONLY public.loose_foreign_keys_deleted_records "+
 			"USING btree (partition, fully_qualified_table_name, consume_after, id) WHERE (status = 1)")
 	before := b.dump()
-	b.install(repo.QueueOurs)
+	b.install(lfkadmin.QueueOurs)
 	if b.dump() != before {
 		t.Error("the second install changed the schema")
 	}
@@ -47,7 +48,7 @@ func TestInstallQueue_LeavesGitLabsQueueAlone(t *testing.T) {
 	for _, schema := range []string{"main", "ci", "sec"} {
 		b := newBench(t, schema)
 		before := b.dump()
-		b.install(repo.QueueGitLabs)
+		b.install(lfkadmin.QueueGitLabs)
 		if b.dump() != before {
 			t.Errorf("%s: install changed the schema", schema)
 		}
@@ -95,7 +96,7 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 func TestInstallQueue_UsesFunctionsThatExist(t *testing.T) {
 	b := newBench(t, "")
 	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
-	b.install(repo.QueueInstalled)
+	b.install(lfkadmin.QueueInstalled)
 	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN RETURN NULL; END")
 	b.want("SELECT prosecdef FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records_override_table'", "true")
 }
@@ -104,7 +105,7 @@ func TestInstallQueue_ForgetsAQueueThatIsNoMore(t *testing.T) {
 	b := installed(t)
 	b.exec(`INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate) VALUES (1, 1, 'x', 'P0001');
 		INSERT INTO maintenance.queue_partitions VALUES (2, now()); DROP TABLE loose_foreign_keys_deleted_records`)
-	b.install(repo.QueueInstalled)
+	b.install(lfkadmin.QueueInstalled)
 	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
 	b.want("SELECT count(*) FROM maintenance.record_failures", "0")
 }
@@ -125,7 +126,7 @@ func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
 	for range cap(results) {
 		count[<-results]++
 	}
-	if count[repo.QueueInstalled] != 1 || count[repo.QueueOurs] != 3 {
+	if count[lfkadmin.QueueInstalled] != 1 || count[lfkadmin.QueueOurs] != 3 {
 		t.Errorf("got %v, want one that installed and three that found it", count)
 	}
 }

@@ -1,4 +1,4 @@
-package repo
+package lfkadmin
 
 import (
 	"context"
@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Names of what notes deletions, which are GitLab's.
+// Names of what records deletions, which are GitLab's.
 const (
 	plainFunctionName    = "insert_into_loose_foreign_keys_deleted_records"
 	overrideFunctionName = plainFunctionName + "_override_table"
@@ -16,14 +18,15 @@ const (
 	triggerSuffix        = "_loose_fk_trigger"
 )
 
-// maxNameBytes is how long a name in PostgreSQL can be. A longer one is cut off silently, and then names something
-// else.
+// maxNameBytes is how long a name in PostgreSQL can be. A longer one is cut off silently, and then
+// names something else.
 const maxNameBytes = 63
 
-// captureFunction is a trigger function that notes the rows a statement has deleted.
+// captureFunction is a trigger function that records the rows a statement has deleted.
 type captureFunction struct {
 	name string
-	// recorded is the expression for the table's name in the record; {schema} is the application schema.
+	// recorded is the expression for the table's name in the record; {schema} is the application
+	// schema.
 	recorded string
 	// column holds the key.
 	column string
@@ -41,12 +44,15 @@ func columnFunction(column string) captureFunction {
 	return captureFunction{columnFunctionPrefix + column, `{schema} || '.' || TG_ARGV[0]`, column}
 }
 
-// createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no search_path leads the
-// function astray. It catches no errors: that would cost every deletion a subtransaction, and lose the record.
+// createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no
+// search_path leads the function astray. It catches no errors: that would cost every deletion a
+// subtransaction, and lose the record.
 const createFunctionSQL = `
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}`
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS {body}`
 
-// functionBodySQL is that of functions for a queue that is not ours.
+// functionBodySQL is that of functions for a queue that is not ours. The functions of older
+// versions are recognized by it: it must stay as it is.
 const functionBodySQL = `
 BEGIN
   INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
@@ -55,8 +61,8 @@ BEGIN
 END
 `
 
-// tracedBodySQL notes the span that the session has set beside the records, for those of a statement's first rows: who
-// deletes a million is told by less. What is no traceparent is ignored.
+// tracedBodySQL keeps the span that the session has set beside the records, for those of a
+// statement's first 1000 rows. What is no traceparent is ignored.
 const tracedBodySQL = `
 DECLARE
   trace CONSTANT text := current_setting('caretaker.traceparent', true);
@@ -77,62 +83,65 @@ BEGIN
 END
 `
 
-// revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires. Without this anybody
-// could make a trigger of their own that reports live rows as deleted.
+// revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires.
+// Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
 const functionExistsSQL = `SELECT to_regprocedure($1) IS NOT NULL`
 
-func (f captureFunction) sql(q Queue) string { return quote(q.Schema, f.name) }
+func (f captureFunction) sql(q repo.Queue) string { return quote(q.Schema, f.name) }
 
 // exists says whether there is such a function in the application schema.
-func (f captureFunction) exists(ctx context.Context, tx pgx.Tx, q Queue) (exists bool, err error) {
+func (f captureFunction) exists(
+	ctx context.Context, tx pgx.Tx, q repo.Queue,
+) (exists bool, err error) {
 	err = tx.QueryRow(ctx, functionExistsSQL, f.sql(q)+"()").Scan(&exists)
 	return exists, err
 }
 
 // create makes the function. One that exists is used as it is.
-func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q Queue) error {
+func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q repo.Queue) error {
 	exists, err := f.exists(ctx, tx, q)
 	if err != nil || exists {
 		return err
 	}
-	return execAll(ctx, tx, f.replacement(q), statement{fill(revokeFunctionSQL, "{function}", f.sql(q)), nil})
-}
-
-// replacement makes the function, or gives the one that is there another body: rights and owner stay.
-func (f captureFunction) replacement(q Queue) statement {
-	return statement{fill(createFunctionSQL, "{function}", f.sql(q), "{body}", literal(f.body(q))), nil}
-}
-
-// body of the function; traces are kept in queues of our own alone.
-func (f captureFunction) body(q Queue) string {
-	if q.Managed {
-		return f.fill(tracedBodySQL, q)
+	if err := f.replace(ctx, tx, q); err != nil {
+		return err
 	}
-	return f.fill(functionBodySQL, q)
+	return run(ctx, tx, fill(revokeFunctionSQL, "{function}", f.sql(q)))
 }
 
-func (f captureFunction) fill(body string, q Queue) string {
-	return fill(body, "{queue}", q.sql, "{recorded}", fill(f.recorded, "{schema}", literal(q.Schema)), "{column}", quote(f.column))
+// replace makes the function, or gives the one that is there another body: rights and owner stay.
+func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.Queue) error {
+	body := functionBodySQL
+	if q.Managed {
+		// Spans are kept beside queues of our own alone.
+		body = tracedBodySQL
+	}
+	return run(ctx, tx, fill(createFunctionSQL, "{function}", f.sql(q), "{body}",
+		literal(f.body(body, q))))
+}
+
+func (f captureFunction) body(template string, q repo.Queue) string {
+	return fill(template, "{queue}", quotedQueue(q), "{column}", quote(f.column),
+		"{recorded}", fill(f.recorded, "{schema}", literal(q.Schema)))
 }
 
 const captureFunctionsSQL = `
 SELECT p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0 AND p.prorettype = 'trigger'::regtype
+WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0
+  AND p.prorettype = 'trigger'::regtype
 ORDER BY p.proname`
 
-// oldFunctions are the functions of a queue of our own that an older version of this program has made.
-func oldFunctions(ctx context.Context, tx pgx.Tx, q Queue) (old []captureFunction, err error) {
+// oldFunctions are the functions of a queue of our own that an older version of this program has
+// made.
+func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.Queue) (old []captureFunction, err error) {
 	if !q.Managed {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, captureFunctionsSQL, q.Schema, plainFunctionName)
-	if err != nil {
-		return nil, err
-	}
 	type function struct{ Name, Source string }
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[function])
+	found, err := list(ctx, tx, pgx.RowToStructByPos[function], captureFunctionsSQL, q.Schema,
+		plainFunctionName)
 	for _, there := range found {
 		f := plainFunction()
 		if column, named := strings.CutPrefix(there.Name, columnFunctionPrefix); named {
@@ -140,14 +149,14 @@ func oldFunctions(ctx context.Context, tx pgx.Tx, q Queue) (old []captureFunctio
 		} else if there.Name == overrideFunctionName {
 			f = overrideFunction()
 		}
-		if there.Name == f.name && there.Source == f.fill(functionBodySQL, q) {
+		if there.Name == f.name && there.Source == f.body(functionBodySQL, q) {
 			old = append(old, f)
 		}
 	}
 	return old, err
 }
 
-// Trigger is a trigger that notes deletions, or bears the name of one.
+// Trigger is a trigger that records deletions, or bears the name of one.
 type Trigger struct {
 	// OID of the table; Schema and Table are its names.
 	OID           uint32
@@ -164,7 +173,8 @@ type Trigger struct {
 	Arguments []string
 	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
 	Fires string
-	// capturing: the function is one of the application schema's, called after each deleting statement with its rows.
+	// capturing: the function is one of the application schema's, called after each deleting
+	// statement with its rows.
 	capturing bool
 }
 
@@ -174,17 +184,18 @@ func (t Trigger) Relation() string { return t.Schema + "." + t.Table }
 // Form of a trigger.
 type Form int
 
-// The forms.
+// The forms, from bad to good.
 const (
-	// FormForeign does not note deletions.
+	// FormForeign does not record deletions.
 	FormForeign Form = iota
-	// FormWrong notes deletions under another name, or elsewhere.
+	// FormWrong records deletions under another name, or elsewhere.
 	FormWrong
-	// FormRight notes each deletion once, under the parent's name.
+	// FormRight records each deletion once, under the parent's name.
 	FormRight
 )
 
-// Form says whether the trigger does its work, and the column that it records.
+// Form says whether the trigger does its work, and the column that it records: "" for a foreign
+// one.
 func (t Trigger) Form() (form Form, column string) {
 	column = "id"
 	named, isColumn := strings.CutPrefix(t.Function, columnFunctionPrefix)
@@ -216,10 +227,15 @@ func (t Trigger) Routed() bool {
 	return len(t.Arguments) > 1
 }
 
+// Off says that the trigger does not fire when the application deletes.
+func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
+
 const triggersSQL = `
-SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname = current_schema(), c.relkind = 'p' OR c.relispartition,
+SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname = current_schema(),
+  c.relkind = 'p' OR c.relispartition,
   t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text,
-  pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL AND coalesce(t.tgoldtable = 'old_table', false)
+  pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL
+    AND coalesce(t.tgoldtable = 'old_table', false)
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -230,13 +246,9 @@ JOIN pg_namespace pn ON pn.oid = p.pronamespace
 WHERE NOT t.tgisinternal AND (starts_with(p.proname, $1) OR t.tgname::text = c.relname || $2)
 ORDER BY n.nspname, c.relname, t.tgname`
 
-// triggers reads all triggers of the database that note deletions, or bear the name of one.
+// triggers reads all triggers of the database that record deletions, or bear the name of one.
 func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
-	rows, err := tx.Query(ctx, triggersSQL, plainFunctionName, triggerSuffix)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Trigger, err error) {
+	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
 		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentHere, &t.Divided,
 			&t.Name, &t.Function, &arguments, &t.Fires, &t.capturing)
@@ -249,5 +261,5 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 			t.Arguments = strings.Split(text, "\x00")
 		}
 		return t, err
-	})
+	}, triggersSQL, plainFunctionName, triggerSuffix)
 }

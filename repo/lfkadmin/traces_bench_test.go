@@ -1,4 +1,4 @@
-package repo_test
+package lfkadmin_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger
@@ -36,11 +37,12 @@ func BenchmarkCapture(b *testing.B) {
 					b.Fatalf("%s: %v", sql, err)
 				}
 			}
-			if _, err := d.InstallQueue(ctx); err != nil {
+			admin := lfkadmin.New(d)
+			if _, err := admin.InstallQueue(ctx); err != nil {
 				b.Fatal(err)
 			}
 			exec(`CREATE TABLE p (id bigint PRIMARY KEY)`)
-			if _, err := d.Track(ctx, "p", ""); err != nil {
+			if _, err := admin.Track(ctx, "p", ""); err != nil {
 				b.Fatal(err)
 			}
 			if c.prepare != "" {

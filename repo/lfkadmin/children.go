@@ -1,0 +1,187 @@
+package lfkadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Child is what stands in the way of a definition in one home of its child.
+type Child struct {
+	// MissingColumns that the definition names.
+	MissingColumns []string
+	// Mismatches say which type or value does not fit.
+	Mismatches []string
+	// Indexed: the rows of a key are found by an index. What cannot run at all counts as indexed: it
+	// is not called slow as well.
+	Indexed bool
+	// NeverNull: the column that is to become NULL cannot.
+	NeverNull bool
+	// Keepers are triggers and rules that may keep rows as they are.
+	Keepers []repo.KeepingTrigger
+}
+
+// childColumn is a column of a child; for NOT NULL and checks, of its partitions too.
+type childColumn struct {
+	Table                   uint32
+	Name, Type, Exact       string
+	Integer, NotNull, Check bool
+}
+
+const childColumnsSQL = `
+WITH RECURSIVE ` + integerTypesSQL + `,
+below (root, oid) AS (
+  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
+  UNION ALL SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+)
+SELECT b.root, a.attname::text, min(format_type(a.atttypid, -1)),
+  min(format_type(a.atttypid, a.atttypmod)),
+  bool_and(a.atttypid IN (SELECT oid FROM integers)), bool_or(a.attnotnull OR t.typnotnull),
+  bool_or(EXISTS (
+    SELECT FROM pg_constraint k
+    WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey)))
+FROM below b
+JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_type t ON t.oid = a.atttypid
+GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
+
+// inspectChildren inspects the definitions whose child is here; nil for the others.
+func inspectChildren(
+	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey, homes map[string]relation,
+) ([]*Child, error) {
+	oids := []uint32{}
+	for _, k := range keys {
+		if home, here := homes[k.Table]; here && !slices.Contains(oids, home.OID) {
+			oids = append(oids, home.OID)
+		}
+	}
+	found, err := list(ctx, tx, pgx.RowToStructByPos[childColumn], childColumnsSQL, oids)
+	if err != nil {
+		return nil, err
+	}
+	columns := map[uint32]map[string]childColumn{}
+	for _, c := range found {
+		if columns[c.Table] == nil {
+			columns[c.Table] = map[string]childColumn{}
+		}
+		columns[c.Table][c.Name] = c
+	}
+	indexes, err := readIndexes(ctx, tx, oids)
+	children := make([]*Child, len(keys))
+	for i, key := range keys {
+		if home, here := homes[key.Table]; here && err == nil {
+			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
+			children[i], err = c.inspect(ctx)
+		}
+	}
+	return children, err
+}
+
+// childCheck inspects one definition in one home.
+type childCheck struct {
+	tx      pgx.Tx
+	key     repo.LooseForeignKey
+	home    relation
+	columns map[string]childColumn
+	indexes indexesByTable
+}
+
+func (c childCheck) inspect(ctx context.Context) (*Child, error) {
+	child := &Child{Indexed: true}
+	values := slices.Clone(c.key.Conditions)
+	if c.key.OnDelete == repo.UpdateColumnTo {
+		values = append(values, repo.ColumnValue{Column: c.key.TargetColumn, Value: c.key.TargetValue})
+	}
+	for _, name := range append([]string{c.key.Column}, columnsOf(values)...) {
+		if _, there := c.columns[name]; !there && !slices.Contains(child.MissingColumns, name) {
+			child.MissingColumns = append(child.MissingColumns, name)
+		}
+	}
+	if slices.Contains(child.MissingColumns, c.key.Column) {
+		return child, nil
+	}
+	column := c.columns[c.key.Column]
+	if !column.Integer {
+		child.Mismatches = append(child.Mismatches, fmt.Sprintf(
+			"%s is of type %s: only smallint, integer and bigint can refer to a deleted "+
+				"row", column.Name, column.Exact))
+	}
+	for _, v := range values {
+		fits, err := c.fits(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		if !fits {
+			child.Mismatches = append(child.Mismatches, fmt.Sprintf(
+				"the value %q does not fit %s of type %s", v.Value, v.Column, c.columns[v.Column].Exact))
+		}
+	}
+	var err error
+	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
+		child.Indexed, err = c.indexed(ctx, c.home.OID)
+	}
+	if err == nil && c.key.OnDelete == repo.AsyncNullify {
+		child.NeverNull = column.NotNull
+		if !column.NotNull && column.Check {
+			child.NeverNull, err = c.never(ctx, c.home.sql(), quote(c.key.Column)+" IS NULL", nil)
+		}
+	}
+	return child, err
+}
+
+func columnsOf(values []repo.ColumnValue) []string {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = v.Column
+	}
+	return names
+}
+
+// fitsSQL: the value converts to the column's type, keeps what it is when it is stored, and can be
+// compared.
+const fitsSQL = `SELECT coalesce($1::text::{type} = $1::text::{exact}, false)`
+
+// fits says whether a value can stand in a column; a column that is missing has been reported as
+// that.
+func (c childCheck) fits(ctx context.Context, v repo.ColumnValue) (fits bool, err error) {
+	column, there := c.columns[v.Column]
+	if !there {
+		return true, nil
+	}
+	// A value that does not convert fails, which must not end the transaction.
+	err = pgx.BeginFunc(ctx, c.tx, func(tx pgx.Tx) error {
+		sql := fill(fitsSQL, "{type}", column.Type, "{exact}", column.Exact)
+		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, v.Value).Scan(&fits)
+	})
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		class := (&repo.Error{SQLState: refused.Code}).Class()
+		if class == repo.ClassData || class == repo.ClassSchema {
+			return false, nil
+		}
+	}
+	return fits, err
+}
+
+// neverSQL is only planned, never run.
+const neverSQL = `EXPLAIN (COSTS OFF) SELECT FROM {table} WHERE {condition}`
+
+// never says whether the planner can prove that no row meets a condition. It is the planner that
+// decides whether a partial index can be used, by the same proof.
+func (c childCheck) never(
+	ctx context.Context, table, condition string, values []any,
+) (proved bool, err error) {
+	if err := run(ctx, c.tx, `SET LOCAL constraint_exclusion = on`); err != nil {
+		return false, err
+	}
+	plan, err := list(ctx, c.tx, pgx.RowTo[string],
+		fill(neverSQL, "{table}", table, "{condition}", condition),
+		append([]any{pgx.QueryExecModeExec}, values...)...)
+	return strings.Contains(strings.Join(plan, "\n"), "One-Time Filter: false"), err
+}

@@ -1,0 +1,129 @@
+package lfkadmin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// childIndex is a valid, ready btree index.
+type childIndex struct {
+	// columns of the key, in order; "" for an expression.
+	columns []string
+	// predicate of a partial index, as PostgreSQL writes it.
+	predicate string
+}
+
+// indexedTable is a child, or a table below it.
+type indexedTable struct {
+	relation
+	below   []uint32
+	indexes []childIndex
+}
+
+type indexesByTable map[uint32]*indexedTable
+
+const childIndexesSQL = `
+WITH RECURSIVE below (oid, parent) AS (
+  SELECT oid, 0::oid FROM unnest($1::oid[]) AS t (oid)
+  UNION SELECT i.inhrelid, i.inhparent FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+)
+SELECT b.oid, b.parent, n.nspname, c.relname, c.relkind::text,
+  coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
+  ARRAY(SELECT coalesce(a.attname::text, '') FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
+        LEFT JOIN pg_attribute a
+          ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
+        ORDER BY k.n)
+FROM below b
+JOIN pg_class c ON c.oid = b.oid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN (
+  pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
+  JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree')
+  ON i.indrelid = b.oid AND i.indisvalid AND i.indisready AND i.indislive
+ORDER BY n.nspname, c.relname, i.indexrelid`
+
+// readIndexes reads those of some tables and of all below them.
+func readIndexes(ctx context.Context, tx pgx.Tx, tables []uint32) (indexesByTable, error) {
+	type row struct {
+		OID, Parent                   uint32
+		Schema, Name, Kind, Predicate string
+		Columns                       []string
+	}
+	read, err := list(ctx, tx, pgx.RowToStructByPos[row], childIndexesSQL, tables)
+	found := indexesByTable{}
+	for _, r := range read {
+		if found[r.OID] == nil {
+			table := relation{OID: r.OID, Schema: r.Schema, Name: r.Name, Kind: r.Kind}
+			found[r.OID] = &indexedTable{relation: table}
+		}
+		if len(r.Columns) > 0 {
+			found[r.OID].indexes = append(found[r.OID].indexes, childIndex{r.Columns, r.Predicate})
+		}
+	}
+	for _, r := range read {
+		if above := found[r.Parent]; above != nil && !slices.Contains(above.below, r.OID) {
+			above.below = append(above.below, r.OID)
+		}
+	}
+	return found, err
+}
+
+// indexed says whether the rows of a key are found by an index: of the table itself, and in the
+// tables below it by one of theirs. A valid index of a partitioned table is in all its partitions.
+func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
+	table := c.indexes[oid]
+	own := false
+	for _, index := range table.indexes {
+		usable, err := c.usable(ctx, table.relation, index)
+		if err != nil {
+			return false, err
+		}
+		own = own || usable
+	}
+	if table.Kind == kindPartitioned {
+		if own || len(table.below) == 0 {
+			return own, nil
+		}
+	} else if !own {
+		return false, nil
+	}
+	for _, below := range table.below {
+		if indexed, err := c.indexed(ctx, below); err != nil || !indexed {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// usable: all columns up to and including the definition's are that or those of its conditions, and
+// the predicate, if there is one, holds for every row that the definition is about.
+func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
+	conditions := columnsOf(c.key.Conditions)
+	for _, column := range index.columns {
+		if column == c.key.Column {
+			break
+		}
+		if !slices.Contains(conditions, column) {
+			return false, nil
+		}
+	}
+	if !slices.Contains(index.columns, c.key.Column) {
+		return false, nil
+	}
+	if index.predicate == "" {
+		return true, nil
+	}
+	where := []string{quote(c.key.Column) + " IS NOT NULL"}
+	var values []any
+	for i, v := range c.key.Conditions {
+		where = append(where, fmt.Sprintf("%s = $%d::text::%s", quote(v.Column), i+1,
+			c.columns[v.Column].Type))
+		values = append(values, v.Value)
+	}
+	where = append(where, "("+index.predicate+") IS NOT TRUE")
+	return c.never(ctx, table.sql(), strings.Join(where, " AND "), values)
+}

@@ -1,0 +1,273 @@
+package lfkadmin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Inspection is what `caretaker lfk lint` reads in one database, without changing anything.
+type Inspection struct {
+	Queue repo.Queue
+	// QueueFaults say how the queue differs from GitLab's.
+	QueueFaults []string
+	// ActiveMissing: records are sent to a partition that does not exist.
+	ActiveMissing bool
+	// Pending are the recorded table names that have pending records.
+	Pending []string
+	// Parents that are tables of the application schema here, by name.
+	Parents map[string]Parent
+	// Children has an entry a definition, nil where its child has no home here.
+	Children []*Child
+	// ForeignKeys are the real ones to tables that the definitions name.
+	ForeignKeys []ForeignKey
+	// Triggers are all that record deletions, or bear the name of one.
+	Triggers []Trigger
+	// OldFunctions are the names of trigger functions that an older version of this program has
+	// made.
+	OldFunctions []string
+}
+
+// Parent is a parent table and how its deletions are recorded.
+type Parent struct {
+	// PartitionOf names the table that it is a partition of; "": none.
+	PartitionOf string
+	// Relations are the table, then its partitions, level by level.
+	Relations []Relation
+	// Key is the column that is recorded, KeyType its type ("": there is no such column), KeyRight
+	// whether it is one that can be recorded.
+	Key, KeyType string
+	KeyRight     bool
+}
+
+// Relation is a table or partition with its trigger.
+type Relation struct {
+	// Name with its schema.
+	Name string
+	// Trigger that does most of the work; nil: none.
+	Trigger *Trigger
+}
+
+// Inspect reads all that lint asks of a database about these definitions: the catalogue in one
+// snapshot, then what is pending and what may keep rows.
+func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspection, error) {
+	i := Inspection{Parents: map[string]Parent{}}
+	var homes map[string]relation
+	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
+		if err = a.inspectQueue(ctx, tx, &i); err != nil {
+			return err
+		}
+		if i.Triggers, err = triggers(ctx, tx); err != nil {
+			return err
+		}
+		if homes, err = findHomes(ctx, tx, keys); err != nil {
+			return err
+		}
+		for _, k := range keys {
+			if home, here := homes[k.Parent]; here && err == nil && i.Parents[k.Parent].Key == "" {
+				i.Parents[k.Parent], err = inspectParent(ctx, tx, home, i.Triggers)
+			}
+		}
+		if err == nil {
+			i.Children, err = inspectChildren(ctx, tx, keys, homes)
+		}
+		if err == nil {
+			i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes)
+		}
+		return err
+	})
+	if err == nil {
+		err = a.inspectPending(ctx, &i)
+	}
+	for n, child := range i.Children {
+		if child == nil || err != nil {
+			continue
+		}
+		home := homes[keys[n].Table]
+		child.Keepers, err = a.database.KeepingTriggers(ctx,
+			repo.Table{Schema: home.Schema, Name: home.Name}, keys[n].OnDelete == repo.AsyncDelete)
+	}
+	return i, err
+}
+
+// queueIndexSQL: without this index a load of records takes seconds instead of milliseconds.
+const queueIndexSQL = `
+SELECT EXISTS (
+  SELECT FROM pg_index i WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indisready
+    AND pg_get_expr(i.indpred, i.indrelid) = '(status = 1)'
+    AND ARRAY(
+      SELECT a.attname::text FROM generate_series(0, 3) AS k (n)
+      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] ORDER BY k.n)
+      = ARRAY['partition', 'fully_qualified_table_name', 'consume_after', 'id'])`
+
+func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
+	i.Queue, i.QueueFaults, err = a.readQueue(ctx, tx)
+	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
+		return err
+	}
+	old, err := oldFunctions(ctx, tx, i.Queue)
+	if err != nil {
+		return err
+	}
+	for _, f := range old {
+		i.OldFunctions = append(i.OldFunctions, f.name)
+	}
+	i.ActiveMissing = i.Queue.ActiveMissing()
+	var indexed bool
+	err = tx.QueryRow(ctx, queueIndexSQL, quotedQueue(i.Queue)).Scan(&indexed)
+	if err == nil && !indexed {
+		i.QueueFaults = append(i.QueueFaults,
+			"it has no valid index (partition, fully_qualified_table_name, consume_after, id) WHERE "+
+				"status = 1")
+	}
+	return err
+}
+
+// inspectPending finds what is pending. Without the index that would read all records.
+func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
+	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
+		return nil
+	}
+	q, err := a.database.Queue(ctx)
+	if err != nil {
+		return err
+	}
+	i.Pending, err = a.database.PendingParents(ctx, q,
+		repo.Limits{Statement: 30 * time.Second, Lock: 2 * time.Second})
+	return err
+}
+
+// homesSQL: ordinary and partitioned tables of the application schema that can be written to.
+const homesSQL = `
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, coalesce((
+  SELECT root.relname::text FROM pg_class root
+  WHERE root.oid = pg_partition_root(c.oid) AND root.oid <> c.oid), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+WHERE c.relname::text = ANY ($1::text[]) AND c.relkind IN ('r', 'p') AND NOT ` + repo.ProtectedSQL
+
+// findHomes finds the tables that definitions name, as children and as parents.
+func findHomes(
+	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
+) (map[string]relation, error) {
+	names := []string{}
+	for _, k := range keys {
+		names = append(names, k.Table, k.Parent)
+	}
+	found, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		err = row.Scan(&r.OID, &r.Schema, &r.Name, &r.Kind, &r.Parent)
+		return r, err
+	}, homesSQL, names)
+	byName := make(map[string]relation, len(found))
+	for _, r := range found {
+		byName[r.Name] = r
+	}
+	return byName, err
+}
+
+func inspectParent(
+	ctx context.Context, tx pgx.Tx, home relation, existing []Trigger,
+) (p Parent, err error) {
+	tree, err := partitionTree(ctx, tx, home.OID)
+	if err != nil {
+		return p, err
+	}
+	p.Key, p.PartitionOf = "id", home.Parent
+	for _, rel := range slices.Backward(tree) {
+		if rel.Inherited {
+			continue
+		}
+		best := bestTrigger(rel, existing)
+		if best != nil {
+			if form, column := best.Form(); form != FormForeign {
+				p.Key = column
+			}
+		}
+		p.Relations = append(p.Relations, Relation{Name: rel.String(), Trigger: best})
+	}
+	slices.Reverse(p.Relations)
+	key, err := readKeyColumn(ctx, tx, home.OID, p.Key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, nil
+	}
+	p.KeyType, p.KeyRight = key.kind, key.integer
+	return p, err
+}
+
+// bestTrigger is the trigger of a table that comes nearest to recording its deletions always.
+func bestTrigger(rel relation, existing []Trigger) (best *Trigger) {
+	rank := func(t *Trigger) int {
+		form, _ := t.Form()
+		return int(form)*10 + map[string]int{"A": 2, "O": 1}[t.Fires]
+	}
+	for _, t := range existing {
+		if t.OID == rel.OID && (best == nil || rank(&t) > rank(best)) {
+			best = &t
+		}
+	}
+	return best
+}
+
+// ForeignKey is a real foreign key to a table that definitions name.
+type ForeignKey struct {
+	Name  string
+	Table repo.Table
+	// Columns that refer.
+	Columns []string
+	// Child is the table of the definitions that the foreign key belongs to, or has below it; "":
+	// none.
+	Child string
+	// Parent is the table of the definitions that it refers to, itself or one of its partitions.
+	Parent string
+	// Blocks: a row that is referred to cannot be deleted. If it is deferrable that shows at the
+	// commit.
+	Blocks bool
+}
+
+// String names it with its table.
+func (f ForeignKey) String() string {
+	return f.Name + " on " + f.Table.Schema + "." + f.Table.Name
+}
+
+// realForeignKeysSQL: a foreign key of or to a partitioned table has copies for the partitions,
+// which do not count. One that is not enforced (PostgreSQL 18) does nothing.
+const realForeignKeysSQL = `
+WITH RECURSIVE below (root, oid) AS (
+  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
+  UNION ALL SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+)
+SELECT k.conname, n.nspname, c.relname,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
+    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = col.number ORDER BY col.place),
+  coalesce(child.root, 0), parent.root, k.confdeltype IN ('a', 'r')
+FROM pg_constraint k
+JOIN below parent ON parent.oid = k.confrelid
+LEFT JOIN below child ON child.oid = k.conrelid
+JOIN pg_class c ON c.oid = k.conrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE k.contype = 'f' AND k.conparentid = 0
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)
+ORDER BY n.nspname, c.relname, k.conname`
+
+// inspectForeignKeys finds the real foreign keys to the tables that definitions name.
+func inspectForeignKeys(
+	ctx context.Context, tx pgx.Tx, homes map[string]relation,
+) ([]ForeignKey, error) {
+	names, oids := map[uint32]string{}, []uint32{}
+	for name, home := range homes {
+		names[home.OID] = name
+		oids = append(oids, home.OID)
+	}
+	slices.Sort(oids)
+	return list(ctx, tx, func(row pgx.CollectableRow) (f ForeignKey, err error) {
+		var child, parent uint32
+		err = row.Scan(&f.Name, &f.Table.Schema, &f.Table.Name, &f.Columns, &child, &parent, &f.Blocks)
+		f.Child, f.Parent = names[child], names[parent]
+		return f, err
+	}, realForeignKeysSQL, oids)
+}

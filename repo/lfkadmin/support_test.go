@@ -1,0 +1,183 @@
+package lfkadmin_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/scheduler"
+)
+
+var databases devdb.Tests
+
+func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+
+// migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
+func migrated(schema string) devdb.Template {
+	return devdb.Template{Name: "lfkadmin_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_, err = scheduler.Migrate(ctx, d)
+		return err
+	}}
+}
+
+// bench is a database of a test, with a plain connection beside the one under test.
+type bench struct {
+	*testing.T
+	lfkadmin.Admin
+	url string
+	sql *pgx.Conn
+}
+
+// newBench makes a database with a part of the reference schema.
+func newBench(t *testing.T, schema string) *bench {
+	t.Helper()
+	url := databases.Clone(t, migrated(schema))
+	return &bench{T: t, Admin: open(t, url), url: url, sql: connect(t, url)}
+}
+
+// installed makes an empty database with a queue of our own.
+func installed(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, "")
+	b.install(lfkadmin.QueueInstalled)
+	return b
+}
+
+func open(t *testing.T, url string) lfkadmin.Admin {
+	t.Helper()
+	d, err := repo.Open(context.Background(), "main", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return lfkadmin.New(d)
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// with is the database's URL with other settings of the connection.
+func (b *bench) with(settings string) string {
+	if strings.Contains(b.url, "?") {
+		return b.url + "&" + settings
+	}
+	return b.url + "?" + settings
+}
+
+// as is the database's URL for another role.
+func (b *bench) as(role, password string) string {
+	b.Helper()
+	u, err := url.Parse(b.url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	u.User = url.UserPassword(role, password)
+	return u.String()
+}
+
+// wantSays fails the test unless there is an error with these words in it.
+func wantSays(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("got %q, which does not say %q", err, w)
+		}
+	}
+}
+
+func (b *bench) install(want string) {
+	b.Helper()
+	got, err := b.InstallQueue(context.Background())
+	if err != nil || got != want {
+		b.Fatalf("install: %q, %v, want %q", got, err, want)
+	}
+}
+
+// track tracks a table and returns what was made.
+func (b *bench) track(table, column string) lfkadmin.Tracked {
+	b.Helper()
+	tracked, err := b.Track(context.Background(), table, column)
+	if err != nil {
+		b.Fatalf("track %s: %v", table, err)
+	}
+	return tracked
+}
+
+// wantRefusal fails the test unless the error is a refusal with these words in it.
+func (b *bench) wantRefusal(err error, words ...string) {
+	b.Helper()
+	if _, refused := errors.AsType[*lfkadmin.RefusedError](err); !refused {
+		b.Errorf("got %v, want a refusal with %q", err, words)
+		return
+	}
+	wantSays(b.T, err, words...)
+}
+
+// exec runs SQL; several statements may be separated by semicolons.
+func (b *bench) exec(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value reads one value as text; NULL is "NULL".
+func (b *bench) value(sql string) string {
+	b.Helper()
+	var v *string
+	if err := b.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+	if v == nil {
+		return "NULL"
+	}
+	return *v
+}
+
+// want fails the test unless a query's value is as expected.
+func (b *bench) want(sql, want string) {
+	b.Helper()
+	if got := b.value(sql); got != want {
+		b.Errorf("%s: %s, want %s", sql, got, want)
+	}
+}
+
+// wantRecords fails the test unless the queue has exactly these records, "table:key" in order of table and key, and
+// empties it.
+func (b *bench) wantRecords(want ...string) {
+	b.Helper()
+	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
+		SELECT fully_qualified_table_name || ':' || primary_key_value AS r FROM loose_foreign_keys_deleted_records) x`, strings.Join(want, " "))
+	b.exec("DELETE FROM loose_foreign_keys_deleted_records")
+}
+
+// wantTriggers fails the test unless the database has exactly these triggers that record deletions, "relation:fires".
+func (b *bench) wantTriggers(want ...string) {
+	b.Helper()
+	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
+		SELECT tgrelid::regclass || ':' || tgenabled::text AS r FROM pg_trigger WHERE tgname LIKE '%loose\_fk\_trigger') x`, strings.Join(want, " "))
+}
