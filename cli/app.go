@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/caretaker-go/caretaker/config"
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -41,34 +38,6 @@ func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*sett
 
 // usage makes an error one of usage: exit code 2.
 func usage(err error) error { return &exitError{exitUsage, err} }
-
-// databases opens the configured databases in the order of the rotation. Two names for the same
-// database are an error; one that does not answer is compared once it does. closeAll closes them.
-func databases(
-	ctx context.Context, c *config.Config,
-) (open []*repo.Database, closeAll func(), err error) {
-	closeAll = func() {
-		for _, d := range open {
-			d.Close()
-		}
-	}
-	for _, d := range c.Databases {
-		database, err := repo.Open(ctx, d.Name, d.URL)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		open = append(open, database)
-	}
-	repo.MustDiffer(open)
-	for _, d := range open {
-		if same, is := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); is {
-			closeAll()
-			return nil, nil, same
-		}
-	}
-	return open, closeAll, nil
-}
 
 // json writes a value as one indented JSON document.
 func (a *app) json(v any) error {

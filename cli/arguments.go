@@ -93,7 +93,7 @@ const defaultPageSize, maxPageSize = 20, 1000
 // pageFlags are the flags of a list that comes in pages.
 func pageFlags(command *cobra.Command, size *int32, token *string) {
 	*size = defaultPageSize
-	command.Flags().Func("page-size", "`number` of entries, up to 1000 (default 20)",
+	command.Flags().Func("page-size", "`number` of entries: up to 1000 (default 20)",
 		func(text string) error {
 			n, err := strconv.ParseInt(text, 10, 32)
 			if err != nil || n < 1 || n > maxPageSize {
@@ -119,7 +119,8 @@ func enumFlag[E interface {
 	}
 	last := len(words) - 1
 	allowed := strings.Join(words[:last], ", ") + " or " + words[last]
-	command.Flags().Func(name, "`"+name+"`: "+allowed+"; default all", func(text string) error {
+	help := "only this `" + name + "`: " + allowed + "; default all"
+	command.Flags().Func(name, help, func(text string) error {
 		for i, word := range words {
 			if strings.EqualFold(word, text) {
 				*to = E(values.Get(i + 1).Number())

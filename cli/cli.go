@@ -3,9 +3,8 @@
 //
 // What it guarantees:
 //
-//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped. Usage errors are bad arguments, and names and
-//     IDs that do not exist: of workers, databases, tables, records, runs and jobs. A wrong
-//     configuration is a failure.
+//   - Exit codes: 0 done, 1 failed, 2 usage, 3 skipped. Usage errors are bad arguments, and unknown
+//     workers, databases, tables, records, runs and jobs. A wrong configuration is a failure.
 //   - Results go to the standard output; logs, errors and progress go to the standard error.
 //   - With --output json the output is one document: the API's answer as protobuf JSON.
 package cli
@@ -105,7 +104,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
-	root.PersistentFlags().Func("output", "`format`: text or json (default text)", a.setOutput)
+	root.PersistentFlags().Func("output", "`format` of the output: text or json (default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/caretaker-go/caretaker/config"
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -42,9 +42,9 @@ func (a *app) clientFlags(command *cobra.Command) {
 	flags := command.PersistentFlags()
 	flags.StringVar(&a.client.address, "address", "",
 		"`address` of the server; default "+config.AddressVariable+", else "+defaultAddress)
-	flags.BoolVar(&a.client.tls, "tls", false, "use TLS, trusting the system's certificate authorities")
+	flags.BoolVar(&a.client.tls, "tls", false, "use TLS, trusting the system's authorities")
 	flags.StringVar(&a.client.caFile, "tls-ca", "",
-		"use TLS, trusting the certificate authorities in this PEM `file`")
+		"use TLS, trusting the authorities in this PEM `file`")
 	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
 	flags.StringVar(&a.client.keyFile, "tls-key", "", "key of the client certificate, a PEM `file`")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
@@ -57,7 +57,7 @@ const defaultAddress = "127.0.0.1:50051"
 const answerTime = 30 * time.Second
 
 // api is the client of the API. api.ListRuns, for example, is a method that call takes.
-type api = maintenancev1.MaintenanceServiceClient
+type api = pb.MaintenanceServiceClient
 
 // call is the body of a command that makes one call and prints the answer: as JSON, or with text.
 // The command's arguments and flags have filled the request before.
@@ -89,7 +89,8 @@ func (a *app) ask(ctx context.Context, do func(context.Context, api) error) erro
 // the name cannot be sent in a header.
 func userName() string {
 	u, err := user.Current()
-	if err != nil || strings.ContainsFunc(u.Username, func(r rune) bool { return r < ' ' || r > '~' }) {
+	unprintable := func(r rune) bool { return r < ' ' || r > '~' }
+	if err != nil || strings.ContainsFunc(u.Username, unprintable) {
 		return ""
 	}
 	return u.Username
@@ -118,9 +119,10 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 		if err != nil {
 			return fmt.Errorf("--token-file: %w", err)
 		}
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.TrimSpace(string(token)))
+		bearer := "Bearer " + strings.TrimSpace(string(token))
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", bearer)
 	}
-	return a.explain(do(ctx, maintenancev1.NewMaintenanceServiceClient(conn)))
+	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
 
 func (c connection) credentials() (credentials.TransportCredentials, error) {

@@ -20,27 +20,28 @@ import (
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-// playground is what dev starts besides the server.
+// playground is what dev has besides the server: a PostgreSQL with demo data.
 type playground struct {
 	cluster *devdb.Cluster
-	urls    map[string]string
+	// urls are those of the databases, by name.
+	urls map[string]string
 	// definitions and environment are the files written for serve, lfk and psql.
 	definitions, environment string
 }
 
-// Bounds and pace of dev.
 const (
-	devStartPatience = 5 * time.Minute
-	devStopPatience  = 30 * time.Second
-	trickleEvery     = 10 * time.Second
+	devStartTimeout = 5 * time.Minute
+	devStopTimeout  = 30 * time.Second
+	// trickleInterval is how often dev deletes a few demo rows, so that there is something to do.
+	trickleInterval = 10 * time.Second
 )
 
-// dev runs everything on a PostgreSQL of its own.
+// dev runs a server on a private PostgreSQL with demo data.
 func (a *app) dev() *cobra.Command {
 	var dir, listen string
 	command := &cobra.Command{
 		Use:     "dev",
-		Short:   "Try it: a private PostgreSQL with demo data, the server, the schedules",
+		Short:   "Try it out: a server with a private PostgreSQL and demo data",
 		GroupID: groupServe,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -49,8 +50,10 @@ func (a *app) dev() *cobra.Command {
 			return a.develop(ctx, dir, listen)
 		},
 	}
-	command.Flags().StringVar(&dir, "data-dir", "", "`folder` of the database; else one in the cache folder, which is printed")
-	command.Flags().StringVar(&listen, "listen", "", "`address` of the server; else that of the configuration")
+	command.Flags().StringVar(&dir, "data-dir", "",
+		"`directory` of the database; default one in the cache directory, which is printed")
+	command.Flags().StringVar(&listen, "listen", "",
+		"`address` of the server; default that of the configuration")
 	return command
 }
 
@@ -68,7 +71,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	moveAside(ctx, c.Config)
+	avoidPortsInUse(ctx, c.Config)
 	taken, err := listen(ctx, c.Config)
 	if err != nil {
 		return err
@@ -93,18 +96,18 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	}
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
-	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleEvery, i.logger) })
+	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
 	a.welcome(i, p)
 	return i.run(ctx)
 }
 
-// fill makes the databases, with schema, demo data and our own schema.
+// fill creates the databases with the reference schema, demo data and the schema maintenance.
 func (p *playground) fill(ctx context.Context, note func(string, ...any)) error {
-	ctx, cancel := context.WithTimeout(ctx, devStartPatience)
+	ctx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
 	p.definitions = filepath.Join(p.cluster.Dir(), "loose_foreign_keys.yml")
 	if _, err := os.Stat(p.definitions); err == nil {
-		note("going on with the data in %s (remove it to start afresh)", p.cluster.Dir())
+		note("using the data in %s (remove the directory to start from scratch)", p.cluster.Dir())
 	} else {
 		note("loading schema and demo data into %s", p.cluster.Dir())
 	}
@@ -121,7 +124,13 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 		return err
 	}
 	for _, name := range config.DatabaseNames() {
-		if err := migrateURL(ctx, name, p.urls[name]); err != nil {
+		d, err := repo.Open(ctx, name, p.urls[name])
+		if err != nil {
+			return err
+		}
+		_, err = scheduler.Migrate(ctx, d)
+		d.Close()
+		if err != nil {
 			return err
 		}
 	}
@@ -131,17 +140,7 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 	return nil
 }
 
-func migrateURL(ctx context.Context, name, url string) error {
-	d, err := repo.Open(ctx, name, url)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	_, err = scheduler.Migrate(ctx, d)
-	return err
-}
-
-// configure puts the playground into the configuration.
+// configure makes the configuration that of the playground.
 func (p *playground) configure(c *settings) {
 	c.Databases = nil
 	for _, name := range config.DatabaseNames() {
@@ -151,7 +150,8 @@ func (p *playground) configure(c *settings) {
 	keys.DefinitionsFile = cmp.Or(keys.DefinitionsFile, p.definitions)
 }
 
-// writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and for env files of other programs.
+// writeEnvironment writes DIR/env: one variable a line, for a shell's ". DIR/env" and as env file
+// of other programs.
 func (p *playground) writeEnvironment(c *settings) error {
 	var lines strings.Builder
 	for _, d := range c.Databases {
@@ -161,16 +161,18 @@ func (p *playground) writeEnvironment(c *settings) error {
 		quoted(service.Settings[loosefk.Config](&c.service).DefinitionsFile))
 	p.environment = filepath.Join(p.cluster.Dir(), "env")
 	temporary := p.environment + ".new"
-	if err := os.WriteFile(temporary, []byte(lines.String()), 0o600); err != nil {
-		return fmt.Errorf("write the environment file: %w", err)
+	err := os.WriteFile(temporary, []byte(lines.String()), 0o600)
+	if err == nil {
+		err = os.Rename(temporary, p.environment)
 	}
-	if err := os.Rename(temporary, p.environment); err != nil {
+	if err != nil {
 		return fmt.Errorf("write the environment file: %w", err)
 	}
 	return nil
 }
 
-// quoted is a value for a shell, in quotes only where it needs them: other programs take quotes literally.
+// quoted is a value for a shell. It has quotes only where a shell needs them, as other programs
+// take quotes literally.
 func quoted(value string) string {
 	if !strings.ContainsAny(value, " \t'\"\\$`&;|<>()*[]#~!{}") {
 		return value
@@ -178,12 +180,12 @@ func quoted(value string) string {
 	return "'" + strings.ReplaceAll(value, "'", `'\''`) + "'"
 }
 
-// stop stops the database. The environment file goes with it: its port is not there any more.
+// stop stops the database and removes the environment file, whose port is no longer valid.
 func (p *playground) stop(ctx context.Context) error {
 	if p.environment != "" {
 		_ = os.Remove(p.environment)
 	}
-	ctx, cancel := context.WithTimeout(ctx, devStopPatience)
+	ctx, cancel := context.WithTimeout(ctx, devStopTimeout)
 	defer cancel()
 	if err := p.cluster.Stop(ctx); err != nil {
 		return fmt.Errorf("stop the database: %w", err)
@@ -191,20 +193,23 @@ func (p *playground) stop(ctx context.Context) error {
 	return nil
 }
 
+// welcome prints where everything is, and commands to start with.
 func (a *app) welcome(i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
+	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`
 	a.say("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
 	a.say("page      http://%s/", i.webAddress())
-	a.say("data      %s (remove it to start afresh)", p.cluster.Dir())
-	a.say("variables %s (as long as this runs), for serve, lfk and psql: set -a; . %s; set +a", p.environment, p.environment)
+	a.say("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
+	a.say("variables %s (while this runs), for serve, lfk and psql: set -a; . %s; set +a",
+		p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.say("metrics   http://%s/metrics", metrics)
 	}
 	a.say("\nTry, in another terminal:")
 	a.say(call, "", address, "GetStatus")
-	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main", "dry_run": true}' `, address, "RunBatch")
-	a.say(call, `-d '{"worker": "loose_foreign_keys_cleanup", "database": "main"}' `, address, "RunBatch")
+	a.say(call, `-d '{`+work+`, "dry_run": true}' `, address, "RunBatch")
+	a.say(call, `-d '{`+work+`}' `, address, "RunBatch")
 	a.say(call, "", address, "ListRuns")
 	a.say("  %s status --address %s", os.Args[0], address)
 	a.say("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)

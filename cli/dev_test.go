@@ -49,7 +49,7 @@ func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
 	want(t, 1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	want(t, 2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
 	want(t, 2, "help nonsense", `unknown command "nonsense"`)
-	want(t, 0, "help run", "Exit code: 0 succeeded")
+	want(t, 0, "help run", "Exit codes: 0 succeeded")
 }
 
 func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
@@ -59,7 +59,7 @@ func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	dir := folder(t)
-	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is taken by another process", "--listen")
+	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("%d files are there already, %v", len(files), err)
 	}

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/signal"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
@@ -21,7 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/web"
 )
 
-// instance is a running server with all that belongs to it. serve and dev have one each.
+// instance is a running server with everything that belongs to it. serve and dev have one each.
 type instance struct {
 	logger    *slog.Logger
 	telemetry *telemetry.Telemetry
@@ -30,56 +33,45 @@ type instance struct {
 	// scheduler is nil when it is switched off.
 	scheduler *scheduler.Scheduler
 	queue     *scheduler.Queue
-	// working says that jobs are worked here.
-	working bool
-	server  *server.Server
-	// listening is nil until open has taken, or was given, the addresses.
+	// worksJobs is the setting jobs.enabled.
+	worksJobs bool
+	server    *server.Server
+	// site is the status page, nil when it is switched off.
+	site    *web.Site
+	metrics *http.Server
+	// listening is nil until open has the listeners.
 	listening *listeners
-	metrics   *http.Server
-	// site is the status page, nil without.
-	site *web.Site
 	// replica is the name of this process in leases, runs and telemetry.
 	replica string
-	// failed gets what ends a listener before its time.
+	// failed receives the errors of listeners that break.
 	failed chan error
 	work   sync.WaitGroup
 	// closers are called in reverse order at the end.
 	closers []func()
 }
 
-// newInstance opens everything and listens, unless it is given listeners, so that a mistake shows at once; run serves. A
-// database that cannot be reached is no mistake: it may come later.
+// newInstance opens everything and listens, unless it is given listeners, so that a wrong setting
+// shows at once; run serves. A database that cannot be reached is no error: it may come later.
 func (a *app) newInstance(ctx context.Context, c *settings, given *listeners) (*instance, error) {
-	i := &instance{logger: telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat), listening: given, failed: make(chan error, 3)}
-	// What libraries say to the standard logger is JSON, too.
-	slog.SetDefault(i.logger) //nolint:forbidigo // for libraries
+	i := &instance{
+		logger:    telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat),
+		listening: given, replica: run.ReplicaName(), failed: make(chan error, 3),
+	}
+	slog.SetDefault(i.logger) //nolint:forbidigo // for libraries that use the standard logger
 	if given != nil {
 		i.closers = append(i.closers, given.close)
 	}
-	if err := a.open(ctx, c, i); err != nil {
+	if err := i.open(ctx, c); err != nil {
 		i.close()
 		return nil, err
 	}
 	return i, nil
 }
 
-func (a *app) open(ctx context.Context, c *settings, i *instance) (err error) {
-	o := c.OpenTelemetry
-	if len(o.Mistakes) > 0 {
-		return errors.New(strings.Join(o.Mistakes, "\n"))
-	}
-	for _, doubt := range o.Doubts {
-		i.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", doubt)
-	}
-	i.replica = run.ReplicaName()
-	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
-		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces, Metrics: o.Metrics, Logger: i.logger, Quiet: server.Polled(),
-		Propagators: o.Propagators, IDs: run.SpanIDs{},
-	})
-	if err != nil {
+func (i *instance) open(ctx context.Context, c *settings) (err error) {
+	if err := i.startTelemetry(ctx, c.OpenTelemetry); err != nil {
 		return err
 	}
-	i.closers = append(i.closers, func() { i.flush(ctx) })
 	var closeDatabases func()
 	if i.databases, closeDatabases, err = databases(ctx, c.Config); err != nil {
 		return err
@@ -102,23 +94,47 @@ func (a *app) open(ctx context.Context, c *settings, i *instance) (err error) {
 	return nil
 }
 
-// wire makes the parts that do not need the network.
-func (i *instance) wire(c *settings) (err error) {
-	i.working = c.JobsEnabled
-	if i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger}); err != nil {
+func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (err error) {
+	if len(o.Mistakes) > 0 {
+		return errors.New(strings.Join(o.Mistakes, "\n"))
+	}
+	for _, warning := range o.Warnings {
+		i.logger.WarnContext(ctx, "OpenTelemetry variable ignored", "error", warning)
+	}
+	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
+		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces,
+		Metrics: o.Metrics, Logger: i.logger, Quiet: server.ReadOnlyMethods(),
+		Propagators: o.Propagators, IDs: run.SpanIDs{},
+	})
+	if err != nil {
 		return err
 	}
-	work := c.service
-	work.Databases, work.Queue, work.SchedulerOff, work.Logger = i.databases, i.queue, !c.SchedulerEnabled, i.logger
-	work.Replica = i.replica
-	if i.service, err = service.New(work); err != nil {
+	i.closers = append(i.closers, func() {
+		bounded(ctx, flushTimeout, func(ctx context.Context) {
+			i.logWarning("telemetry not sent", i.telemetry.Shutdown(ctx))
+		})
+	})
+	return nil
+}
+
+// wire makes the parts that do not need the network.
+func (i *instance) wire(c *settings) (err error) {
+	i.worksJobs = c.JobsEnabled
+	i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger})
+	if err != nil {
+		return err
+	}
+	s := c.service
+	s.Databases, s.Queue, s.SchedulerOff = i.databases, i.queue, !c.SchedulerEnabled
+	s.Logger, s.Replica = i.logger, i.replica
+	if i.service, err = service.New(s); err != nil {
 		return err
 	}
 	if c.SchedulerEnabled {
 		if i.scheduler, err = scheduler.New(i.service, i.logger); err != nil {
 			return err
 		}
-		i.closers = append(i.closers, func() { i.complain("scheduler not stopped", i.scheduler.Stop()) })
+		i.closers = append(i.closers, i.stopScheduler)
 	}
 	token, err := bearerToken(c.Auth)
 	if err != nil {
@@ -136,7 +152,8 @@ func (i *instance) wire(c *settings) (err error) {
 		return err
 	}
 	i.site, err = web.New(web.Config{
-		Service: i.service, Logger: i.logger, Version: version(), Token: token, TLS: secure, TraceURL: c.WebTraceURL,
+		Service: i.service, Logger: i.logger, Version: version(), Token: token, TLS: secure,
+		TraceURL: c.WebTraceURL,
 	})
 	return err
 }
@@ -156,60 +173,159 @@ func bearerToken(auth config.Auth) (string, error) {
 	return token, nil
 }
 
-// headerTime is how long a client of the metrics may take for its request.
-const headerTime = 5 * time.Second
+// headerTimeout is how long a client of the metrics may take to send its request.
+const headerTimeout = 5 * time.Second
 
 func (i *instance) serveMetrics() {
 	listener := i.listening.metrics
 	if listener == nil {
 		return
 	}
-	i.metrics = &http.Server{Addr: listener.Addr().String(), Handler: i.telemetry.Handler(), ReadHeaderTimeout: headerTime}
+	i.metrics = &http.Server{
+		Addr: listener.Addr().String(), Handler: i.telemetry.Handler(),
+		ReadHeaderTimeout: headerTimeout,
+	}
 	i.closers = append(i.closers, func() { _ = i.metrics.Close() })
-	i.work.Go(func() {
+	i.serve(func() error {
 		if err := i.metrics.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			i.failed <- fmt.Errorf("serve metrics: %w", err)
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		return nil
+	})
+}
+
+// serve runs what serves a listener; an error of it ends the instance.
+func (i *instance) serve(do func() error) {
+	i.work.Go(func() {
+		if err := do(); err != nil {
+			i.failed <- err
 		}
 	})
 }
 
-// checkMigrated checks the schema maintenance, with the queue of jobs where that is.
-func checkMigrated(ctx context.Context, d *repo.Database) error {
-	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" {
-		return err
+// Limits of an orderly shutdown. Jobs and runs stop after the statement in flight, which takes 10 s
+// at most.
+const (
+	jobsTimeout  = 20 * time.Second
+	runsTimeout  = 20 * time.Second
+	callsTimeout = 5 * time.Second
+	flushTimeout = 5 * time.Second
+)
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. A second one kills the
+// process.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// run serves until ctx ends or a listener breaks, and then shuts down.
+func (i *instance) run(ctx context.Context) error {
+	i.serve(func() error { return i.server.Serve(i.listening.api) })
+	if i.site != nil {
+		i.serve(func() error { return i.site.Serve(i.listening.web) })
 	}
-	return scheduler.CheckQueueMigrated(ctx, d)
-}
-
-// notLetIn names the key whose URL is wrong, or wants rights.
-func notLetIn(name string, refused *repo.Error) error {
-	key := "databases." + name + ".url"
-	return fmt.Errorf("%s (%s): %s: %w", key, config.Variable(key), refused.Explanation(), refused.Cause())
-}
-
-// checkDatabases refuses databases that are not migrated, and warns of those that do not answer.
-func (i *instance) checkDatabases(ctx context.Context) error {
-	var missing []string
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
 	for _, d := range i.databases {
-		err := checkMigrated(ctx, d)
-		refused, is := errors.AsType[*repo.Error](err)
-		switch {
-		case err == nil:
-			i.checkPooler(ctx, d)
-			i.checkReplica(ctx, d)
-		case is && refused.Refused():
-			return notLetIn(d.Name, refused)
-		case errors.Is(err, repo.ErrUnreachable):
-			i.logger.WarnContext(ctx, "database unreachable, the server starts and goes on trying", "database", d.Name, "error", err.Error())
-		case errors.Is(err, repo.ErrNotMigrated):
-			missing = append(missing, d.Name)
-		case err != nil:
-			return fmt.Errorf("check database %s: %w", d.Name, err)
+		i.work.Go(func() { i.watchDatabase(watching, d) })
+	}
+	if i.scheduler != nil {
+		i.scheduler.Start()
+	}
+	var err error
+	if i.worksJobs {
+		err = i.queue.Start(i.service)
+	}
+	i.logger.InfoContext(ctx, "serving", "version", version(),
+		"listen", i.listening.api.Addr().String(), "metrics_listen", i.metricsAddress(),
+		"web_listen", i.webAddress(), "databases", i.names(),
+		"scheduler", i.scheduler != nil, "jobs", i.worksJobs)
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-i.failed:
 		}
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with the same configuration, then start again",
-			strings.Join(missing, ", "))
+	i.logger.InfoContext(ctx, "stopping")
+	stopWatching()
+	i.shutdown(context.WithoutCancel(ctx))
+	i.logger.InfoContext(ctx, "stopped")
+	return err
+}
+
+// shutdown ends everything in an order in which nothing is lost: no new work is taken, runs and
+// jobs end, calls get their answers, and then the rest is closed.
+func (i *instance) shutdown(ctx context.Context) {
+	i.server.Drain()
+	i.stopScheduler()
+	// Jobs and runs end side by side, as a job may wait for a run.
+	i.work.Go(func() {
+		bounded(ctx, jobsTimeout, func(ctx context.Context) {
+			i.logWarning("jobs not ended", i.queue.Stop(ctx))
+		})
+	})
+	bounded(ctx, runsTimeout, func(ctx context.Context) {
+		i.logWarning("runs not ended", i.service.Shutdown(ctx))
+	})
+	bounded(ctx, callsTimeout, i.server.Stop)
+	if i.site != nil {
+		bounded(ctx, callsTimeout, i.site.Stop)
 	}
-	return nil
+	if i.metrics != nil {
+		bounded(ctx, callsTimeout, func(ctx context.Context) { _ = i.metrics.Shutdown(ctx) })
+	}
+	i.work.Wait()
+	i.close()
+}
+
+func (i *instance) stopScheduler() {
+	if i.scheduler != nil {
+		i.logWarning("scheduler not stopped", i.scheduler.Stop())
+	}
+}
+
+// bounded calls do with a context that ends after the limit, whatever has become of ctx.
+func bounded(ctx context.Context, limit time.Duration, do func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	do(ctx)
+}
+
+// close closes what newInstance has opened.
+func (i *instance) close() {
+	for _, closer := range slices.Backward(i.closers) {
+		closer()
+	}
+	i.closers = nil
+	i.work.Wait()
+}
+
+// logWarning logs an error, if there is one.
+func (i *instance) logWarning(message string, err error, attrs ...any) {
+	if err != nil {
+		i.logger.Warn(message, append(attrs, "error", err.Error())...) //nolint:sloglint // constants
+	}
+}
+
+func (i *instance) names() (names []string) {
+	for _, d := range i.databases {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func (i *instance) webAddress() string {
+	if i.site == nil {
+		return ""
+	}
+	return i.listening.web.Addr().String()
+}
+
+func (i *instance) metricsAddress() string {
+	if i.metrics == nil {
+		return ""
+	}
+	return i.metrics.Addr
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // jobs lists the newest deferred jobs, or a page of older ones.
 func (a *app) jobs() *cobra.Command {
-	request := &maintenancev1.ListJobsRequest{}
+	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
 		Use:   "jobs",
 		Short: "List deferred jobs, newest first; show or retry one",
@@ -30,17 +30,17 @@ func (a *app) jobs() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
-	flags.StringVar(&request.State, "state", "", "`state`: available, scheduled, retryable, running, "+
-		"completed, cancelled or discarded; default all")
+	flags.StringVar(&request.State, "state", "", "only this `state`: available, scheduled, "+
+		"retryable, running, completed, cancelled or discarded; default all")
 	pageFlags(command, &request.PageSize, &request.PageToken)
 	command.AddCommand(a.showJob(), a.retryJob())
 	return command
 }
 
-func (a *app) describeJobs(answer *maintenancev1.ListJobsResponse) error {
+func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteOlder("jobs", answer)
 	heading := []string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "RUN", "OUTCOME"}
-	return printTable(a, heading, answer.GetJobs(), func(j *maintenancev1.Job) []string {
+	return printTable(a, heading, answer.GetJobs(), func(j *pb.Job) []string {
 		return []string{
 			number(j.GetId()), j.GetKind(), arguments(j), j.GetState(),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), at(j.GetScheduledAt()),
@@ -50,7 +50,7 @@ func (a *app) describeJobs(answer *maintenancev1.ListJobsResponse) error {
 }
 
 // arguments are those of a job that are not null, in one line.
-func arguments(job *maintenancev1.Job) string {
+func arguments(job *pb.Job) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(job.GetArgs().GetFields())) {
 		text, err := protojson.Marshal(job.GetArgs().GetFields()[name])
@@ -63,7 +63,7 @@ func arguments(job *maintenancev1.Job) string {
 
 // lastOutcome is the outcome of a job's last attempt with its reason and, unless the attempt did
 // what it was for, the text of its error.
-func lastOutcome(job *maintenancev1.Job) string {
+func lastOutcome(job *pb.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
 	if text != "" && job.GetFinalizedAt() == nil {
 		text = "last: " + text
@@ -77,7 +77,7 @@ func lastOutcome(job *maintenancev1.Job) string {
 }
 
 // failure is the text of a job's last error without the reason, "" if its outcome is no failure.
-func failure(job *maintenancev1.Job) string {
+func failure(job *pb.Job) string {
 	failures, harmless := job.GetErrors(), []string{"succeeded", "skipped", "restored"}
 	if len(failures) == 0 || slices.Contains(harmless, job.GetOutcome()) {
 		return ""
@@ -91,18 +91,18 @@ func failure(job *maintenancev1.Job) string {
 
 // showJob shows a job with its failed attempts.
 func (a *app) showJob() *cobra.Command {
-	request := &maintenancev1.ListJobsRequest{}
+	request := &pb.ListJobsRequest{}
 	return &cobra.Command{
 		Use:   "show JOB",
 		Short: "Show a job, its failed attempts and its outcome",
 		Args:  jobArgument(&request.Id),
-		RunE: call(a, api.ListJobs, request, func(answer *maintenancev1.ListJobsResponse) error {
+		RunE: call(a, api.ListJobs, request, func(answer *pb.ListJobsResponse) error {
 			return a.describeJob(answer.GetJobs()[0])
 		}),
 	}
 }
 
-func (a *app) describeJob(job *maintenancev1.Job) error {
+func (a *app) describeJob(job *pb.Job) error {
 	a.say("job %d %s %s", job.GetId(), job.GetKind(), job.GetState())
 	a.fields(
 		"for", arguments(job),
@@ -118,19 +118,19 @@ func (a *app) describeJob(job *maintenancev1.Job) error {
 		return nil
 	}
 	heading := []string{"ATTEMPT", "BEGUN", "ERROR"}
-	return printTable(a, heading, job.GetErrors(), func(e *maintenancev1.JobError) []string {
+	return printTable(a, heading, job.GetErrors(), func(e *pb.JobError) []string {
 		return []string{number(int64(e.GetAttempt())), at(e.GetAt()), oneLine(e.GetError())}
 	})
 }
 
 // retryJob makes a job run again.
 func (a *app) retryJob() *cobra.Command {
-	request := &maintenancev1.RetryJobRequest{}
+	request := &pb.RetryJobRequest{}
 	return &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Run a job now, also one that has ended",
 		Args:  jobArgument(&request.Id),
-		RunE: call(a, api.RetryJob, request, func(answer *maintenancev1.RetryJobResponse) error {
+		RunE: call(a, api.RetryJob, request, func(answer *pb.RetryJobResponse) error {
 			job := answer.GetJob()
 			if job.GetState() == "running" {
 				a.say("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())

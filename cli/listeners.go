@@ -10,20 +10,25 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 )
 
-// listeners are taken before anything else is done where that takes long: a port that is taken should show at once.
+// listeners are those of a server. dev opens them first, as its start takes long and a port that is
+// in use should show at once.
 type listeners struct {
 	api net.Listener
-	// metrics and web are nil where they are off.
+	// metrics and web are nil where they are switched off.
 	metrics, web net.Listener
 }
 
-// listen takes the addresses of the configuration. The error names the key.
+// listen opens the listeners that the configuration asks for. Its error names the key.
 func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 	l = &listeners{}
 	for _, want := range []struct {
 		key, address string
 		to           *net.Listener
-	}{{"listen", c.Listen, &l.api}, {"metrics_listen", c.MetricsListen, &l.metrics}, {"web_listen", c.WebListen, &l.web}} {
+	}{
+		{"listen", c.Listen, &l.api},
+		{"metrics_listen", c.MetricsListen, &l.metrics},
+		{"web_listen", c.WebListen, &l.web},
+	} {
 		if want.address == "" {
 			continue
 		}
@@ -35,20 +40,21 @@ func listen(ctx context.Context, c *config.Config) (l *listeners, err error) {
 	return l, nil
 }
 
-// notListening names the key and says what to do.
+// notListening is the error of an address that cannot be listened on, with what to do.
 func notListening(key, address string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s (%s): %w", key, config.Variable(key), err)
 	}
-	besides := ", or start dev with --listen"
+	alternative := "start dev with --listen"
 	if key != "listen" {
-		besides = ", or leave it empty to have none"
+		alternative = "leave it empty to switch it off"
 	}
-	return fmt.Errorf("%s: %s is taken by another process, perhaps another caretaker: set %s to an address that is free, such as "+
-		"127.0.0.1:0 for any port%s", key, address, config.Variable(key), besides)
+	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s to a "+
+		"free address, such as 127.0.0.1:0 for any free port, or %s",
+		key, address, config.Variable(key), alternative)
 }
 
-// close gives back what nobody has served.
+// close closes the listeners, also those that a server has closed already.
 func (l *listeners) close() {
 	for _, one := range []net.Listener{l.api, l.metrics, l.web} {
 		if one != nil {
@@ -57,14 +63,12 @@ func (l *listeners) close() {
 	}
 }
 
-const (
-	// firstWeb and lastWeb are the ports that dev tries for the page.
-	firstWeb, lastWeb = 8080, 8099
-)
+// firstWeb and lastWeb are the ports that dev tries for the status page.
+const firstWeb, lastWeb = 8080, 8099
 
-// moveAside gives what is not essential for dev another port when its own is taken: a second dev, or a server that runs
-// already, is no reason not to start. The page is on in any case, at the next port that is free.
-func moveAside(ctx context.Context, c *config.Config) {
+// avoidPortsInUse moves the metrics and the status page of dev to free ports, so that it starts
+// beside another dev or a server. dev always has a status page.
+func avoidPortsInUse(ctx context.Context, c *config.Config) {
 	if c.MetricsListen != "" && !free(ctx, c.MetricsListen) {
 		c.MetricsListen = "127.0.0.1:0"
 	}

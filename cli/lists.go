@@ -9,18 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // leases lists all leases, page by page.
 func (a *app) leases() *cobra.Command {
-	request := &maintenancev1.ListLeasesRequest{}
+	request := &pb.ListLeasesRequest{}
 	command := &cobra.Command{
 		Use:   "leases [WORKER]",
 		Short: "List the leases, held and free",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
-				all := &maintenancev1.ListLeasesResponse{}
+				all := &pb.ListLeasesResponse{}
 				for {
 					answer, err := client.ListLeases(ctx, request)
 					if err != nil {
@@ -39,9 +39,9 @@ func (a *app) leases() *cobra.Command {
 	return command
 }
 
-func (a *app) describeLeases(leases []*maintenancev1.Lease) error {
+func (a *app) describeLeases(leases []*pb.Lease) error {
 	heading := []string{"LEASE", "STATE", "HOLDER", "EPOCH", "ACQUIRED", "RENEWED", "EXPIRES"}
-	return printTable(a, heading, leases, func(l *maintenancev1.Lease) []string {
+	return printTable(a, heading, leases, func(l *pb.Lease) []string {
 		state := "held"
 		if l.GetExpired() {
 			state = "free"
@@ -55,7 +55,7 @@ func (a *app) describeLeases(leases []*maintenancev1.Lease) error {
 
 // runs lists the newest runs, or a page of older ones.
 func (a *app) runs() *cobra.Command {
-	request := &maintenancev1.ListRunsRequest{}
+	request := &pb.ListRunsRequest{}
 	command := &cobra.Command{
 		Use:   "runs [WORKER]",
 		Short: "List runs, newest first",
@@ -67,10 +67,10 @@ func (a *app) runs() *cobra.Command {
 	return command
 }
 
-func (a *app) describeRuns(answer *maintenancev1.ListRunsResponse) error {
+func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteOlder("runs", answer)
 	heading := []string{"RUN", "WORKER", "TRIGGER", "STATE", "STARTED", "TOOK", "RESULT"}
-	return printTable(a, heading, answer.GetRuns(), func(r *maintenancev1.Run) []string {
+	return printTable(a, heading, answer.GetRuns(), func(r *pb.Run) []string {
 		return []string{
 			r.GetId(), subject(r), word(r.GetTrigger(), "TRIGGER_"), state(r),
 			at(r.GetStartedAt()), took(r), result(r),
@@ -86,7 +86,7 @@ func (a *app) noteOlder(what string, answer interface{ GetNextPageToken() string
 }
 
 // result is what a run has done, and why it ended so, in one line.
-func result(run *maintenancev1.Run) string {
+func result(run *pb.Run) string {
 	parts := []string{counts(run), run.GetReason(), oneLine(asCommands(run.GetError()))}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
@@ -96,7 +96,7 @@ func result(run *maintenancev1.Run) string {
 
 // fires lists the newest fires of the schedules, or a page of older ones.
 func (a *app) fires() *cobra.Command {
-	request := &maintenancev1.ListFiresRequest{}
+	request := &pb.ListFiresRequest{}
 	command := &cobra.Command{
 		Use:   "fires [WORKER]",
 		Short: "List the fires of the schedules with their outcomes, newest first",
@@ -108,10 +108,10 @@ func (a *app) fires() *cobra.Command {
 	return command
 }
 
-func (a *app) describeFires(answer *maintenancev1.ListFiresResponse) error {
+func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteOlder("fires", answer)
 	heading := []string{"FIRE", "WORKER", "OUTCOME", "LATE", "BY", "RUN", "REASON"}
-	return printTable(a, heading, answer.GetFires(), func(f *maintenancev1.Fire) []string {
+	return printTable(a, heading, answer.GetFires(), func(f *pb.Fire) []string {
 		late := none
 		if f.GetLate() != nil {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()

@@ -19,7 +19,7 @@ func messageAt(call *ast.CallExpr) []int {
 		return nil
 	}
 	switch called.Sel.Name {
-	case "Info", "Warn", "Error", "complain":
+	case "Info", "Warn", "Error", "logWarning":
 		return []int{0}
 	case "InfoContext", "WarnContext", "ErrorContext":
 		return []int{1}

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // none stands in a table for a missing value.
@@ -26,14 +26,14 @@ func bar(sequence int64) string {
 }
 
 // progressText is a run at work in one line.
-func progressText(run *maintenancev1.Run) string {
+func progressText(run *pb.Run) string {
 	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
 	return strings.TrimSpace(fmt.Sprintf("%s %s  %s  %s",
 		subject(run), elapsed, counts(run), run.GetReason()))
 }
 
 // subject is a run's worker, with the database that it works on.
-func subject(run *maintenancev1.Run) string {
+func subject(run *pb.Run) string {
 	text := run.GetWorker()
 	if run.GetDatabase() != "" {
 		text += " on " + run.GetDatabase()
@@ -45,7 +45,7 @@ func subject(run *maintenancev1.Run) string {
 }
 
 // counts are a run's counts that are not zero.
-func counts(run *maintenancev1.Run) string {
+func counts(run *pb.Run) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(run.GetCounts())) {
 		if n := run.GetCounts()[name]; n != 0 {
@@ -60,7 +60,7 @@ func word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
 }
 
-func state(run *maintenancev1.Run) string { return word(run.GetState(), "RUN_STATE_") }
+func state(run *pb.Run) string { return word(run.GetState(), "RUN_STATE_") }
 
 // number is a count in a table.
 func number(n int64) string { return strconv.FormatInt(n, 10) }
@@ -79,18 +79,19 @@ func utc(t time.Time) string { return t.UTC().Format(time.DateTime) }
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // took is how long a run that has ended worked.
-func took(run *maintenancev1.Run) string {
+func took(run *pb.Run) string {
 	if run.GetFinishedAt() == nil {
 		return none
 	}
-	return run.GetFinishedAt().AsTime().Sub(run.GetStartedAt().AsTime()).Round(time.Millisecond).String()
+	d := run.GetFinishedAt().AsTime().Sub(run.GetStartedAt().AsTime())
+	return d.Round(time.Millisecond).String()
 }
 
 // describeRun prints a run that has ended.
-func (a *app) describeRun(run *maintenancev1.Run) error {
+func (a *app) describeRun(run *pb.Run) error {
 	a.say("%s %s in %s", subject(run), state(run), took(run))
 	done := counts(run)
-	if done == "" && run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"
 	}
 	a.fields(
@@ -106,10 +107,10 @@ func (a *app) describeRun(run *maintenancev1.Run) error {
 }
 
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.
-func (a *app) describeRows(run *maintenancev1.Run) error {
+func (a *app) describeRows(run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
 		heading := []string{"COLUMN", "PARENT", "ACTION", "ROWS"}
-		return printTable(a, heading, run.GetDefinitions(), func(d *maintenancev1.DefinitionCount) []string {
+		return printTable(a, heading, run.GetDefinitions(), func(d *pb.DefinitionCount) []string {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {
 				rows = "at least " + rows
@@ -121,7 +122,7 @@ func (a *app) describeRows(run *maintenancev1.Run) error {
 		return nil
 	}
 	heading := []string{"TABLE", "DELETED", "UPDATED"}
-	return printTable(a, heading, run.GetTables(), func(t *maintenancev1.TableCount) []string {
+	return printTable(a, heading, run.GetTables(), func(t *pb.TableCount) []string {
 		return []string{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
 	})
 }

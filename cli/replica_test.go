@@ -8,10 +8,10 @@ import (
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 	sql := prepared(t)
 	for url, words := range map[string][]string{
-		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica cannot be read, the primary is until it can", "unreachable"},
-		"host=x port=many":                   {"replica not used, the primary is read", "databases.main.replica_url"},
-		sql.Config().ConnString():            {"replica cannot be read", "it is no standby"},
-		databases.Cluster(t).URL("postgres"): {"replica cannot be read", "it is no standby"},
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary until it is", "unreachable"},
+		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
+		sql.Config().ConnString():            {"replica not readable", "it is no standby"},
+		databases.Cluster(t).URL("postgres"): {"replica not readable", "it is no standby"},
 	} {
 		t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
 		r := serving(t)

@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // run starts a run and waits for its end.
 func (a *app) run() *cobra.Command {
-	request := &maintenancev1.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
+	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
 	command := &cobra.Command{
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
@@ -42,7 +42,7 @@ func (a *app) run() *cobra.Command {
 }
 
 func (a *app) runAndWatch(
-	ctx context.Context, client api, request *maintenancev1.RunBatchRequest,
+	ctx context.Context, client api, request *pb.RunBatchRequest,
 ) error {
 	answer, err := client.RunBatch(ctx, request)
 	if err != nil {
@@ -61,7 +61,7 @@ func (a *app) runAndWatch(
 		case <-interrupts:
 		}
 		a.note("\ncancelling run %s; press Ctrl-C again to let it go on", id)
-		if _, err := client.CancelRun(ctx, &maintenancev1.CancelRunRequest{Id: id}); err != nil {
+		if _, err := client.CancelRun(ctx, &pb.CancelRunRequest{Id: id}); err != nil {
 			a.note("the run could not be cancelled: %s", a.explain(err))
 		}
 		select {
@@ -78,16 +78,16 @@ func (a *app) runAndWatch(
 		return fmt.Errorf("connection lost, run %s goes on, caretaker watch %s follows it: %w",
 			id, id, a.explain(err))
 	}
-	err = a.show(&maintenancev1.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })
+	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })
 	return errors.Join(err, outcome(last))
 }
 
 // outcome is the exit code of a run that has ended.
-func outcome(run *maintenancev1.Run) error {
+func outcome(run *pb.Run) error {
 	switch run.GetState() {
-	case maintenancev1.RunState_RUN_STATE_SUCCEEDED:
+	case pb.RunState_RUN_STATE_SUCCEEDED:
 		return nil
-	case maintenancev1.RunState_RUN_STATE_SKIPPED:
+	case pb.RunState_RUN_STATE_SKIPPED:
 		return &exitError{exitSkipped, nil}
 	default:
 		return &exitError{exitFailed, nil}
@@ -96,9 +96,9 @@ func outcome(run *maintenancev1.Run) error {
 
 // follow calls each for every change of a run, and returns its last state.
 func (a *app) follow(
-	ctx context.Context, client api, id string, each func(*maintenancev1.RunEvent) error,
-) (last *maintenancev1.Run, err error) {
-	stream, err := client.WatchRun(ctx, &maintenancev1.WatchRunRequest{Id: id})
+	ctx context.Context, client api, id string, each func(*pb.RunEvent) error,
+) (last *pb.Run, err error) {
+	stream, err := client.WatchRun(ctx, &pb.WatchRunRequest{Id: id})
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +130,10 @@ func (a *app) watch() *cobra.Command {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
 				each, describe := a.progress(), a.describeRun
 				if a.asJSON {
-					each = func(event *maintenancev1.RunEvent) error {
+					each = func(event *pb.RunEvent) error {
 						return a.printJSON(event, protojson.MarshalOptions{})
 					}
-					describe = func(*maintenancev1.Run) error { return nil }
+					describe = func(*pb.Run) error { return nil }
 				}
 				last, err := a.follow(ctx, client, id, each)
 				if err != nil {
@@ -147,14 +147,14 @@ func (a *app) watch() *cobra.Command {
 
 // cancel asks a run to stop.
 func (a *app) cancel() *cobra.Command {
-	request := &maintenancev1.CancelRunRequest{}
+	request := &pb.CancelRunRequest{}
 	return &cobra.Command{
 		Use:   "cancel RUN",
 		Short: "Ask a run to stop after the statement in flight",
 		Args:  runArgument(&request.Id),
-		RunE: call(a, api.CancelRun, request, func(answer *maintenancev1.CancelRunResponse) error {
+		RunE: call(a, api.CancelRun, request, func(answer *pb.CancelRunResponse) error {
 			run := answer.GetRun()
-			if run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
+			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
 				a.say("run %s of %s has been asked to stop; caretaker watch %s follows it",
 					run.GetId(), subject(run), run.GetId())
 			} else {
@@ -170,11 +170,11 @@ const progressEvery = 5 * time.Second
 
 // progress shows a run at work on the standard error: on a terminal as one line that changes, else
 // as a line when it starts, every five seconds, and when its reason changes.
-func (a *app) progress() func(*maintenancev1.RunEvent) error {
+func (a *app) progress() func(*pb.RunEvent) error {
 	terminal, reason, written := isTerminal(a.Err), "", time.Time{}
-	return func(event *maintenancev1.RunEvent) error {
+	return func(event *pb.RunEvent) error {
 		run := event.GetRun()
-		working := run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING
+		working := run.GetState() == pb.RunState_RUN_STATE_RUNNING
 		switch {
 		case terminal && working:
 			_, _ = fmt.Fprintf(a.Err, "\r\033[K%s %s", bar(event.GetSequence()), progressText(run))

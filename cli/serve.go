@@ -12,11 +12,11 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
-// serve runs the server on configured databases.
+// serve runs the server on the configured databases.
 func (a *app) serve() *cobra.Command {
 	return &cobra.Command{
 		Use:     "serve",
-		Short:   "Serve the API and run the workers by their schedules",
+		Short:   "Serve the API and run the workers on their schedules",
 		GroupID: groupServe,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -35,11 +35,11 @@ func (a *app) serve() *cobra.Command {
 	}
 }
 
-// migrate makes or updates the schema maintenance.
+// migrate creates or updates the schema maintenance.
 func (a *app) migrate() *cobra.Command {
 	return &cobra.Command{
 		Use:     "migrate",
-		Short:   "Make or update the schema maintenance in every configured database",
+		Short:   "Create or update the schema maintenance in every configured database",
 		GroupID: groupServe,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -59,7 +59,7 @@ func (a *app) migrate() *cobra.Command {
 	}
 }
 
-// migrated is what migrate reports as JSON.
+// migrated is what --output json has for a database.
 type migrated struct {
 	Database string   `json:"database"`
 	Applied  []string `json:"applied"`
@@ -74,7 +74,7 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 			a.text("%s: applied %s", d.Name, name)
 		}
 		if refused, is := errors.AsType[*repo.Error](err); is && refused.Refused() {
-			return notLetIn(d.Name, refused)
+			return connectionRefused(d.Name, refused)
 		}
 		if err != nil {
 			return fmt.Errorf("migrate %s: %w", d.Name, err)

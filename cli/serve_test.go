@@ -86,7 +86,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		}
 		defer func() { _ = taken.Close() }()
 		t.Setenv("CARETAKER_LISTEN", taken.Addr().String())
-		want(t, 1, "serve", "listen: ", taken.Addr().String(), "is taken by another process", "set CARETAKER_LISTEN")
+		want(t, 1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
 		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 		t.Setenv("CARETAKER_METRICS_LISTEN", taken.Addr().String())
 		want(t, 1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
@@ -181,11 +181,11 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	_ = closed.Close()
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := serving(t)
-	r.log.field(t, "database unreachable, the server starts and goes on trying", "database")
+	r.log.field(t, "database unreachable, the server starts and keeps trying", "database")
 	r.want(t, 0, "status", "failing", "not known  not known     -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
 	r.want(t, 1, "run "+worker, "cannot be reached")
 	forward(t, there.Host, home)
-	r.log.field(t, "database is in order now", "database")
+	r.log.field(t, "database usable", "database")
 	r.want(t, 0, "run "+worker, "succeeded")
 	r.want(t, 0, "status", "scheduler off")
 }

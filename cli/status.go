@@ -9,17 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/config"
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // status shows the state of the workers.
 func (a *app) status() *cobra.Command {
-	request := &maintenancev1.GetStatusRequest{}
+	request := &pb.GetStatusRequest{}
 	return &cobra.Command{
 		Use:   "status [WORKER]",
 		Short: "Show what the workers are doing, or why they are not running",
 		Args:  optionalWorker(&request.Worker),
-		RunE: call(a, api.GetStatus, request, func(answer *maintenancev1.GetStatusResponse) error {
+		RunE: call(a, api.GetStatus, request, func(answer *pb.GetStatusResponse) error {
 			return a.describeWorkers(answer.GetWorkers()...)
 		}),
 	}
@@ -27,11 +27,11 @@ func (a *app) status() *cobra.Command {
 
 // pause pauses a worker, or all.
 func (a *app) pause() *cobra.Command {
-	request := &maintenancev1.PauseWorkerRequest{}
+	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "pause WORKER|--all --reason REASON [--for DURATION]",
 		Short: "Keep a worker, or all workers and deferred jobs, from running on any server",
-		RunE: call(a, api.PauseWorker, request, func(answer *maintenancev1.PauseWorkerResponse) error {
+		RunE: call(a, api.PauseWorker, request, func(answer *pb.PauseWorkerResponse) error {
 			return a.describeWorkers(answer.GetWorker())
 		}),
 	}
@@ -45,11 +45,11 @@ func (a *app) pause() *cobra.Command {
 
 // resume ends a pause.
 func (a *app) resume() *cobra.Command {
-	request := &maintenancev1.ResumeWorkerRequest{}
+	request := &pb.ResumeWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "resume WORKER|--all",
 		Short: "End the pause of a worker, or the global pause; --all ends no worker's own pause",
-		RunE: call(a, api.ResumeWorker, request, func(answer *maintenancev1.ResumeWorkerResponse) error {
+		RunE: call(a, api.ResumeWorker, request, func(answer *pb.ResumeWorkerResponse) error {
 			return a.describeWorkers(answer.GetWorker())
 		}),
 	}
@@ -57,11 +57,11 @@ func (a *app) resume() *cobra.Command {
 	return command
 }
 
-func (a *app) describeWorkers(workers ...*maintenancev1.WorkerStatus) error {
+func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	heading := []string{
 		"WORKER", "CONDITION", "NEXT RUN", "LAST RUN", "LAST SUCCESS", "DUE", "DEFERRED", "DEAD",
 	}
-	err := printTable(a, heading, workers, func(w *maintenancev1.WorkerStatus) []string {
+	err := printTable(a, heading, workers, func(w *pb.WorkerStatus) []string {
 		due, deferred, dead := none, none, none
 		if b := w.GetBacklog(); b != nil {
 			due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
@@ -82,14 +82,14 @@ func (a *app) describeWorkers(workers ...*maintenancev1.WorkerStatus) error {
 }
 
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
-func (a *app) explainCondition(w *maintenancev1.WorkerStatus) {
+func (a *app) explainCondition(w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
 		a.say("\n%s: %s", w.GetWorker(), strings.TrimPrefix(detail, w.GetWorker()+" "))
 	}
 	if f := w.GetFailing(); f != nil {
 		a.say("  class %s: %s", strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_"), remedy(w))
 	}
-	if p := w.GetPaused(); p != nil && w.GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
+	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
 			end = "until " + at(p.GetUntil())
@@ -100,35 +100,36 @@ func (a *app) explainCondition(w *maintenancev1.WorkerStatus) {
 }
 
 // mainIsDown reports whether main, which has the records of runs, does not answer.
-func mainIsDown(w *maintenancev1.WorkerStatus) bool {
+func mainIsDown(w *pb.WorkerStatus) bool {
 	f := w.GetFailing()
-	return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_UNREACHABLE && f.GetDatabase() == "main"
+	return f.GetClass() == pb.FailureClass_FAILURE_CLASS_UNREACHABLE && f.GetDatabase() == "main"
 }
 
 // remedy is what to do about a failing worker, as in the table of classes in docs/operations.md.
-func remedy(w *maintenancev1.WorkerStatus) string {
+func remedy(w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
-	case maintenancev1.FailureClass_FAILURE_CLASS_UNREACHABLE:
+	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
 		return "check the database; caretaker reconnects by itself"
-	case maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA:
+	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		return "run caretaker migrate; else correct the named table, column or privilege"
-	case maintenancev1.FailureClass_FAILURE_CLASS_LOCK, maintenancev1.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually passes by itself, " + again(w) + "; else look for long transactions in pg_stat_activity"
-	case maintenancev1.FailureClass_FAILURE_CLASS_DATA:
+	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
+		return "usually passes by itself, " + again(w) +
+			"; else look for long transactions in pg_stat_activity"
+	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that the named constraint or condition is about"
-	case maintenancev1.FailureClass_FAILURE_CLASS_LEASE_LOST:
+	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
 		return "nothing is lost, " + again(w)
-	case maintenancev1.FailureClass_FAILURE_CLASS_SETTING:
+	case pb.FailureClass_FAILURE_CLASS_SETTING:
 		return "correct the setting of the application, then " + again(w)
-	case maintenancev1.FailureClass_FAILURE_CLASS_SCHEDULER:
+	case pb.FailureClass_FAILURE_CLASS_SCHEDULER:
 		return "restart this server, and report a bug"
-	case maintenancev1.FailureClass_FAILURE_CLASS_INTERNAL, maintenancev1.FailureClass_FAILURE_CLASS_UNSPECIFIED:
+	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
 	}
 	return "see the log of the run; caretaker runs " + w.GetWorker() + " shows its ID"
 }
 
 // again is when the worker runs next, and how to run it now.
-func again(w *maintenancev1.WorkerStatus) string {
+func again(w *pb.WorkerStatus) string {
 	now := "caretaker run " + w.GetWorker() + " runs it now"
 	if w.GetNextRunAt() == nil {
 		return now
@@ -136,7 +137,7 @@ func again(w *maintenancev1.WorkerStatus) string {
 	return "the next run is at " + at(w.GetNextRunAt()) + ", " + now
 }
 
-func lastRun(w *maintenancev1.WorkerStatus) string {
+func lastRun(w *pb.WorkerStatus) string {
 	if w.GetLastRun() == nil {
 		return none
 	}
@@ -153,12 +154,12 @@ func (a *app) flags() *cobra.Command {
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
 		Args:  cobra.NoArgs,
-		RunE: call(a, api.ListFeatureFlags, &maintenancev1.ListFeatureFlagsRequest{},
-			func(answer *maintenancev1.ListFeatureFlagsResponse) error {
+		RunE: call(a, api.ListFeatureFlags, &pb.ListFeatureFlagsRequest{},
+			func(answer *pb.ListFeatureFlagsResponse) error {
 				return a.describeFlags(answer.GetFlags()...)
 			}),
 	}
-	request := &maintenancev1.SetFeatureFlagRequest{}
+	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
 		Use:   "set NAME on|off",
 		Short: "Switch a feature flag; runs read it when they start",
@@ -181,7 +182,7 @@ func (a *app) flags() *cobra.Command {
 
 // knownFlag refuses names that no run reads, as they are most likely mistyped. The API sets any.
 func knownFlag(ctx context.Context, client api, name string) error {
-	answer, err := client.ListFeatureFlags(ctx, &maintenancev1.ListFeatureFlagsRequest{})
+	answer, err := client.ListFeatureFlags(ctx, &pb.ListFeatureFlagsRequest{})
 	if err != nil {
 		return err
 	}
@@ -204,7 +205,7 @@ func isRead(name string) bool {
 }
 
 // flagValue puts the arguments NAME and on|off into the request.
-func flagValue(request *maintenancev1.SetFeatureFlagRequest) cobra.PositionalArgs {
+func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return fmt.Errorf("%q: must be on or off", args[1])
@@ -214,8 +215,8 @@ func flagValue(request *maintenancev1.SetFeatureFlagRequest) cobra.PositionalArg
 	}
 }
 
-func (a *app) describeFlags(flags ...*maintenancev1.FeatureFlag) error {
-	return printTable(a, []string{"FLAG", "VALUE"}, flags, func(f *maintenancev1.FeatureFlag) []string {
+func (a *app) describeFlags(flags ...*pb.FeatureFlag) error {
+	return printTable(a, []string{"FLAG", "VALUE"}, flags, func(f *pb.FeatureFlag) []string {
 		if f.GetEnabled() {
 			return []string{f.GetName(), "on"}
 		}

@@ -326,14 +326,14 @@ func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
 		"OTEL_TRACES_SAMPLER_ARG=2":    "OTEL_TRACES_SAMPLER_ARG is no number",
 	} {
 		c, err := load("", []string{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry})
-		if err != nil || len(c.OpenTelemetry.Doubts) != 1 || !strings.Contains(c.OpenTelemetry.Doubts[0], want) {
+		if err != nil || len(c.OpenTelemetry.Warnings) != 1 || !strings.Contains(c.OpenTelemetry.Warnings[0], want) {
 			t.Errorf("%s: got %v, %v", entry, c, err)
 		}
 	}
 	c, err := load("", []string{
 		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
 	})
-	if err != nil || c.OpenTelemetry.Doubts != nil {
+	if err != nil || c.OpenTelemetry.Warnings != nil {
 		t.Errorf("got %v, %v", c, err)
 	}
 }

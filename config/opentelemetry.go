@@ -17,8 +17,8 @@ type OpenTelemetry struct {
 	Traces, Metrics bool
 	// Propagators is OTEL_PROPAGATORS.
 	Propagators string
-	// Mistakes name variables with which nothing can be sent, Doubts those that are not understood and passed over.
-	Mistakes, Doubts []string
+	// Mistakes name variables with which nothing can be sent, Warnings those that are not understood and passed over.
+	Mistakes, Warnings []string
 }
 
 func openTelemetry(environ []string) (o OpenTelemetry) {
@@ -48,7 +48,7 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	}
 	o.Mistakes = slices.Compact(o.Mistakes)
 	if o.Traces {
-		o.Doubts = samplerDoubts(set)
+		o.Warnings = samplerWarnings(set)
 	}
 	return o
 }
@@ -66,19 +66,19 @@ func endpointMistakes(set map[string]string, own string) []string {
 	return []string{name + " is no URL such as http://localhost:4318: begin it with http:// or https://, or unset it to send nothing"}
 }
 
-// samplerDoubts are words about the variables of the sampler that the SDK passes over: the specification wants that such
+// samplerWarnings are words about the variables of the sampler that the SDK passes over: the specification wants that such
 // values do not keep a service from starting.
-func samplerDoubts(set map[string]string) (doubts []string) {
+func samplerWarnings(set map[string]string) (warnings []string) {
 	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	sampler, share := strings.ToLower(set["OTEL_TRACES_SAMPLER"]), set["OTEL_TRACES_SAMPLER_ARG"]
 	if sampler != "" && !slices.Contains(samplers, sampler) {
-		doubts = append(doubts, "OTEL_TRACES_SAMPLER is none of "+strings.Join(samplers, ", ")+": all traces are kept")
+		warnings = append(warnings, "OTEL_TRACES_SAMPLER is none of "+strings.Join(samplers, ", ")+": all traces are kept")
 	}
 	ratio, err := strconv.ParseFloat(share, 64)
 	if share != "" && strings.HasSuffix(sampler, "traceidratio") && (err != nil || ratio < 0 || ratio > 1) {
-		doubts = append(doubts, "OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1: all traces are kept")
+		warnings = append(warnings, "OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1: all traces are kept")
 	}
-	return doubts
+	return warnings
 }
 
 // sendable says whether an endpoint says where to: a host without http:// is none to the SDK.

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -34,64 +34,64 @@ const (
 )
 
 // wholeRun is a run with all that a client can take of it, listedRun one among others. Both are nil for no run.
-func wholeRun(r *service.Run) *maintenancev1.Run {
+func wholeRun(r *service.Run) *pb.Run {
 	return toRun(r, func(text string) string { return run.Shorten(text, wholeText, "maintenance.runs has them") })
 }
 
-func listedRun(r *service.Run) *maintenancev1.Run {
+func listedRun(r *service.Run) *pb.Run {
 	return toRun(r, func(text string) string { return run.Shorten(text, listText, "GetRun") })
 }
 
-func toRun(r *service.Run, short func(string) string) *maintenancev1.Run {
+func toRun(r *service.Run, short func(string) string) *pb.Run {
 	if r == nil {
 		return nil
 	}
-	run := &maintenancev1.Run{
+	run := &pb.Run{
 		Id: r.ID, Worker: r.Worker, Database: r.Database,
-		Trigger: maintenancev1.Trigger(maintenancev1.Trigger_value[triggerPrefix+strings.ToUpper(r.Trigger)]),
-		State:   maintenancev1.RunState(maintenancev1.RunState_value[statePrefix+strings.ToUpper(r.State)]),
+		Trigger: pb.Trigger(pb.Trigger_value[triggerPrefix+strings.ToUpper(r.Trigger)]),
+		State:   pb.RunState(pb.RunState_value[statePrefix+strings.ToUpper(r.State)]),
 		Reason:  short(r.Reason), DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
 		Counts: r.Counts, OverLimit: r.OverLimit, Error: short(r.Error), TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
 		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy, Replica: r.Replica,
 	}
 	for _, t := range r.Tables {
-		run.Tables = append(run.Tables, &maintenancev1.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
+		run.Tables = append(run.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
 	}
 	for _, d := range r.Definitions {
-		run.Definitions = append(run.Definitions, &maintenancev1.DefinitionCount{
+		run.Definitions = append(run.Definitions, &pb.DefinitionCount{
 			Table: d.Table, Column: d.Column, Parent: d.Parent, Action: d.Action, Rows: d.Rows, AtLeast: d.AtLeast,
 		})
 	}
 	return run
 }
 
-func toLease(l *service.Lease) *maintenancev1.Lease {
+func toLease(l *service.Lease) *pb.Lease {
 	worker, _, _ := strings.Cut(l.Name, "/")
-	return &maintenancev1.Lease{
+	return &pb.Lease{
 		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch, AcquiredAt: toTime(l.AcquiredAt),
 		RenewedAt: toTime(l.RenewedAt), ExpiresAt: toTime(l.ExpiresAt), Expired: l.Expired,
 	}
 }
 
-func toStatus(w service.WorkerStatus) *maintenancev1.WorkerStatus {
-	status := &maintenancev1.WorkerStatus{
+func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
+	status := &pb.WorkerStatus{
 		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: listedRun(w.CurrentRun),
 		LastRun: listedRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
-		Condition:       maintenancev1.Condition(maintenancev1.Condition_value[conditionPrefix+string(w.Condition)]),
+		Condition:       pb.Condition(pb.Condition_value[conditionPrefix+string(w.Condition)]),
 		ConditionDetail: run.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
 	if !w.BacklogUnknown {
-		status.Backlog = &maintenancev1.Backlog{
+		status.Backlog = &pb.Backlog{
 			Pending: w.Backlog.Pending, OldestAt: toTime(w.Backlog.OldestAt), Due: w.Backlog.Due, Deferred: w.Backlog.Deferred,
 			Dead: w.Backlog.Dead,
 		}
 	}
 	if f := w.Failing; f != nil {
-		class := maintenancev1.FailureClass(maintenancev1.FailureClass_value[classPrefix+string(f.Class)])
-		status.Failing = &maintenancev1.Failing{Since: toTime(f.Since), Class: class, Message: run.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
+		class := pb.FailureClass(pb.FailureClass_value[classPrefix+string(f.Class)])
+		status.Failing = &pb.Failing{Since: toTime(f.Since), Class: class, Message: run.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
 	}
 	if w.Paused != nil {
-		status.Paused = &maintenancev1.Pause{
+		status.Paused = &pb.Pause{
 			Reason: w.Paused.Reason, By: w.Paused.By, Since: toTime(w.Paused.Since), Until: toTime(w.Paused.Until),
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -17,7 +17,7 @@ import (
 const outcomePrefix = "FIRE_OUTCOME_"
 
 // ListFires pages through the ledger of fires, the newest first.
-func (m *maintenance) ListFires(ctx context.Context, r *maintenancev1.ListFiresRequest) (*maintenancev1.ListFiresResponse, error) {
+func (m *maintenance) ListFires(ctx context.Context, r *pb.ListFiresRequest) (*pb.ListFiresResponse, error) {
 	outcome, err := fromOutcome(r.GetOutcome())
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (m *maintenance) ListFires(ctx context.Context, r *maintenancev1.ListFiresR
 	if err != nil {
 		return nil, err
 	}
-	response := &maintenancev1.ListFiresResponse{}
+	response := &pb.ListFiresResponse{}
 	response.Fires, response.NextPageToken = fill(p, fires, toFire, fireKey)
 	return response, nil
 }
@@ -56,21 +56,21 @@ func (p page) afterFire() (at time.Time, worker string, err error) {
 }
 
 // fromOutcome is the outcome's name in package service, "" for any.
-func fromOutcome(outcome maintenancev1.FireOutcome) (string, error) {
-	name, known := maintenancev1.FireOutcome_name[int32(outcome)]
+func fromOutcome(outcome pb.FireOutcome) (string, error) {
+	name, known := pb.FireOutcome_name[int32(outcome)]
 	if !known {
 		return "", &service.InvalidArgumentError{Field: "outcome", Description: fmt.Sprintf("%d is not a FireOutcome", outcome)}
 	}
-	if outcome == maintenancev1.FireOutcome_FIRE_OUTCOME_UNSPECIFIED {
+	if outcome == pb.FireOutcome_FIRE_OUTCOME_UNSPECIFIED {
 		return "", nil
 	}
 	return strings.ToLower(strings.TrimPrefix(name, outcomePrefix)), nil
 }
 
-func toFire(f *service.Fire) *maintenancev1.Fire {
-	fire := &maintenancev1.Fire{
+func toFire(f *service.Fire) *pb.Fire {
+	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), Reason: run.Shorten(f.Reason, listText, "maintenance.fires has them"), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
-		Outcome:   maintenancev1.FireOutcome(maintenancev1.FireOutcome_value[outcomePrefix+strings.ToUpper(f.Outcome)]),
+		Outcome:   pb.FireOutcome(pb.FireOutcome_value[outcomePrefix+strings.ToUpper(f.Outcome)]),
 		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
 	}
 	if !f.StartedAt.IsZero() {

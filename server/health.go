@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -110,5 +110,5 @@ func (r *readiness) say(ready bool) {
 		state = healthv1.HealthCheckResponse_SERVING
 	}
 	r.health.SetServingStatus("", state)
-	r.health.SetServingStatus(maintenancev1.MaintenanceService_ServiceDesc.ServiceName, state)
+	r.health.SetServingStatus(pb.MaintenanceService_ServiceDesc.ServiceName, state)
 }

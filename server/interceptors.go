@@ -38,7 +38,7 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 func withSpans(ctx context.Context, method string) context.Context {
 	span, _ := trace.SpanFromContext(ctx).(interface{ Parent() trace.SpanContext })
 	root := span == nil || !span.Parent().IsValid()
-	if root && slices.Contains(Polled(), strings.TrimPrefix(method, "/")) {
+	if root && slices.Contains(ReadOnlyMethods(), strings.TrimPrefix(method, "/")) {
 		return ctx
 	}
 	return run.WithSpans(ctx)

@@ -7,18 +7,18 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"google.golang.org/grpc"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
 // maintenance is MaintenanceService. Its handlers validate, call, convert.
 type maintenance struct {
-	maintenancev1.UnimplementedMaintenanceServiceServer
+	pb.UnimplementedMaintenanceServiceServer
 	service *service.Service
 }
 
 // RunBatch starts a run and, unless async, waits for its end.
-func (m *maintenance) RunBatch(ctx context.Context, r *maintenancev1.RunBatchRequest) (*maintenancev1.RunBatchResponse, error) {
+func (m *maintenance) RunBatch(ctx context.Context, r *pb.RunBatchRequest) (*pb.RunBatchResponse, error) {
 	err := firstOf(required("worker", r.GetWorker()), plain("database", r.GetDatabase()), plain("request_id", r.GetRequestId()))
 	if err != nil {
 		return nil, err
@@ -32,16 +32,16 @@ func (m *maintenance) RunBatch(ctx context.Context, r *maintenancev1.RunBatchReq
 		return nil, err
 	}
 	logging.AddFields(ctx, logging.Fields{"run_id", run.ID, "outcome", run.State})
-	return &maintenancev1.RunBatchResponse{Run: wholeRun(&run)}, nil
+	return &pb.RunBatchResponse{Run: wholeRun(&run)}, nil
 }
 
 // GetStatus tells where workers stand.
-func (m *maintenance) GetStatus(ctx context.Context, r *maintenancev1.GetStatusRequest) (*maintenancev1.GetStatusResponse, error) {
+func (m *maintenance) GetStatus(ctx context.Context, r *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	workers, err := m.service.Status(ctx, r.GetWorker())
 	if err != nil {
 		return nil, err
 	}
-	response := &maintenancev1.GetStatusResponse{}
+	response := &pb.GetStatusResponse{}
 	for _, w := range workers {
 		response.Workers = append(response.Workers, toStatus(w))
 	}
@@ -49,7 +49,7 @@ func (m *maintenance) GetStatus(ctx context.Context, r *maintenancev1.GetStatusR
 }
 
 // ListLeases pages through the leases by name.
-func (m *maintenance) ListLeases(ctx context.Context, r *maintenancev1.ListLeasesRequest) (*maintenancev1.ListLeasesResponse, error) {
+func (m *maintenance) ListLeases(ctx context.Context, r *pb.ListLeasesRequest) (*pb.ListLeasesResponse, error) {
 	p, err := newPage("leases", r.GetPageSize(), r.GetPageToken(), r.GetWorker())
 	if err != nil {
 		return nil, err
@@ -62,22 +62,22 @@ func (m *maintenance) ListLeases(ctx context.Context, r *maintenancev1.ListLease
 	if behind < 0 {
 		behind = len(leases)
 	}
-	response := &maintenancev1.ListLeasesResponse{}
+	response := &pb.ListLeasesResponse{}
 	response.Leases, response.NextPageToken = fill(p, leases[behind:], toLease, func(l *service.Lease) string { return l.Name })
 	return response, nil
 }
 
 // GetRun returns a run.
-func (m *maintenance) GetRun(ctx context.Context, r *maintenancev1.GetRunRequest) (*maintenancev1.GetRunResponse, error) {
+func (m *maintenance) GetRun(ctx context.Context, r *pb.GetRunRequest) (*pb.GetRunResponse, error) {
 	run, err := m.service.Run(ctx, r.GetId())
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.GetRunResponse{Run: wholeRun(&run)}, nil
+	return &pb.GetRunResponse{Run: wholeRun(&run)}, nil
 }
 
 // ListRuns pages through the runs, the newest first.
-func (m *maintenance) ListRuns(ctx context.Context, r *maintenancev1.ListRunsRequest) (*maintenancev1.ListRunsResponse, error) {
+func (m *maintenance) ListRuns(ctx context.Context, r *pb.ListRunsRequest) (*pb.ListRunsResponse, error) {
 	state, err := fromState(r.GetState())
 	if err != nil {
 		return nil, err
@@ -90,25 +90,25 @@ func (m *maintenance) ListRuns(ctx context.Context, r *maintenancev1.ListRunsReq
 	if err != nil {
 		return nil, err
 	}
-	response := &maintenancev1.ListRunsResponse{}
+	response := &pb.ListRunsResponse{}
 	response.Runs, response.NextPageToken = fill(p, runs, listedRun, func(r *service.Run) string { return r.ID })
 	return response, nil
 }
 
 // WatchRun sends a run whenever it changes, until it has ended.
-func (m *maintenance) WatchRun(r *maintenancev1.WatchRunRequest, stream grpc.ServerStreamingServer[maintenancev1.RunEvent]) error {
+func (m *maintenance) WatchRun(r *pb.WatchRunRequest, stream grpc.ServerStreamingServer[pb.RunEvent]) error {
 	sequence := int64(0)
 	return m.service.WatchRun(stream.Context(), r.GetId(), func(run service.Run) error {
 		sequence++
-		return stream.Send(&maintenancev1.RunEvent{Run: wholeRun(&run), Sequence: sequence})
+		return stream.Send(&pb.RunEvent{Run: wholeRun(&run), Sequence: sequence})
 	})
 }
 
 // CancelRun asks a run to stop.
-func (m *maintenance) CancelRun(ctx context.Context, r *maintenancev1.CancelRunRequest) (*maintenancev1.CancelRunResponse, error) {
+func (m *maintenance) CancelRun(ctx context.Context, r *pb.CancelRunRequest) (*pb.CancelRunResponse, error) {
 	run, err := m.service.CancelRun(ctx, r.GetId(), caller(ctx))
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.CancelRunResponse{Run: wholeRun(&run)}, nil
+	return &pb.CancelRunResponse{Run: wholeRun(&run)}, nil
 }

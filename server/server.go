@@ -30,7 +30,7 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -88,7 +88,7 @@ func New(config Config) (*Server, error) {
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.None(filters.HealthCheck(), reflected())))),
 		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
 	)
-	maintenancev1.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
+	pb.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
 	healthv1.RegisterHealthServer(s.grpc, s.readiness.health)
 	reflection.Register(s.grpc)
 	return s, nil
@@ -100,9 +100,9 @@ func reflected() otelgrpc.Filter {
 		filters.ServiceName(reflectionv1alpha.ServerReflection_ServiceDesc.ServiceName))
 }
 
-// Polled are the names of the spans of calls that only look, and are made again and again: Get…, List… and all streams.
-func Polled() (names []string) {
-	of := maintenancev1.MaintenanceService_ServiceDesc
+// ReadOnlyMethods are the names of the spans of calls that only look, and are made again and again: Get…, List… and all streams.
+func ReadOnlyMethods() (names []string) {
+	of := pb.MaintenanceService_ServiceDesc
 	for _, method := range of.Methods {
 		if name := method.MethodName; strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") {
 			names = append(names, of.ServiceName+"/"+name)

@@ -320,12 +320,12 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	}
 }
 
-func TestPolled_AreAllCallsThatOnlyLook(t *testing.T) {
+func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
 	changes := []string{"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "SetFeatureFlag"}
 	methods := maintenancev1.File_maintenance_v1_maintenance_proto.Services().Get(0).Methods()
 	for i := range methods.Len() {
 		name := string(methods.Get(i).Name())
-		if polled := slices.Contains(Polled(), "maintenance.v1.MaintenanceService/"+name); polled == slices.Contains(changes, name) {
+		if polled := slices.Contains(ReadOnlyMethods(), "maintenance.v1.MaintenanceService/"+name); polled == slices.Contains(changes, name) {
 			t.Errorf("%s is polled: %t", name, polled)
 		}
 	}

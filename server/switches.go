@@ -5,11 +5,11 @@ import (
 	"maps"
 	"slices"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 // PauseWorker pauses a worker on every replica.
-func (m *maintenance) PauseWorker(ctx context.Context, r *maintenancev1.PauseWorkerRequest) (*maintenancev1.PauseWorkerResponse, error) {
+func (m *maintenance) PauseWorker(ctx context.Context, r *pb.PauseWorkerRequest) (*pb.PauseWorkerResponse, error) {
 	ttl, err := fromTTL(r.GetTtl())
 	if err = firstOf(required("worker", r.GetWorker()), required("reason", r.GetReason()), err); err != nil {
 		return nil, err
@@ -18,11 +18,11 @@ func (m *maintenance) PauseWorker(ctx context.Context, r *maintenancev1.PauseWor
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.PauseWorkerResponse{Worker: toStatus(worker)}, nil
+	return &pb.PauseWorkerResponse{Worker: toStatus(worker)}, nil
 }
 
 // ResumeWorker ends a pause.
-func (m *maintenance) ResumeWorker(ctx context.Context, r *maintenancev1.ResumeWorkerRequest) (*maintenancev1.ResumeWorkerResponse, error) {
+func (m *maintenance) ResumeWorker(ctx context.Context, r *pb.ResumeWorkerRequest) (*pb.ResumeWorkerResponse, error) {
 	if err := required("worker", r.GetWorker()); err != nil {
 		return nil, err
 	}
@@ -30,31 +30,31 @@ func (m *maintenance) ResumeWorker(ctx context.Context, r *maintenancev1.ResumeW
 	if err != nil {
 		return nil, err
 	}
-	return &maintenancev1.ResumeWorkerResponse{Worker: toStatus(worker)}, nil
+	return &pb.ResumeWorkerResponse{Worker: toStatus(worker)}, nil
 }
 
 // SetFeatureFlag switches a flag.
-func (m *maintenance) SetFeatureFlag(ctx context.Context, r *maintenancev1.SetFeatureFlagRequest) (*maintenancev1.SetFeatureFlagResponse, error) {
+func (m *maintenance) SetFeatureFlag(ctx context.Context, r *pb.SetFeatureFlagRequest) (*pb.SetFeatureFlagResponse, error) {
 	if err := required("name", r.GetName()); err != nil {
 		return nil, err
 	}
 	if err := m.service.SetFeatureFlag(ctx, r.GetName(), r.GetEnabled()); err != nil {
 		return nil, err
 	}
-	return &maintenancev1.SetFeatureFlagResponse{
-		Flag: &maintenancev1.FeatureFlag{Name: r.GetName(), Enabled: r.GetEnabled()},
+	return &pb.SetFeatureFlagResponse{
+		Flag: &pb.FeatureFlag{Name: r.GetName(), Enabled: r.GetEnabled()},
 	}, nil
 }
 
 // ListFeatureFlags lists the flags by name.
-func (m *maintenance) ListFeatureFlags(ctx context.Context, _ *maintenancev1.ListFeatureFlagsRequest) (*maintenancev1.ListFeatureFlagsResponse, error) {
+func (m *maintenance) ListFeatureFlags(ctx context.Context, _ *pb.ListFeatureFlagsRequest) (*pb.ListFeatureFlagsResponse, error) {
 	flags, err := m.service.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	response := &maintenancev1.ListFeatureFlagsResponse{}
+	response := &pb.ListFeatureFlagsResponse{}
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		response.Flags = append(response.Flags, &maintenancev1.FeatureFlag{Name: name, Enabled: flags[name]})
+		response.Flags = append(response.Flags, &pb.FeatureFlag{Name: name, Enabled: flags[name]})
 	}
 	return response, nil
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -56,12 +56,12 @@ func fromTTL(ttl *durationpb.Duration) (time.Duration, error) {
 }
 
 // fromState is the state's name in package service, "" for any.
-func fromState(state maintenancev1.RunState) (string, error) {
-	name, known := maintenancev1.RunState_name[int32(state)]
+func fromState(state pb.RunState) (string, error) {
+	name, known := pb.RunState_name[int32(state)]
 	if !known {
 		return "", &service.InvalidArgumentError{Field: "state", Description: fmt.Sprintf("%d is not a RunState", state)}
 	}
-	if state == maintenancev1.RunState_RUN_STATE_UNSPECIFIED {
+	if state == pb.RunState_RUN_STATE_UNSPECIFIED {
 		return "", nil
 	}
 	return strings.ToLower(strings.TrimPrefix(name, statePrefix)), nil

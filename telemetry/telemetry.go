@@ -107,7 +107,7 @@ func (t *Telemetry) propagator(ctx context.Context, askedFor string) propagation
 	}
 	asked, err := autoprop.TextMapPropagator(names...)
 	if err != nil {
-		t.logger.WarnContext(ctx, "a variable of OpenTelemetry is not understood", "error", "OTEL_PROPAGATORS: "+err.Error())
+		t.logger.WarnContext(ctx, "OpenTelemetry variable ignored", "error", "OTEL_PROPAGATORS: "+err.Error())
 	}
 	if asked == nil {
 		return w3c

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// databases opens the configured databases in the order of the rotation. Two names for the same
+// database are an error; one that does not answer is compared once it does. closeAll closes them.
+func databases(
+	ctx context.Context, c *config.Config,
+) (open []*repo.Database, closeAll func(), err error) {
+	closeAll = func() {
+		for _, d := range open {
+			d.Close()
+		}
+	}
+	for _, d := range c.Databases {
+		database, err := repo.Open(ctx, d.Name, d.URL)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		open = append(open, database)
+	}
+	repo.MustDiffer(open)
+	for _, d := range open {
+		if same, is := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); is {
+			closeAll()
+			return nil, nil, same
+		}
+	}
+	return open, closeAll, nil
+}
+
+// useReplicas gives the databases their read replicas. A wrong URL of a replica is a warning.
+func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
+	for n, d := range i.databases { // in the order of the configuration
+		if url := c.Databases[n].ReplicaURL; url != "" {
+			err := d.UseReplica(ctx, url, i.logger)
+			i.logWarning("replica not used, reading from the primary", err, "database", d.Name)
+		}
+	}
+}
+
+// checkDatabases refuses databases that are not migrated or that refuse the connection. It warns
+// of those that do not answer, of replicas that cannot be read, and of poolers for which the URL
+// lacks a parameter.
+func (i *instance) checkDatabases(ctx context.Context) error {
+	var missing []string
+	for _, d := range i.databases {
+		err := checkMigrated(ctx, d)
+		refused, is := errors.AsType[*repo.Error](err)
+		switch {
+		case err == nil:
+			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx), "database", d.Name)
+			i.logWarning("replica not readable, reading from the primary until it is", d.CheckReplica(ctx),
+				"database", d.Name)
+		case is && refused.Refused():
+			return connectionRefused(d.Name, refused)
+		case errors.Is(err, repo.ErrUnreachable):
+			i.logWarning("database unreachable, the server starts and keeps trying", err, "database", d.Name)
+		case errors.Is(err, repo.ErrNotMigrated):
+			missing = append(missing, d.Name)
+		default:
+			return fmt.Errorf("check database %s: %w", d.Name, err)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with "+
+			"the same configuration, then start again", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// checkMigrated checks the schema maintenance, in main with the tables of the job queue.
+func checkMigrated(ctx context.Context, d *repo.Database) error {
+	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" {
+		return err
+	}
+	return scheduler.CheckQueueMigrated(ctx, d)
+}
+
+// connectionRefused names the key whose URL is wrong, or whose user lacks a privilege.
+func connectionRefused(name string, refused *repo.Error) error {
+	key := "databases." + name + ".url"
+	return fmt.Errorf("%s (%s): %s: %w",
+		key, config.Variable(key), refused.Explanation(), refused.Cause())
+}
+
+// watchInterval is how often a database is checked; one that does not answer is checked more often
+// at first.
+const watchInterval = 5 * time.Second
+
+// watchDatabase logs when a database becomes unusable, and when it is usable again or has to be
+// migrated. Nothing depends on it: whatever needs the database tries for itself.
+func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
+	pace := service.Backoff{First: time.Second, Most: watchInterval}
+	logged, migrated := usable, false
+	for {
+		err := d.Writable(ctx)
+		if err == nil && !migrated {
+			err = checkMigrated(ctx, d)
+			migrated = err == nil
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if now := stateOf(err); now != logged {
+			i.logDatabase(ctx, d, err)
+			logged = now
+		}
+		wait, _ := pace.After(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(cmp.Or(wait, watchInterval)):
+		}
+	}
+}
+
+// databaseState is what watchDatabase logs the changes of.
+type databaseState int
+
+const (
+	usable databaseState = iota
+	unreachable
+	notMigrated
+	failing
+)
+
+func stateOf(err error) databaseState {
+	switch {
+	case err == nil:
+		return usable
+	case errors.Is(err, repo.ErrUnreachable):
+		return unreachable
+	case errors.Is(err, repo.ErrNotMigrated):
+		return notMigrated
+	}
+	return failing
+}
+
+func (i *instance) logDatabase(ctx context.Context, d *repo.Database, err error) {
+	logger := i.logger.With("database", d.Name)
+	switch stateOf(err) {
+	case usable:
+		logger.InfoContext(ctx, "database usable")
+	case notMigrated:
+		logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate", "error", err.Error())
+	default:
+		logger.WarnContext(ctx, "database not usable, retrying", "error", err.Error())
+	}
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// listing is how a list of records is shown.
+type listing[T any] struct {
+	// key of the list in a JSON document.
+	key string
+	// empty is what an empty list says.
+	empty   string
+	heading []string
+	row     func(T) []string
+}
+
+// show prints the records that could be read; err is what could not.
+func (t listing[T]) show(l *lfk, records []T, err error) error {
+	switch {
+	case err != nil && len(records) == 0:
+		return err
+	case l.asJSON:
+		return l.report(err, map[string]any{t.key: records}, nil)
+	case len(records) == 0:
+		l.say("%s", t.empty)
+		return nil
+	}
+	return errors.Join(err, printTable(l.app, t.heading, records, t.row))
+}
+
+func (l *lfk) dead() *cobra.Command {
+	var table string
+	var failing bool
+	command := &cobra.Command{
+		Use:   "dead",
+		Short: "List the records that could not be cleaned up",
+		Long: "List the records that are dead, after ten failures, with the last error message of the\n" +
+			"child's database, which may quote rows.\n\n" +
+			"With --failing, list the records that will be tried again: those that have failed, or are\n" +
+			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
+			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps; - if a database did not answer.",
+		Args: cobra.NoArgs,
+		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+			if failing {
+				records, err := keys.Failing(ctx, table)
+				return failingRecords().show(l, records, err)
+			}
+			records := []loosefk.DeadRecord{}
+			err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
+				records = append(records, r)
+				return nil
+			})
+			return deadRecords().show(l, records, err)
+		}),
+	}
+	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; default all")
+	command.Flags().BoolVar(&failing, "failing", false, "list records that will be tried again")
+	return command
+}
+
+func deadRecords() listing[loosefk.DeadRecord] {
+	return listing[loosefk.DeadRecord]{
+		key: "dead_records", empty: "no dead records",
+		heading: []string{
+			"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "RECORDED",
+			"DEAD SINCE", "MESSAGE",
+		},
+		row: func(r loosefk.DeadRecord) []string {
+			return []string{
+				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition, r.SQLState,
+				strconv.Itoa(r.Failures), utc(r.RecordedAt), utc(r.DeadAt),
+				strings.Join(strings.Fields(r.Message), " "),
+			}
+		},
+	}
+}
+
+func failingRecords() listing[loosefk.FailingRecord] {
+	return listing[loosefk.FailingRecord]{
+		key: "failing_records", empty: "no failing records",
+		heading: []string{
+			"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "CAUSE", "FAILURES", "FAILED", "NEXT TRY",
+		},
+		row: func(r loosefk.FailingRecord) []string {
+			next := "now"
+			if r.NextTry != nil && r.NextTry.After(time.Now()) {
+				next = utc(*r.NextTry)
+			}
+			return []string{
+				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition,
+				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), utc(r.FailedAt), next,
+			}
+		},
+	}
+}
+
+func (l *lfk) retry() *cobra.Command {
+	var id int64
+	var table string
+	var all bool
+	command := &cobra.Command{
+		Use:   "retry (--id N | --table T | --all)",
+		Short: "Put dead records back into the queue",
+		Args:  cobra.NoArgs,
+	}
+	flags := command.Flags()
+	flags.Int64Var(&id, "id", 0, "`number` of the record")
+	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
+	flags.BoolVar(&all, "all", false, "all dead records")
+	command.MarkFlagsOneRequired("id", "table", "all")
+	command.MarkFlagsMutuallyExclusive("id", "table", "all")
+	put := l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		var only *int64
+		if flags.Changed("id") {
+			only = &id
+		}
+		done, err := keys.Retry(ctx, only, table)
+		return l.report(err, map[string]any{"databases": done}, func() {
+			for _, d := range done {
+				l.say("%s: %d put back", d.Database, d.Records)
+			}
+		})
+	})
+	command.RunE = func(c *cobra.Command, args []string) error {
+		if !flags.Changed("id") && !all && table == "" { // as of --all=false and --table=
+			return usage(errors.New("name the records: --id N, --table T or --all"))
+		}
+		return put(c, args)
+	}
+	return command
+}
+
+func (l *lfk) acceptAbsent() *cobra.Command {
+	var all, list, revoke bool
+	accept := l.with(func(ctx context.Context, keys loosefk.Admin, children []string) error {
+		switch {
+		case list:
+			records, err := keys.AbsentChildren(ctx)
+			return absentChildren().show(l, records, err)
+		case revoke:
+			return l.revokeAbsent(ctx, keys, children)
+		}
+		return l.acceptChildren(ctx, keys, children)
+	})
+	command := &cobra.Command{
+		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
+		Short: "Accept that child tables are in no database, so that their definitions are skipped",
+		Long: "While a child table of the definitions is in no configured database, the records of\n" +
+			"its parents are held: were the table in a database that is not configured, its rows\n" +
+			"would be orphaned for good. Configure that database or, if the table does not exist,\n" +
+			"accept that here. Every configured database must answer. The acceptance ends when a\n" +
+			"run finds the table.",
+		RunE: func(c *cobra.Command, children []string) error {
+			if l.database != "" {
+				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
+					"configured database has it"))
+			}
+			if (len(children) == 0) != (all || list) {
+				return usage(errors.New("name the child tables: CHILD…, --all, --list or --revoke CHILD…"))
+			}
+			return accept(c, children)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
+	flags.BoolVar(&list, "list", false, "list the accepted child tables")
+	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
+	command.MarkFlagsMutuallyExclusive("all", "list", "revoke")
+	command.SetHelpFunc(func(c *cobra.Command, args []string) {
+		_ = c.Flags().MarkHidden("database") // It is refused here.
+		c.Parent().HelpFunc()(c, args)
+	})
+	return command
+}
+
+func (l *lfk) acceptChildren(
+	ctx context.Context, keys loosefk.Admin, children []string,
+) error {
+	host, _ := os.Hostname()
+	operator := cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
+	done, err := keys.AcceptAbsent(ctx, children, operator)
+	if err != nil {
+		return err
+	}
+	return l.report(nil, map[string]any{"accepted": done}, func() {
+		for _, c := range done {
+			how := "accepted as absent"
+			if c.Before {
+				how = "already accepted as absent"
+			}
+			l.say("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
+		}
+		if len(done) == 0 {
+			l.say("nothing new to accept")
+			return
+		}
+		l.note("held records are removed when they are due again, within an hour, unless their parent " +
+			"has no other child: caretaker lfk lint lists those")
+	})
+}
+
+func absentChildren() listing[repo.AbsentChild] {
+	return listing[repo.AbsentChild]{
+		key: "absent_children", empty: "no child table is accepted as absent",
+		heading: []string{"CHILD", "ACCEPTED", "BY"},
+		row: func(c repo.AbsentChild) []string {
+			return []string{c.Child, utc(c.AcceptedAt), c.AcceptedBy}
+		},
+	}
+}
+
+func (l *lfk) revokeAbsent(ctx context.Context, keys loosefk.Admin, children []string) error {
+	if err := keys.RevokeAbsent(ctx, children); err != nil {
+		return err
+	}
+	return l.report(nil, map[string]any{"revoked": children}, func() {
+		for _, c := range children {
+			l.say("no longer accepted as absent: %s", c)
+		}
+	})
+}
