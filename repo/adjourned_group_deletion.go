@@ -132,10 +132,16 @@ WITH candidates AS MATERIALIZED (
 )
 SELECT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
 
-// GroupCandidates reads the ids behind after of up to limit namespaces that may be due, in order: [Database.DueGroups]
-// decides which of them are.
-func (d *Database) GroupCandidates(ctx context.Context, s GroupStores, a Adjournment, after int64, limit int, l Limits) ([]int64, error) {
-	ids, _, err := candidateRows(ctx, d, "find groups that may be due", l, pgx.RowTo[int64], s.fill(groupCandidatesSQL), a.args(after, limit)...)
+// candidatesPage is how many ids of groups are read at a time.
+const candidatesPage = 10_000
+
+// GroupCandidates reads the ids behind after of the next 10,000 namespaces that may be due, in
+// order: [Database.DueGroups] decides which of them are.
+func (d *Database) GroupCandidates(
+	ctx context.Context, s GroupStores, a Adjournment, after int64, l Limits,
+) ([]int64, error) {
+	q := newQuery("find groups that may be due", s.fill(groupCandidatesSQL), a.args(after, candidatesPage)...)
+	ids, _, err := candidateRows(ctx, d, l, q, pgx.RowTo[int64])
 	return ids, err
 }
 
@@ -159,10 +165,10 @@ ORDER BY n.id`
 // DueGroups looks at one page of candidates: those of them that are due, in order of their ids, with what decides
 // about them. It takes three statements, whatever the page.
 func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l Limits) ([]DueGroup, error) {
-	groups, err := boundedRows(ctx, d, "read due groups", l, func(row pgx.CollectableRow) (g DueGroup, err error) {
+	groups, err := readRows(ctx, d, l, newQuery("read due groups", s.fill(dueGroupsSQL), a.args(candidates)...), func(row pgx.CollectableRow) (g DueGroup, err error) {
 		err = row.Scan(&g.ID, &g.UserID, &g.Begun, &g.InProgress)
 		return g, err
-	}, s.fill(dueGroupsSQL), a.args(candidates)...)
+	})
 	if err != nil || len(groups) == 0 {
 		return nil, err
 	}
@@ -172,52 +178,10 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 	return groups, d.readAncestors(ctx, s, groups, l)
 }
 
-// GroupWrite is how a transaction for one group is carried out.
-type GroupWrite struct {
-	// Guard must hold. A dry run needs none: it does everything, and takes it back instead of committing.
-	Guard    Guard
-	Rehearse bool
-	// Limits of each statement, Patience that of the transaction.
-	Limits   Limits
-	Patience time.Duration
-}
-
-// errRehearsed takes a dry run back.
-var errRehearsed = errors.New("dry run taken back")
-
-// rehearsalKey is the context's key of a dry run.
-type rehearsalKey struct{}
-
-// Rehearses says whether what is done in a context will be taken back: a queue tells nobody of jobs that never were.
-func Rehearses(ctx context.Context) bool { return ctx.Value(rehearsalKey{}) != nil }
-
-const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
-
-// groupTx runs a transaction for a group.
-func (d *Database) groupTx(ctx context.Context, operation string, w GroupWrite, do func(context.Context, pgx.Tx) error) error {
-	if w.Rehearse {
-		ctx = context.WithValue(ctx, rehearsalKey{}, true)
-	}
-	err := d.guardedTx(ctx, operation, w.Guard, w.Limits, w.Patience, func(ctx context.Context, tx pgx.Tx) error {
-		if err := do(ctx, tx); err != nil || !w.Rehearse {
-			return err
-		}
-		// What would be checked by the commit.
-		if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
-			return err
-		}
-		return errRehearsed
-	})
-	if errors.Is(err, errRehearsed) {
-		return nil
-	}
-	return err
-}
-
 // QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits or runs already is
 // enough.
-func (d *Database) QueueGroupRemoval(ctx context.Context, w GroupWrite, queue JobQueue, job Job) (inserted bool, err error) {
-	err = d.groupTx(ctx, "queue the removal of a group", w, func(ctx context.Context, tx pgx.Tx) error {
+func (d *Database) QueueGroupRemoval(ctx context.Context, p Permit, queue JobQueue, job Job) (inserted bool, err error) {
+	err = d.transaction(ctx, "queue the removal of a group", p, func(ctx context.Context, tx pgx.Tx) error {
 		n, err := queue.InsertJobs(ctx, tx, []Job{job})
 		inserted = n > 0
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -48,10 +47,13 @@ func (e *GroupCycleError) Error() string {
 // Public says that the text is fit for clients.
 func (e *GroupCycleError) Public() {}
 
-// BeginGroupRemoval checks everything again under the lock of the group's row and begins its removal, or restores it, in
-// one transaction of at most patience. Once begun, only whether the group is there is checked.
-func (d *Database) BeginGroupRemoval(ctx context.Context, g Guard, s GroupStores, a Adjournment, args DestroyGroup, l Limits, patience time.Duration) (b GroupBeginning, err error) {
-	err = d.guardedTx(ctx, "begin to remove group", g, l, patience, func(ctx context.Context, tx pgx.Tx) error {
+// BeginGroupRemoval checks everything again under the lock of the group's row and begins its
+// removal, or restores it, in one transaction. Once begun, only whether the group is there is
+// checked.
+func (d *Database) BeginGroupRemoval(
+	ctx context.Context, p Permit, s GroupStores, a Adjournment, args DestroyGroup,
+) (b GroupBeginning, err error) {
+	err = d.transaction(ctx, "begin to remove group", p, func(ctx context.Context, tx pgx.Tx) error {
 		b, err = beginGroup(ctx, tx, s, a, args)
 		return err
 	})
@@ -153,19 +155,19 @@ func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
 }
 
 const forgetGoneSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 gone AS MATERIALIZED (
   SELECT r.group_id FROM maintenance.group_removals r
-  WHERE NOT EXISTS (SELECT FROM namespaces n WHERE n.id = r.group_id AND n.type = 'Group' OFFSET 0) LIMIT $4
+  WHERE NOT EXISTS (SELECT FROM namespaces n WHERE n.id = r.group_id AND n.type = 'Group' OFFSET 0) LIMIT $1
 ),
 forgotten AS (
-  DELETE FROM maintenance.group_removals r USING gone WHERE r.group_id = gone.group_id AND (SELECT held FROM fence) = 1
+  DELETE FROM maintenance.group_removals r USING gone WHERE r.group_id = gone.group_id AND (SELECT held FROM guard) = 1
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM guard)`
 
 // ForgetGoneRemovals deletes up to 1000 records of removals whose group somebody else has deleted.
-func (d *Database) ForgetGoneRemovals(ctx context.Context, f Fence, l Limits) error {
-	return d.fenced(ctx, "forget removals of groups that are gone", f, l, nil, forgetGoneSQL, pruneBatch)
+func (d *Database) ForgetGoneRemovals(ctx context.Context, p Permit) error {
+	return d.write(ctx, p, newQuery("forget removals of groups that are gone", forgetGoneSQL, pruneBatch))
 }
 
 const (
@@ -181,8 +183,10 @@ WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'obje
 
 // FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks
 // stay, and that its removal has begun.
-func (d *Database) FailGroupRemoval(ctx context.Context, g Guard, s GroupStores, id int64, why string, l Limits) error {
-	return d.guardedTx(ctx, "note that the group's removal failed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+func (d *Database) FailGroupRemoval(
+	ctx context.Context, p Permit, s GroupStores, id int64, why string,
+) error {
+	return d.transaction(ctx, "note that the group's removal failed", p, func(ctx context.Context, tx pgx.Tx) error {
 		if s.state {
 			if _, err := tx.Exec(ctx, unprogressSQL, id); err != nil {
 				return err

@@ -34,15 +34,20 @@ UNION ALL
 SELECT max(p.id), false FROM page p HAVING count(*) > 0
 ORDER BY 1, 2 DESC`
 
+// perhapsLost is a group of a page, or the last of it.
+type perhapsLost struct {
+	ID   int64
+	Lost bool
+}
+
+func (g perhapsLost) matters() bool { return g.Lost }
+
 // LostMarks reads the next page of groups behind after, in order of their ids, and returns those that look marked but
 // are in no store, and the id with which to go on, 0 at the end.
 func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l Limits) (lost []int64, next int64, err error) {
-	type group struct {
-		ID   int64
-		Lost bool
-	}
-	groups, err := confirmedRows(ctx, d, "look for lost marks", l, pgx.RowToStructByPos[group],
-		func(g group) bool { return g.Lost }, s.fill(lostMarksSQL), after, groupPage)
+	groups, err := confirmedRows(ctx, d, l,
+		newQuery("look for lost marks", s.fill(lostMarksSQL), after, groupPage),
+		pgx.RowToStructByPos[perhapsLost])
 	for _, g := range groups {
 		if next = g.ID; g.Lost {
 			lost = append(lost, g.ID)
@@ -61,7 +66,7 @@ type OddSchedule struct {
 	differs                  bool
 }
 
-func (o OddSchedule) odd() bool { return o.NoGroup || o.differs }
+func (o OddSchedule) matters() bool { return o.NoGroup || o.differs }
 
 // oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT keeps the joins look-ups.
 const oddSchedulesSQL = `
@@ -82,12 +87,13 @@ FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM p
 // OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and the id with which to
 // go on, 0 at the end.
 func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64, l Limits) (odd []OddSchedule, next int64, err error) {
-	rows, err := confirmedRows(ctx, d, "compare the stores of marks", l, func(row pgx.CollectableRow) (o OddSchedule, err error) {
+	q := newQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
+	rows, err := confirmedRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser, &o.DetailsDate, &o.DetailsUser, &o.differs)
 		return o, err
-	}, OddSchedule.odd, s.fill(oddSchedulesSQL), after, groupPage)
+	})
 	for _, o := range rows {
-		if next = o.GroupID; o.odd() {
+		if next = o.GroupID; o.matters() {
 			odd = append(odd, o)
 		}
 	}
@@ -116,8 +122,7 @@ FROM judged`
 // GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost marks are not counted.
 func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
-	_, err = d.candidateRow(ctx, "count marked groups", l, []any{&b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt},
-		s.fill(groupBacklogSQL), a.args(backlogCap)...)
+	_, err = d.candidateRow(ctx, l, newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap)...), &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

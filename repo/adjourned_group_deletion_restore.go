@@ -37,11 +37,11 @@ type restoring struct {
 var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
 
 // RestoreGroup restores a due group in one transaction, or leaves everything as it is.
-func (d *Database) RestoreGroup(ctx context.Context, w GroupWrite, s GroupStores, a Adjournment, id int64) (r Restoration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.Patience, errTooLarge)
+func (d *Database) RestoreGroup(ctx context.Context, p Permit, s GroupStores, a Adjournment, id int64) (r Restoration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Transaction, errTooLarge)
 	defer cancel()
-	w.Patience += netTime
-	err = d.groupTx(ctx, "restore group", w, func(ctx context.Context, tx pgx.Tx) error {
+	p.Transaction += netTime
+	err = d.transaction(ctx, "restore group", p, func(ctx context.Context, tx pgx.Tx) error {
 		if err := lockGroup(ctx, tx, id); err != nil {
 			return err
 		}

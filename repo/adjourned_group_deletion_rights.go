@@ -65,7 +65,7 @@ func (d *Database) readRights(ctx context.Context, s GroupStores, a Adjournment,
 			ids, users = append(ids, g.ID), append(users, *g.UserID)
 		}
 	}
-	allowed, err := boundedRows(ctx, d, "read the rights to remove groups", l, pgx.RowTo[int64], s.fill(removeGroupSQL), a.At, ids, users)
+	allowed, err := readRows(ctx, d, l, newQuery("read the rights to remove groups", s.fill(removeGroupSQL), a.At, ids, users), pgx.RowTo[int64])
 	may := map[int64]bool{}
 	for _, id := range allowed {
 		may[id] = true
@@ -94,7 +94,7 @@ func (d *Database) readAncestors(ctx context.Context, s GroupStores, groups []Du
 		place[groups[i].ID], ids[i] = &groups[i], groups[i].ID
 	}
 	type pair struct{ Group, Ancestor int64 }
-	pairs, err := boundedRows(ctx, d, "read the ancestors of groups", l, pgx.RowToStructByPos[pair], s.fill(markedAncestorsSQL), ids)
+	pairs, err := readRows(ctx, d, l, newQuery("read the ancestors of groups", s.fill(markedAncestorsSQL), ids), pgx.RowToStructByPos[pair])
 	for _, p := range pairs {
 		g := place[p.Group]
 		g.Above = append(g.Above, p.Ancestor)

@@ -18,9 +18,6 @@ type Removed struct {
 	Groups, Projects, Rows, Bots int64
 }
 
-// rowPatience is how long the transaction for a single row may take.
-const rowPatience = 15 * time.Second
-
 // ProjectToRemove is a project with its namespace, 0 if it has none. Routed: there are routes.
 type ProjectToRemove struct {
 	ID, NamespaceID int64
@@ -45,7 +42,7 @@ func (c *Catalog) ProjectToRemove(ctx context.Context, id int64, l Limits) (p Pr
 		routed = "true"
 	}
 	sql := fill(projectToRemoveSQL, "{namespace}", namespace, "{routed}", routed)
-	rows, err := boundedRows(ctx, c.Database, "look for the project", l, pgx.RowToStructByPos[ProjectToRemove], sql, id)
+	rows, err := readRows(ctx, c.Database, l, newQuery("look for the project", sql, id), pgx.RowToStructByPos[ProjectToRemove])
 	if err == nil && len(rows) == 0 {
 		return p, ErrNotFound
 	}
@@ -72,20 +69,23 @@ const (
 
 // RemoveProject deletes a project's row, its route and its namespace, and records what has been removed, in one
 // transaction.
-func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove, removed Removed, l Limits) error {
-	return d.guardedTx(ctx, "remove project", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
+func (d *Database) RemoveProject(
+	ctx context.Context, p Permit, project ProjectToRemove, removed Removed,
+) error {
+	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx pgx.Tx) error {
 		rows := []rowDeletion{
-			{"projects", deleteProjectSQL, p.ID},
-			{"namespaces", deleteProjectNamespaceSQL, p.NamespaceID},
+			{"projects", deleteProjectSQL, project.ID},
+			{"namespaces", deleteProjectNamespaceSQL, project.NamespaceID},
 		}
 		route := ""
-		if p.Routed {
-			rows = append([]rowDeletion{{"routes", deleteProjectRouteSQL, p.ID}}, rows...)
+		if project.Routed {
+			rows = append([]rowDeletion{{"routes", deleteProjectRouteSQL, project.ID}}, rows...)
 			route = projectRouteStaysSQL
 		}
 		n, err := deleteRows(ctx, tx, rows...)
 		if err == nil {
-			err = refuseKept(ctx, tx, fill(projectStaysSQL, "{route}", route), p.ID, p.NamespaceID)
+			stays := fill(projectStaysSQL, "{route}", route)
+			err = refuseKept(ctx, tx, stays, project.ID, project.NamespaceID)
 		}
 		if err != nil {
 			return err
@@ -99,8 +99,10 @@ func (d *Database) RemoveProject(ctx context.Context, g Guard, p ProjectToRemove
 
 // RemoveGroup deletes a group's row with its marks, details and route, and records what has been removed, in one
 // transaction. With the row of the group whose removal it is goes the record; the sums are returned.
-func (d *Database) RemoveGroup(ctx context.Context, g Guard, s GroupStores, id int64, removed Removed, l Limits) (total Removed, err error) {
-	err = d.guardedTx(ctx, "remove group", g, l, rowPatience, func(ctx context.Context, tx pgx.Tx) error {
+func (d *Database) RemoveGroup(
+	ctx context.Context, p Permit, s GroupStores, id int64, removed Removed,
+) (total Removed, err error) {
+	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx pgx.Tx) error {
 		var rows []rowDeletion
 		schedule, details := "", ""
 		if s.schedules {
@@ -201,8 +203,8 @@ func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err 
 
 // SaveRemoved records what an attempt has removed since the last row of a project or group, and returns the sums of all
 // attempts, zero where there is no record.
-func (d *Database) SaveRemoved(ctx context.Context, g Guard, r Removed, l Limits) (total Removed, err error) {
-	err = d.guardedTx(ctx, "record what has been removed", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+func (d *Database) SaveRemoved(ctx context.Context, p Permit, r Removed) (total Removed, err error) {
+	err = d.transaction(ctx, "record what has been removed", p, func(ctx context.Context, tx pgx.Tx) error {
 		total, err = saveRemoved(ctx, tx, r)
 		return err
 	})
@@ -221,10 +223,10 @@ FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
 
 // GroupRemovals reads up to limit of the removals that have begun, the oldest first.
 func (d *Database) GroupRemovals(ctx context.Context, limit int, l Limits) ([]GroupRemoval, error) {
-	return boundedRows(ctx, d, "read the removals that have begun", l, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
+	return readRows(ctx, d, l, newQuery("read the removals that have begun", groupRemovalsSQL, limit), func(row pgx.CollectableRow) (r GroupRemoval, err error) {
 		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.BegunAt)
 		return r, err
-	}, groupRemovalsSQL, limit)
+	})
 }
 
 const endRemovalSQL = `

@@ -50,7 +50,7 @@ func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64
 
 func (d *Database) groupChildren(ctx context.Context, parents []int64, l Limits) (children []int64, err error) {
 	for after := int64(0); ; after = children[len(children)-1] {
-		page, err := boundedRows(ctx, d, "read the groups below", l, pgx.RowTo[int64], groupChildrenSQL, parents, after, childrenPage)
+		page, err := readRows(ctx, d, l, newQuery("read the groups below", groupChildrenSQL, parents, after, childrenPage), pgx.RowTo[int64])
 		children = append(children, page...)
 		if err != nil || len(page) < childrenPage {
 			return children, err
@@ -65,7 +65,7 @@ const projectsPage = 100
 
 // GroupProjects reads the next ids, behind after, of the projects in a namespace.
 func (d *Database) GroupProjects(ctx context.Context, namespace, after int64, l Limits) ([]int64, error) {
-	return boundedRows(ctx, d, "read the group's projects", l, pgx.RowTo[int64], groupProjectsSQL, namespace, after, projectsPage)
+	return readRows(ctx, d, l, newQuery("read the group's projects", groupProjectsSQL, namespace, after, projectsPage), pgx.RowTo[int64])
 }
 
 // Memberships are the members rows of a group or project, or those that only say that they are in its namespace.
@@ -107,12 +107,14 @@ type RemovedMembers struct {
 
 // RemoveMembers removes a page of members and queues the removal of the project bots among them, in one transaction.
 // job gives the job for a bot.
-func (d *Database) RemoveMembers(ctx context.Context, g Guard, which Memberships, queue JobQueue, job func(bot int64) Job, l Limits) (r RemovedMembers, err error) {
+func (d *Database) RemoveMembers(
+	ctx context.Context, p Permit, which Memberships, queue JobQueue, job func(bot int64) Job,
+) (r RemovedMembers, err error) {
 	condition := sourceMembersSQL
 	if which.SourceType == "" {
 		condition = namespaceMembersSQL
 	}
-	err = d.guardedTx(ctx, "remove members", g, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "remove members", p, func(ctx context.Context, tx pgx.Tx) error {
 		var picked, bots []int64
 		err := tx.QueryRow(ctx, fill(removeMembersSQL, "{which}", condition), which.SourceType, which.SourceID, membersPage).Scan(&picked, &r.Rows, &bots)
 		if err == nil && len(picked) > 0 && r.Rows == 0 {

@@ -91,7 +91,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 	}
 	return map[string]func(context.Context) error{
 		"candidates": func(ctx context.Context) error {
-			_, err := b.GroupCandidates(ctx, b.stores, b.due, 0, 10_000, generous)
+			_, err := b.GroupCandidates(ctx, b.stores, b.due, 0, generous)
 			return err
 		},
 		"due": func(ctx context.Context) error {
@@ -101,7 +101,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, b.fence, generous) },
+		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, by(b.fence)) },
 		"lost": func(ctx context.Context) error {
 			_, _, err := b.LostMarks(ctx, b.stores, 3000, generous)
 			return err
@@ -111,8 +111,9 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			return err
 		},
 		"restore": func(ctx context.Context) error {
-			w := repo.GroupWrite{Guard: b.fence.Guard(), Limits: generous, Patience: time.Minute}
-			r, err := b.RestoreGroup(ctx, w, b.stores, b.due, 12000)
+			p := by(b.fence)
+			p.Transaction = time.Minute
+			r, err := b.RestoreGroup(ctx, p, b.stores, b.due, 12000)
 			if !r.Restored {
 				b.t.Errorf("%+v", r)
 			}
@@ -123,20 +124,22 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 
 // calls of a job.
 func (b *groupBench) jobCalls() map[string]func(context.Context) error {
-	lock := repo.AdvisoryLock(1)
+	lock := locking(1)
 	members := func(of repo.Memberships) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := b.RemoveMembers(ctx, lock, of, b.queue, func(int64) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1}} }, generous)
+			_, err := b.RemoveMembers(ctx, lock, of, b.queue, func(int64) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1}} })
 			return err
 		}
 	}
 	return map[string]func(context.Context) error{
 		"begin": func(ctx context.Context) error {
-			_, err := b.BeginGroupRemoval(ctx, repo.AdvisoryLock(15000), b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))}, generous, time.Minute)
+			p := locking(15000)
+			p.Transaction = time.Minute
+			_, err := b.BeginGroupRemoval(ctx, p, b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))})
 			return err
 		},
 		"fail": func(ctx context.Context) error {
-			return b.FailGroupRemoval(ctx, repo.AdvisoryLock(15000), b.stores, 15000, "why", generous)
+			return b.FailGroupRemoval(ctx, locking(15000), b.stores, 15000, "why")
 		},
 		"tree": func(ctx context.Context) error {
 			tree, err := b.GroupTree(ctx, 15000, generous)
@@ -159,10 +162,10 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 		"members":                  members(repo.Memberships{SourceType: "Namespace", SourceID: 9001}),
 		"members of the namespace": members(repo.Memberships{SourceID: 18000}),
 		"project's row": func(ctx context.Context) error {
-			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002, Routed: true}, repo.Removed{GroupID: 1}, generous)
+			return b.RemoveProject(ctx, lock, repo.ProjectToRemove{ID: 9002, NamespaceID: 109002, Routed: true}, repo.Removed{GroupID: 1})
 		},
 		"group's row": func(ctx context.Context) error {
-			_, err := b.RemoveGroup(ctx, lock, b.stores, 29999, repo.Removed{GroupID: 29999}, generous)
+			_, err := b.RemoveGroup(ctx, lock, b.stores, 29999, repo.Removed{GroupID: 29999})
 			return err
 		},
 	}

@@ -47,7 +47,7 @@ GROUP BY 1, 2 ORDER BY 1, 2`
 
 // BacklogSamples reads the samples of the last day, the highest of each step, by worker and time.
 func (d *Database) BacklogSamples(ctx context.Context, step time.Duration) ([]BacklogSample, error) {
-	return collect(ctx, d, "read samples of the backlogs", scanBacklogSample, backlogSamplesSQL, step.Seconds())
+	return collect(ctx, d, newQuery("read samples of the backlogs", backlogSamplesSQL, step.Seconds()), scanBacklogSample)
 }
 
 func scanBacklogSample(row pgx.CollectableRow) (s BacklogSample, err error) {

@@ -162,17 +162,17 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 const planAnew = pgx.QueryExecModeExec
 
 // collect runs a query and reads its rows.
-func collect[T any](ctx context.Context, d *Database, operation string, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, err error) {
+func collect[T any](ctx context.Context, d *Database, q query, scan pgx.RowToFunc[T]) (out []T, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	ctx, o := d.begin(ctx, operation)
+	ctx, o := d.begin(ctx, q.operation)
 	err = again(ctx, func() error {
-		rows, err := d.pool.Query(ctx, sql, args...)
+		rows, err := d.pool.Query(ctx, q.sql, q.args...)
 		if err == nil {
 			out, err = pgx.CollectRows(rows, scan)
 		}
 		return err
 	})
 	o.end(ctx, err)
-	return out, d.wrap(ctx, operation, err)
+	return out, d.wrap(ctx, q.operation, err)
 }

@@ -31,12 +31,11 @@ type UserDeletion struct {
 
 // UserDeletionAttempt is an attempt of the job delete_user.
 type UserDeletionAttempt struct {
-	AttemptOf
+	JobID    int64
 	Args     DeleteUser
 	Features UserFeatures
-	// Queue is told when the job is done, in the last transaction.
-	Queue  JobQueue
-	Limits Limits
+	// Queue completes the job, in the last transaction.
+	Queue JobQueue
 }
 
 // deleting is the deletion of a user in its transaction.
@@ -57,7 +56,9 @@ type deleting struct {
 // memberships: with some left the user is only blocked, and that the removal has begun is recorded.
 // From then on nothing is checked any more, whichever job comes: the user is gone, or the removal
 // goes on. Every step finds its work done if it is repeated.
-func (d *Database) DeleteUser(ctx context.Context, a UserDeletionAttempt) (UserDeletion, error) {
+func (d *Database) DeleteUser(
+	ctx context.Context, p Permit, a UserDeletionAttempt,
+) (UserDeletion, error) {
 	var u deleting
 	do := func(ctx context.Context, tx pgx.Tx) error {
 		u = deleting{tx: tx, features: a.Features, args: a.Args}
@@ -69,9 +70,9 @@ func (d *Database) DeleteUser(ctx context.Context, a UserDeletionAttempt) (UserD
 				return err
 			}
 		}
-		return a.Queue.CompleteJob(ctx, tx, a.ID)
+		return a.Queue.CompleteJob(ctx, tx, a.JobID)
 	}
-	err := d.guardedTx(ctx, "delete user", a.Guard(), a.Limits, jobPatience, do)
+	err := d.transaction(ctx, "delete user", p, do)
 	return u.UserDeletion, err
 }
 

@@ -312,7 +312,7 @@ func sqlState(err error) string {
 
 // ours says whether an error is one of this package already: not what the database has said, nor that it said nothing.
 func ours(err error) bool {
-	for _, sentinel := range []error{ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, errRehearsed} {
+	for _, sentinel := range []error{ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, errDryRun, errUnguarded} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

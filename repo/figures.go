@@ -39,12 +39,12 @@ LEFT JOIN maintenance.schedules s ON s.worker = w.name`
 
 // WorkerFigures reads the figures of these workers.
 func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
-	return collect(ctx, d, "read the figures of the workers", func(row pgx.CollectableRow) (f WorkerFigures, err error) {
+	return collect(ctx, d, newQuery("read the figures of the workers", workerFiguresSQL, workers), func(row pgx.CollectableRow) (f WorkerFigures, err error) {
 		var until, paused *time.Time
 		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Unsuccessful)
 		f.AccountedUntil, f.Paused = orZero(until), since(paused, f.Now)
 		return f, err
-	}, workerFiguresSQL, workers)
+	})
 }
 
 // RunFigures are what metrics have of the runs of a worker on a database. Dry runs do not count.
@@ -82,13 +82,13 @@ LEFT JOIN LATERAL (
 
 // RunFigures reads the figures of the runs of workers[i] on databases[i].
 func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {
-	return collect(ctx, d, "read the figures of the runs", func(row pgx.CollectableRow) (f RunFigures, err error) {
+	return collect(ctx, d, newQuery("read the figures of the runs", runFiguresSQL, workers, databases), func(row pgx.CollectableRow) (f RunFigures, err error) {
 		var success, began, failed *time.Time
 		var now time.Time
 		err = row.Scan(&f.Worker, &f.Database, &success, &now, &began, &failed)
 		f.LastSuccess, f.AtWork, f.Failing = orZero(success), since(began, now), since(failed, now)
 		return f, err
-	}, runFiguresSQL, workers, databases)
+	})
 }
 
 // PoolFigures are those of the connections of this process to a database.

@@ -71,7 +71,7 @@ ORDER BY fire_time DESC, worker DESC LIMIT $5`
 // ListFires reads up to limit fires, the newest first, of one worker and outcome, each "" for all, behind the fire of
 // afterWorker at after (zero for the first page).
 func (d *Database) ListFires(ctx context.Context, worker, outcome string, after time.Time, afterWorker string, limit int) ([]Fire, error) {
-	return collect(ctx, d, "list fires", scanFire, listFiresSQL, planAnew, worker, outcome, orNull(after), afterWorker, limit)
+	return collect(ctx, d, newQuery("list fires", listFiresSQL, planAnew, worker, outcome, orNull(after), afterWorker, limit), scanFire)
 }
 
 // fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has been said so anyway.

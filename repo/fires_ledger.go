@@ -50,12 +50,12 @@ LEFT JOIN LATERAL (
 // Ledgers reads where the fires of these workers stand, by their names, and the clock. A claim that
 // has led to no run for longer than patience is abandoned.
 func (d *Database) Ledgers(ctx context.Context, workers []string, patience time.Duration) (now time.Time, ledgers map[string]Ledger, err error) {
-	rows, err := collect(ctx, d, "read the ledger of fires", func(row pgx.CollectableRow) (l Ledger, err error) {
+	rows, err := collect(ctx, d, newQuery("read the ledger of fires", readLedgersSQL, workers, patience), func(row pgx.CollectableRow) (l Ledger, err error) {
 		var until, used, newest *time.Time
 		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &used, &newest, &l.Outcome, &l.NewestAbandoned, &l.Abandoned)
 		l.AccountedUntil, l.UsedAt, l.Newest = orZero(until), orZero(used), orZero(newest)
 		return l, err
-	}, readLedgersSQL, workers, patience)
+	})
 	ledgers = make(map[string]Ledger, len(rows))
 	for _, l := range rows {
 		ledgers[l.Worker] = l

@@ -88,7 +88,7 @@ LIMIT $2`
 // DueMigrations are the rows that were due at an instant, at most limit, in the order in which they are worked. They are
 // candidates: [Database.GhostTarget] looks at each again.
 func (d *Database) DueMigrations(ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits) ([]GhostMigration, error) {
-	due, _, err := candidateRows(ctx, d, "read the queue of users", l, pgx.RowToStructByPos[GhostMigration], q.fill(dueMigrationsSQL), at, limit)
+	due, _, err := candidateRows(ctx, d, l, newQuery("read the queue of users", q.fill(dueMigrationsSQL), at, limit), pgx.RowToStructByPos[GhostMigration])
 	return due, err
 }
 
@@ -112,7 +112,7 @@ WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint AND q.consume_af
 
 // GhostTarget looks at a row of the queue and its user.
 func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigration, l Limits) (t GhostTarget, err error) {
-	found, err := boundedRows(ctx, d, "look at a user of the queue", l, pgx.RowToStructByPos[GhostTarget], q.fill(ghostTargetSQL), m.ID, m.UserID)
+	found, err := readRows(ctx, d, l, newQuery("look at a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID), pgx.RowToStructByPos[GhostTarget])
 	if len(found) > 0 {
 		t = found[0]
 	}
@@ -120,42 +120,42 @@ func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigrati
 }
 
 const removeOrphanSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 gone AS (
   DELETE FROM {ghosts} q
-  WHERE q.id = $4::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id) AND (SELECT held FROM fence) = 1
+  WHERE q.id = $1::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id) AND (SELECT held FROM guard) = 1
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM guard)`
 
 // RemoveOrphan removes a row of the queue whose user is gone.
-func (d *Database) RemoveOrphan(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
-	return d.fenced(ctx, "remove an orphan of the queue", f, l, nil, q.fill(removeOrphanSQL), m.ID)
+func (d *Database) RemoveOrphan(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+	return d.write(ctx, p, newQuery("remove an orphan of the queue", q.fill(removeOrphanSQL), m.ID))
 }
 
 const (
 	failMigrationSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 postponed AS (
-  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched} WHERE id = $4::bigint AND (SELECT held FROM fence) = 1
+  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched} WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM guard)`
 
 	deferMigrationSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 postponed AS (
-  UPDATE {ghosts} SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched} WHERE id = $4::bigint AND (SELECT held FROM fence) = 1
+  UPDATE {ghosts} SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched} WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM guard)`
 )
 
 // FailMigration puts a row off for half an hour after an error.
-func (d *Database) FailMigration(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
-	return d.fenced(ctx, "put off a user after an error", f, l, nil, q.fill(failMigrationSQL), m.ID)
+func (d *Database) FailMigration(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+	return d.write(ctx, p, newQuery("put off a user after an error", q.fill(failMigrationSQL), m.ID))
 }
 
 // DeferMigration puts a row behind all that are due, after its time was used up.
-func (d *Database) DeferMigration(ctx context.Context, f Fence, q GhostQueue, m GhostMigration, l Limits) error {
-	return d.fenced(ctx, "defer a user", f, l, nil, q.fill(deferMigrationSQL), m.ID)
+func (d *Database) DeferMigration(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+	return d.write(ctx, p, newQuery("defer a user", q.fill(deferMigrationSQL), m.ID))
 }
 
 const (
@@ -179,8 +179,11 @@ LIMIT 1`
 // of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
 // inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps one of both, both
 // stay: the error is a [*KeptError].
-func (d *Database) DeleteMigratedUser(ctx context.Context, f Fence, q GhostQueue, user int64, rows []Rows, l Limits) (left bool, err error) {
-	err = d.guardedTx(ctx, "delete from users", f.Guard(), l, l.Statement+l.Lock+netTime, func(ctx context.Context, tx pgx.Tx) (err error) {
+func (d *Database) DeleteMigratedUser(
+	ctx context.Context, p Permit, q GhostQueue, user int64, rows []Rows,
+) (left bool, err error) {
+	p.Transaction = p.Statement + p.Lock + netTime
+	err = d.transaction(ctx, "delete from users", p, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, lockMigratedSQL, user); err != nil {
 			return err
 		}
@@ -203,7 +206,7 @@ SELECT EXISTS (SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id
 // HasPersonalProjects says whether there is a project in the user's own namespace.
 func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user int64, l Limits) (has bool, err error) {
 	if q.projects {
-		err = d.bounded(ctx, "look for personal projects", l, []any{&has}, ghostProjectsSQL, user)
+		err = d.readRow(ctx, l, newQuery("look for personal projects", ghostProjectsSQL, user), &has)
 	}
 	return has, err
 }
@@ -212,7 +215,7 @@ const scheduledGroupsSQL = `SELECT group_id FROM group_deletion_schedules WHERE 
 
 // ScheduledGroups are the first groups that the user has marked for deletion: the marks go with the user.
 func (d *Database) ScheduledGroups(ctx context.Context, user int64, l Limits) ([]int64, error) {
-	return boundedRows(ctx, d, "look for groups marked by the user", l, pgx.RowTo[int64], scheduledGroupsSQL, user)
+	return readRows(ctx, d, l, newQuery("look for groups marked by the user", scheduledGroupsSQL, user), pgx.RowTo[int64])
 }
 
 // ghostBacklogSQL: rows that the target check refuses are dead; those of users that are gone are nobody's.
@@ -227,7 +230,7 @@ FROM (
 func (d *Database) GhostBacklog(ctx context.Context, q GhostQueue, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
-	_, err := d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt}, q.fill(ghostBacklogSQL), backlogCap+1)
+	_, err := d.candidateRow(ctx, l, newQuery("count the backlog", q.fill(ghostBacklogSQL), backlogCap+1), &b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

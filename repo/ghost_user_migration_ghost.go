@@ -102,9 +102,11 @@ const ghostTries = 3
 
 // CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
 // error may be [*UnknownColumnError], or a [*KeptError].
-func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organization *int64, l Limits) (id int64, err error) {
+func (d *Database) CreateGhost(
+	ctx context.Context, p Permit, q GhostQueue, organization *int64,
+) (id int64, err error) {
 	for try := 1; ; try++ {
-		err = d.fencedTx(ctx, "create a ghost user", f, l, func(ctx context.Context, tx pgx.Tx) (err error) {
+		err = d.transaction(ctx, "create a ghost user", p, func(ctx context.Context, tx pgx.Tx) (err error) {
 			id, err = createGhost(ctx, tx, q, organization, try > 1)
 			return err
 		})
@@ -118,7 +120,8 @@ func (d *Database) CreateGhost(ctx context.Context, f Fence, q GhostQueue, organ
 // [*UnknownColumnError].
 func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
 	l.ReadOnly = true
-	return d.limitedTx(ctx, "check the columns of users", l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	p := Permit{Limits: l}
+	return d.transaction(ctx, "check the columns of users", p, func(ctx context.Context, tx pgx.Tx) error {
 		_, _, err := ghostColumns(ctx, tx)
 		return err
 	})

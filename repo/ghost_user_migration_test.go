@@ -34,7 +34,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 		t.Fatal(missing, err)
 	}
 	heard.statements = nil
-	id, err := d.CreateGhost(ctx, lease.Fence, queue, new(int64(1)), repo.Limits{Statement: time.Minute, Lock: time.Minute})
+	id, err := d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,9 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 		if slow {
 			rows.Condition = "pg_sleep(60) IS NOT NULL"
 		}
-		left, err := d.DeleteMigratedUser(ctx, lease.Fence, queue, user, []repo.Rows{rows}, repo.Limits{Statement: 10 * time.Second, Lock: time.Second})
+		left, err := d.DeleteMigratedUser(ctx, repo.Permit{
+			Guard: lease.Guard(), Limits: repo.Limits{Statement: 10 * time.Second, Lock: time.Second},
+		}, queue, user, []repo.Rows{rows})
 		if err != nil || left == slow {
 			t.Errorf("%t, %v, though the look is slow: %t", left, err, slow)
 		}

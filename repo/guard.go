@@ -5,15 +5,42 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrBusy means that somebody else holds the advisory lock of a [Guard]; the transaction changed nothing.
+// ErrBusy means that somebody else holds the advisory lock of a [Guard]; the transaction changed
+// nothing.
 var ErrBusy = errors.New("somebody else is at work on it")
 
-// Guard is what must hold for a write transaction to change anything: the fence of a run; an attempt of a job, an
-// advisory lock, or both; or, as the zero value, nothing.
+// errUnguarded is a fault of ours: a write whose permit has no guard.
+var errUnguarded = errors.New("a write without a guard, nothing was changed")
+
+// Permit is what a step may write by: what must hold for it, and how long it may take.
+type Permit struct {
+	Guard
+	Limits
+	// DryRun does everything in a transaction and rolls it back instead of committing. It needs no
+	// guard. Single statements do not know it.
+	DryRun bool
+}
+
+// Limits bound one statement, and a transaction of several. Zero is the server's own setting.
+type Limits struct {
+	// Statement is the statement_timeout, Lock the lock_timeout.
+	Statement, Lock time.Duration
+	// Transaction is what one of several statements may take in all; zero is five seconds.
+	Transaction time.Duration
+	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
+	ReadOnly bool
+}
+
+// Guard is what must hold for a write to change anything: the fence of a run; or an attempt of a
+// job, an advisory lock, or both. The zero value never holds.
+//
+// It is checked in the statement that writes, or first in its transaction, and what it checks stays
+// locked until the commit.
 type Guard struct {
 	fence   *Fence
 	attempt *AttemptOf
@@ -25,8 +52,8 @@ type Guard struct {
 // Guard lets only the holder of the lease write; else the error is [ErrLeaseLost].
 func (f Fence) Guard() Guard { return Guard{fence: &f} }
 
-// AdvisoryLock lets one transaction at a time write that uses this key; where another one is at work the error is
-// [ErrBusy]. The lock goes with the transaction.
+// AdvisoryLock lets one transaction at a time write that uses this key; where another one is at
+// work the error is [ErrBusy]. The lock goes with the transaction.
 func AdvisoryLock(key int64) Guard { return Guard{lock: &key} }
 
 // Guard lets an attempt write only while the job is still its own; else the error is [ErrJobLost].
@@ -38,28 +65,45 @@ func (g Guard) WithLock(key int64) Guard {
 	return g
 }
 
-// WithPart asks for a second advisory lock besides that of WithLock or [AdvisoryLock], without which it is nothing. That
-// two wait for each other cannot be: nobody waits.
+// WithPart asks for a second advisory lock besides that of WithLock or [AdvisoryLock], without
+// which it has no effect. Nobody waits for either, so there are no deadlocks.
 func (g Guard) WithPart(key int64) Guard {
 	g.part = &key
 	return g
 }
 
+// The CTE "guard" has one row with held = 1, or none. It stands first in every statement that
+// writes, as {guard}.
 const (
-	tryLockSQL = `guard AS MATERIALIZED (SELECT 1 AS held WHERE pg_try_advisory_xact_lock($1) AND pg_try_advisory_xact_lock($2))`
-	openSQL    = `guard AS MATERIALIZED (SELECT 1 AS held)`
-	fencedSQL  = fenceSQL + `,
-guard AS MATERIALIZED (SELECT held FROM fence)`
-
-	// attemptSQL keeps the row of a running attempt, which its time identifies. River's rescue of a job is an UPDATE of the
-	// row: it waits for the commit. So does whoever inserts the same unique job.
-	attemptSQL = `attempt AS MATERIALIZED (
-  SELECT 1 AS held FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2 FOR SHARE
+	// fenceSQL: FOR SHARE lets the batches of one run work side by side, and makes a take-over wait
+	// for their commit.
+	fenceSQL = `guard AS MATERIALIZED (
+  SELECT 1 AS held FROM maintenance.leases
+  WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()
+  FOR SHARE
 )`
-	attemptedSQL = attemptSQL + `,
+
+	// attemptSQL keeps the row of a running attempt, which its time identifies. River's rescue of a
+	// job is an UPDATE of the row: it waits for the commit. So does whoever inserts the same unique
+	// job.
+	attemptSQL = `attempt AS MATERIALIZED (
+  SELECT 1 AS held FROM maintenance.river_job
+  WHERE id = {job} AND state = 'running' AND attempted_at = {attempted} FOR SHARE
+)`
+	attemptGuardSQL = attemptSQL + `,
 guard AS MATERIALIZED (SELECT held FROM attempt)`
-	attemptedLockSQL = attemptSQL + `,
-guard AS MATERIALIZED (SELECT held FROM attempt WHERE pg_try_advisory_xact_lock($3) AND pg_try_advisory_xact_lock($4))`
+	attemptLockSQL = attemptSQL + `,
+guard AS MATERIALIZED (
+  SELECT held FROM attempt
+  WHERE pg_try_advisory_xact_lock({lock}) AND pg_try_advisory_xact_lock({part})
+)`
+
+	lockSQL = `guard AS MATERIALIZED (
+  SELECT 1 AS held WHERE pg_try_advisory_xact_lock({lock}) AND pg_try_advisory_xact_lock({part})
+)`
+
+	// noGuardSQL is for the zero value.
+	noGuardSQL = `guard AS MATERIALIZED (SELECT 1 AS held WHERE false)`
 )
 
 // parameters are the values of a statement that is put together from parts.
@@ -74,30 +118,36 @@ func (p *parameters) add(value any) string {
 // list is add for a list that several parts of a statement may share.
 func (p *parameters) list(values []string) string {
 	for i, known := range *p {
-		if same, is := known.([]string); is && len(same) == len(values) && len(values) > 0 && &same[0] == &values[0] {
+		same, is := known.([]string)
+		if is && len(same) == len(values) && len(values) > 0 && &same[0] == &values[0] {
 			return "$" + strconv.Itoa(i+1)
 		}
 	}
 	return p.add(values)
 }
 
-// sql is the CTE "guard", of one row with held = 1 or of none. It must be the first part of a statement.
+// fill puts the guard into a statement of these arguments, behind which its own come.
+func (g Guard) fill(s statement) statement {
+	p := append(parameters(nil), s.args...)
+	return statement{fill(s.sql, "{guard}", g.sql(&p)), p}
+}
+
 func (g Guard) sql(p *parameters) string {
 	switch {
 	case g.fence != nil:
-		*p = append(*p, g.fence.Name, g.fence.Holder, g.fence.Epoch)
-		return fencedSQL
-	case g.attempt != nil && g.lock != nil:
-		*p = append(*p, g.attempt.ID, g.attempt.AttemptedAt, *g.lock, *cmp.Or(g.part, g.lock))
-		return attemptedLockSQL
+		return fill(fenceSQL, "{name}", p.add(g.fence.Name), "{holder}", p.add(g.fence.Holder),
+			"{epoch}", p.add(g.fence.Epoch))
 	case g.attempt != nil:
-		*p = append(*p, g.attempt.ID, g.attempt.AttemptedAt)
-		return attemptedSQL
+		job, attempted := p.add(g.attempt.ID), p.add(g.attempt.AttemptedAt)
+		if g.lock == nil {
+			return fill(attemptGuardSQL, "{job}", job, "{attempted}", attempted)
+		}
+		return fill(attemptLockSQL, "{job}", job, "{attempted}", attempted,
+			"{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
 	case g.lock != nil:
-		*p = append(*p, *g.lock, *cmp.Or(g.part, g.lock))
-		return tryLockSQL
+		return fill(lockSQL, "{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
 	}
-	return openSQL
+	return noGuardSQL
 }
 
 // queryer is a pool or a transaction.
@@ -105,12 +155,16 @@ type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-const attemptHeldSQL = `SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2)`
+const attemptHeldSQL = `
+SELECT EXISTS (
+  SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2)`
 
-// refused is the error of a statement whose guard did not hold. Of an attempt that needs a lock it looks which of them
-// was missing.
+// refused is the error of a statement whose guard did not hold. Of an attempt that needs a lock it
+// asks which of the two was missing.
 func (g Guard) refused(ctx context.Context, q queryer) error {
 	switch {
+	case g == Guard{}:
+		return errUnguarded
 	case g.fence != nil:
 		return ErrLeaseLost
 	case g.attempt == nil:
@@ -127,21 +181,4 @@ func (g Guard) refused(ctx context.Context, q queryer) error {
 		return ErrBusy
 	}
 	return ErrJobLost
-}
-
-// check is the statement that holds a guard until the end of its transaction: a row that says whether it could.
-func (g Guard) check() statement {
-	var p parameters
-	sql := "WITH " + g.sql(&p) + " SELECT EXISTS (SELECT FROM guard)"
-	return statement{sql, p}
-}
-
-// guarded runs one statement under a guard; its row begins with whether the guard held.
-func (d *Database) guarded(ctx context.Context, operation string, g Guard, l Limits, into []any, sql string, p parameters) error {
-	var held bool
-	err := d.bounded(ctx, operation, l, append([]any{&held}, into...), sql, p...)
-	if err == nil && !held {
-		return d.wrap(ctx, operation, g.refused(ctx, d.pool))
-	}
-	return err
 }

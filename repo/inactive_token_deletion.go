@@ -176,14 +176,14 @@ func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules Token
 		return fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization, "{ghosts}", quote(f.ghosts))
 	}
 	const operation = "look for inactive bots"
-	stale, err := d.candidateRow(ctx, operation, l, r.columns(), statement(botRangeSQL), rules.args(after, limit)...)
+	stale, err := d.candidateRow(ctx, l, newQuery(operation, statement(botRangeSQL), rules.args(after, limit)...), r.columns()...)
 	switch {
 	case err != nil || !stale:
 	case !r.More:
-		err = d.bounded(ctx, operation, l, r.columns(), statement(botRangeSQL), rules.args(after, limit)...)
+		err = d.readRow(ctx, l, newQuery(operation, statement(botRangeSQL), rules.args(after, limit)...), r.columns()...)
 	case len(r.Inactive) > 0:
 		var again BotRange
-		err = d.bounded(ctx, operation, l, again.columns(), statement(botListSQL), rules.args(after, r.Inactive)...)
+		err = d.readRow(ctx, l, newQuery(operation, statement(botListSQL), rules.args(after, r.Inactive)...), again.columns()...)
 		r.Inactive, r.Organizations = again.Inactive, again.Organizations
 	}
 	return r, err
@@ -204,7 +204,7 @@ func (d *Database) AdminBots(ctx context.Context, f UserFeatures, organizations 
 		sql, args = adminBotsSQL, []any{organizations}
 	}
 	type pair struct{ Organization, Bot int64 }
-	pairs, err := boundedRows(ctx, d, "look for admin bots", l, pgx.RowToStructByPos[pair], sql, args...)
+	pairs, err := readRows(ctx, d, l, newQuery("look for admin bots", sql, args...), pgx.RowToStructByPos[pair])
 	bots := map[int64]int64{}
 	for _, p := range pairs {
 		bots[p.Organization] = p.Bot

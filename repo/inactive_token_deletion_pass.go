@@ -17,45 +17,48 @@ type TokenPass struct {
 	Cursor int64
 }
 
-// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $4 and C = $5, or if $6 is false none.
+// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $1 and C = $2, or if $3 is false none.
 // Passes that were finished long ago go on the way.
 const openTokenPassSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 forgotten AS (
   DELETE FROM maintenance.token_passes WHERE id = ANY (ARRAY(
-    SELECT p.id FROM maintenance.token_passes p, fence WHERE p.finished_at < clock_timestamp() - interval '30 days' LIMIT 100))
+    SELECT p.id FROM maintenance.token_passes p, guard WHERE p.finished_at < clock_timestamp() - interval '30 days' LIMIT 100))
 ),
 unfinished AS (
   SELECT id, started_at, cut_off, cursor FROM maintenance.token_passes WHERE finished_at IS NULL
 ),
 opened AS (
   INSERT INTO maintenance.token_passes (started_at, cut_off, today)
-  SELECT $4::timestamptz, $5::timestamptz, ($4::timestamptz AT TIME ZONE 'UTC')::date FROM fence
-  WHERE $6::boolean AND NOT EXISTS (SELECT FROM unfinished)
+  SELECT $1::timestamptz, $2::timestamptz, ($1::timestamptz AT TIME ZONE 'UTC')::date FROM guard
+  WHERE $3::boolean AND NOT EXISTS (SELECT FROM unfinished)
   RETURNING id, started_at, cut_off, cursor
 )
-SELECT EXISTS (SELECT FROM fence), coalesce(p.id::text, ''), coalesce(p.started_at, $4), coalesce(p.cut_off, $5), coalesce(p.cursor, 0)
+SELECT EXISTS (SELECT FROM guard), coalesce(p.id::text, ''), coalesce(p.started_at, $1), coalesce(p.cut_off, $2), coalesce(p.cursor, 0)
 FROM (SELECT) AS always LEFT JOIN (
   SELECT id, started_at, cut_off, cursor FROM unfinished UNION ALL SELECT id, started_at, cut_off, cursor FROM opened) p ON true`
 
-// OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens one with these. If
-// resume is set it opens none: the ID is "" then.
-func (d *Database) OpenTokenPass(ctx context.Context, f Fence, rules TokenRules, resume bool, l Limits) (p TokenPass, err error) {
-	err = d.fenced(ctx, "open a pass over the bots", f, l, []any{&p.ID, &p.At, &p.CutOff, &p.Cursor}, openTokenPassSQL, rules.At, rules.CutOff, !resume)
-	return p, err
+// OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens
+// one with these. If resume is set it opens none: the ID is "" then.
+func (d *Database) OpenTokenPass(
+	ctx context.Context, p Permit, rules TokenRules, resume bool,
+) (pass TokenPass, err error) {
+	q := newQuery("open a pass over the bots", openTokenPassSQL, rules.At, rules.CutOff, !resume)
+	err = d.write(ctx, p, q, &pass.ID, &pass.At, &pass.CutOff, &pass.Cursor)
+	return pass, err
 }
 
 const dropTokenPassSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 dropped AS (
-  DELETE FROM maintenance.token_passes p USING fence WHERE p.finished_at IS NULL RETURNING 1
+  DELETE FROM maintenance.token_passes p USING guard WHERE p.finished_at IS NULL RETURNING 1
 )
-SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM dropped)`
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM dropped)`
 
 // DropTokenPass forgets the unfinished pass, and says whether there was one.
-func (d *Database) DropTokenPass(ctx context.Context, f Fence, l Limits) (dropped bool, err error) {
+func (d *Database) DropTokenPass(ctx context.Context, p Permit) (dropped bool, err error) {
 	var n int
-	err = d.fenced(ctx, "drop the pass over the bots", f, l, []any{&n}, dropTokenPassSQL)
+	err = d.write(ctx, p, newQuery("drop the pass over the bots", dropTokenPassSQL), &n)
 	return n > 0, err
 }
 
@@ -69,43 +72,47 @@ type TokenStep struct {
 	ContinueAfter time.Duration
 }
 
-// advanceTokenPassSQL: $5 is the cursor, $6 and $7 are the numbers of bots and jobs, $8 says that it was the last range.
+// advanceTokenPassSQL: $2 is the cursor, $3 and $4 are the numbers of bots and jobs, $5 says that it
+// was the last range.
 const advanceTokenPassSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 advanced AS (
   UPDATE maintenance.token_passes p
-  SET cursor = $5, examined = examined + $6, scheduled = scheduled + $7, finished_at = CASE WHEN $8 THEN clock_timestamp() END
-  FROM fence WHERE p.id = $4::text::uuid AND p.finished_at IS NULL
+  SET cursor = $2, examined = examined + $3, scheduled = scheduled + $4, finished_at = CASE WHEN $5 THEN clock_timestamp() END
+  FROM guard WHERE p.id = $1::text::uuid AND p.finished_at IS NULL
   RETURNING 1
 )
-SELECT EXISTS (SELECT FROM fence), EXISTS (SELECT FROM advanced)`
+SELECT EXISTS (SELECT FROM guard), EXISTS (SELECT FROM advanced)`
 
-// AdvanceTokenPass inserts a range's jobs and moves the cursor behind it, in one fenced transaction, and returns how many
-// jobs were really inserted. A pass that is gone or finished is [ErrNotFound].
-func (d *Database) AdvanceTokenPass(ctx context.Context, f Fence, pass string, step TokenStep, queue JobQueue, l Limits) (scheduled int, err error) {
+// AdvanceTokenPass inserts a range's jobs and moves the cursor behind it, in one transaction, and
+// returns how many jobs were really inserted. A pass that is gone or finished is [ErrNotFound].
+func (d *Database) AdvanceTokenPass(
+	ctx context.Context, p Permit, pass string, step TokenStep, queue JobQueue,
+) (scheduled int, err error) {
 	const operation = "advance the pass over the bots"
 	var held, advanced bool
 	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More} }
 	if len(step.Jobs) == 0 && step.Continue == nil {
-		err = d.fenced(ctx, operation, f, l, []any{&advanced}, advanceTokenPassSQL, args()...)
+		err = d.write(ctx, p, newQuery(operation, advanceTokenPassSQL, args()...), &advanced)
 		if err == nil && !advanced {
 			err = ErrNotFound
 		}
 		return 0, err
 	}
-	err = d.fencedTx(ctx, operation, f, l, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if scheduled, err = queue.InsertJobs(ctx, tx, step.Jobs); err != nil {
 			return err
 		}
 		if err := queueContinuation(ctx, tx, pass, step, queue); err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, advanceTokenPassSQL, append([]any{f.Name, f.Holder, f.Epoch}, args()...)...).Scan(&held, &advanced)
+		s := p.fill(statement{advanceTokenPassSQL, args()})
+		err = tx.QueryRow(ctx, s.sql, s.args...).Scan(&held, &advanced)
 		switch {
 		case err != nil:
 			return err
 		case !held:
-			return ErrLeaseLost
+			return p.refused(ctx, tx)
 		case !advanced:
 			return ErrNotFound
 		}
@@ -147,7 +154,7 @@ WHERE NOT EXISTS (
 
 // CountNewDeletions counts those of the users for whom a job delete_user with this reason would really be inserted.
 func (d *Database) CountNewDeletions(ctx context.Context, users []int64, reason string, l Limits) (n int, err error) {
-	err = d.bounded(ctx, "count jobs not yet waiting", l, []any{&n}, newJobsSQL, users, reason)
+	err = d.readRow(ctx, l, newQuery("count jobs not yet waiting", newJobsSQL, users, reason), &n)
 	return n, err
 }
 
@@ -170,7 +177,7 @@ func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, goesO
 		GoesOn    *time.Time
 		ReadAt    time.Time
 	}
-	passes, _, err := candidateRows(ctx, d, "count the backlog", l, pgx.RowToStructByPos[row], tokenBacklogSQL, backlogCap+1)
+	passes, _, err := candidateRows(ctx, d, l, newQuery("count the backlog", tokenBacklogSQL, backlogCap+1), pgx.RowToStructByPos[row])
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
 		goesOn = orZero(p.GoesOn)

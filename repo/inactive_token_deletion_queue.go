@@ -13,6 +13,6 @@ SELECT (SELECT count(*) FROM (
 // ghost migration's queue. What is more than limit may be left out.
 func (d *Database) WaitingDeletions(ctx context.Context, f UserFeatures, limit int, l Limits) (n int, err error) {
 	sql := fill(waitingDeletionsSQL, "{ghosts}", quote(f.ghosts))
-	err = d.bounded(ctx, "count the users who wait for their deletion", l, []any{&n}, sql, limit)
+	err = d.readRow(ctx, l, newQuery("count the users who wait for their deletion", sql, limit), &n)
 	return n, err
 }

@@ -123,7 +123,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := b.OpenTokenPass(context.Background(), lease.Fence, repo.NewTokenRules(time.Now(), 42), false, generous)
+	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
 	if err != nil || p.ID == "" || p.Cursor != 0 {
 		b.Fatalf("%+v, %v", p, err)
 	}
@@ -135,23 +135,23 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 	b := newBench(t, "main")
 	ctx := context.Background()
 	fence, first := b.pass()
-	again, err := b.OpenTokenPass(ctx, fence, repo.NewTokenRules(time.Now(), 7), false, generous)
+	again, err := b.OpenTokenPass(ctx, by(fence), repo.NewTokenRules(time.Now(), 7), false)
 	if err != nil || again.ID != first.ID || !again.At.Equal(first.At.Truncate(time.Microsecond)) || !again.CutOff.Equal(first.CutOff.Truncate(time.Microsecond)) {
 		t.Errorf("%+v, %v, want %+v", again, err, first)
 	}
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
-	if _, err := b.AdvanceTokenPass(ctx, fence, first.ID, step, nil, generous); err != nil {
+	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.AdvanceTokenPass(ctx, fence, first.ID, step, nil, generous); !errors.Is(err, repo.ErrNotFound) {
+	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
-	none, err := b.OpenTokenPass(ctx, fence, first.TokenRules, true, generous)
+	none, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, true)
 	if err != nil || none.ID != "" {
 		t.Errorf("resumed %+v, %v, want none", none, err)
 	}
 	b.exec(`UPDATE maintenance.token_passes SET finished_at = now() - interval '31 days'`)
-	second, err := b.OpenTokenPass(ctx, fence, first.TokenRules, false, generous)
+	second, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, false)
 	if err != nil || second.ID == "" || second.ID == first.ID {
 		t.Errorf("%+v, %v, want another one", second, err)
 	}
@@ -172,21 +172,21 @@ func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
 	attempts := map[string]func() error{
 		"advance": func() error {
-			_, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous)
+			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
 			return err
 		},
 		"advance with jobs": func() error {
 			step := step
 			step.Jobs, step.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
-			_, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous)
+			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
 			return err
 		},
 		"drop": func() error {
-			_, err := b.DropTokenPass(ctx, fence, generous)
+			_, err := b.DropTokenPass(ctx, by(fence))
 			return err
 		},
 		"open": func() error {
-			_, err := b.OpenTokenPass(ctx, fence, p.TokenRules, false, generous)
+			_, err := b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)
 			return err
 		},
 	}
@@ -208,14 +208,14 @@ func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dropped, err := b.DropTokenPass(ctx, fence, generous); err != nil || !dropped {
+	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
 		t.Fatalf("dropped %t, %v", dropped, err)
 	}
 	step := repo.TokenStep{
 		BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}, Continue: &repo.Job{}, ContinueAfter: time.Minute,
 		Jobs: []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}},
 	}
-	if _, err := b.AdvanceTokenPass(ctx, fence, p.ID, step, queue, generous); !errors.Is(err, repo.ErrNotFound) {
+	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("%v, want that it is not found", err)
 	}
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
@@ -309,15 +309,17 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 	}
 	heard.statements = nil
 	attempt := repo.UserDeletionAttempt{
-		Args: repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, Features: f, Queue: deafQueue{}, Limits: generous,
+		Args: repo.DeleteUser{UserID: bot, SkipAuthorization: true, Reason: "because"}, Features: f, Queue: deafQueue{},
 	}
+	var of repo.AttemptOf
 	err := conn.QueryRow(context.Background(), `
 		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts) VALUES ('delete_user', '{}', 'running', 1, now(), 25)
-		RETURNING id, attempted_at`).Scan(&attempt.ID, &attempt.AttemptedAt)
+		RETURNING id, attempted_at`).Scan(&of.ID, &of.AttemptedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := d.DeleteUser(context.Background(), attempt)
+	attempt.JobID = of.ID
+	u, err := d.DeleteUser(context.Background(), repo.Permit{Guard: of.Guard(), Limits: generous}, attempt)
 	if err != nil || !u.Queued {
 		t.Fatalf("%+v, %v", u, err)
 	}

@@ -13,9 +13,6 @@ import (
 // Tx is a transaction of this package, as far as others may know it.
 type Tx = pgx.Tx
 
-// jobPatience is how long a transaction of a job may take: less than an attempt, which is given up after 60 s.
-const jobPatience = 30 * time.Second
-
 // JobSystem is the name of the queue in traces: messaging.system of the semantic conventions.
 const JobSystem = "river"
 

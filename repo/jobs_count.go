@@ -44,13 +44,13 @@ GROUP BY 1, c.state ORDER BY 1, c.state`
 
 // CountJobs counts the jobs that are not completed, by kind and state.
 func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
-	return collect(ctx, d, "count jobs", func(row pgx.CollectableRow) (c JobCount, err error) {
+	return collect(ctx, d, newQuery("count jobs", countJobsSQL), func(row pgx.CollectableRow) (c JobCount, err error) {
 		var due *time.Time
 		var now time.Time
 		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)
 		c.Overdue = since(due, now)
 		return c, err
-	}, countJobsSQL)
+	})
 }
 
 // FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
@@ -72,7 +72,7 @@ GROUP BY 1, 2 ORDER BY 1, 2`
 
 // FailedJobs counts the jobs that wait for another attempt after one that failed, and those that have been given up.
 func (d *Database) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
-	return collect(ctx, d, "count failed jobs", pgx.RowToStructByPos[FailedJobs], failedJobsSQL)
+	return collect(ctx, d, newQuery("count failed jobs", failedJobsSQL), pgx.RowToStructByPos[FailedJobs])
 }
 
 // jobsOfRunSQL looks among the newest jobs only: there is no index by run.
@@ -84,5 +84,5 @@ ORDER BY id LIMIT $2`
 
 // JobsOfRun reads up to limit jobs that a run queued, the oldest first, as far as they are among so many newest of all.
 func (d *Database) JobsOfRun(ctx context.Context, run string, limit, newest int) ([]QueuedJob, error) {
-	return collect(ctx, d, "list the jobs of a run", scanJob, jobsOfRunSQL, run, limit, newest)
+	return collect(ctx, d, newQuery("list the jobs of a run", jobsOfRunSQL, run, limit, newest), scanJob)
 }

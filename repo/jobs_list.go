@@ -89,7 +89,7 @@ ORDER BY id DESC LIMIT $4`
 // ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the first page), of one
 // kind and state, each "" for all. An unknown state is an error of ours.
 func (d *Database) ListJobs(ctx context.Context, kind, state string, after int64, limit int) ([]QueuedJob, error) {
-	return collect(ctx, d, "list jobs", scanJob, listJobsSQL, planAnew, after, kind, state, limit)
+	return collect(ctx, d, newQuery("list jobs", listJobsSQL, planAnew, after, kind, state, limit), scanJob)
 }
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
@@ -105,13 +105,13 @@ RETURNING ` + jobColumns
 // RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job that is at work or due
 // stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another job for the same waits or runs.
 func (d *Database) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
-	retried, err := collect(ctx, d, "retry a job", scanJob, retryJobSQL, id)
+	retried, err := collect(ctx, d, newQuery("retry a job", retryJobSQL, id), scanJob)
 	var refused *Error
 	if errors.As(err, &refused) && refused.SQLState == "23505" {
 		return QueuedJob{}, d.duplicateOf(ctx, id)
 	}
 	if err == nil && len(retried) == 0 {
-		retried, err = collect(ctx, d, "read a job", scanJob, readJobSQL, id)
+		retried, err = collect(ctx, d, newQuery("read a job", readJobSQL, id), scanJob)
 	}
 	if err == nil && len(retried) == 0 {
 		err = ErrNotFound
@@ -154,6 +154,6 @@ WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @>
 // CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any), that used up their
 // attempts. They are kept for 30 days.
 func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
-	_, err = d.candidateRow(ctx, "count discarded jobs", Limits{Statement: statementTimeout}, []any{&n}, countDiscardedJobsSQL, kind, args)
+	_, err = d.candidateRow(ctx, Limits{Statement: statementTimeout}, newQuery("count discarded jobs", countDiscardedJobsSQL, kind, args), &n)
 	return n, err
 }

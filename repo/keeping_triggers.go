@@ -55,7 +55,7 @@ const (
 // KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from
 // being deleted or, if not deletes, from being updated.
 func (d *Database) KeepingTriggers(ctx context.Context, t Table, deletes bool) ([]KeepingTrigger, error) {
-	return collect(ctx, d, "look for triggers that keep rows", scanKeeping, keepingTriggersSQL, keepingArgs(t, deletes)...)
+	return collect(ctx, d, newQuery("look for triggers that keep rows", keepingTriggersSQL, keepingArgs(t, deletes)...), scanKeeping)
 }
 
 func keepingArgs(t Table, deletes bool) []any {

@@ -34,14 +34,6 @@ func (l *Lease) Holding() string {
 	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
 }
 
-// fenceSQL is the check that stands first in every writing statement of a run, as the CTE "fence". FOR SHARE lets the
-// batches of one run work side by side and makes a take-over wait for their commit. $1, $2, $3 are the fence.
-const fenceSQL = `fence AS MATERIALIZED (
-  SELECT 1 AS held FROM maintenance.leases
-  WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
-  FOR SHARE
-)`
-
 // freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever wrote it.
 const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 
@@ -119,7 +111,7 @@ SELECT ` + leaseColumns + ` FROM maintenance.leases l WHERE l.name = ANY ($1) OR
 
 // ListLeases reads the rows of these names, expired ones included.
 func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, error) {
-	return collect(ctx, d, "list leases", d.scanLease, listLeasesSQL, names)
+	return collect(ctx, d, newQuery("list leases", listLeasesSQL, names), d.scanLease)
 }
 
 func (d *Database) queryLease(ctx context.Context, operation, sql string, args ...any) (lease Lease, err error) {

@@ -177,7 +177,7 @@ const fencedState = `SELECT concat_ws('; ', (SELECT string_agg(c::text || ctid |
 	(SELECT string_agg(inhrelid::text, ',') FROM pg_inherits WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass))`
 
 // fencedSteps are all steps of a run that write, on records, children and partitions that are there.
-func fencedSteps(b *bench) map[string]func(repo.Fence) error {
+func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	b.Helper()
 	ctx := context.Background()
 	b.exec(`CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 9 + 1 FROM generate_series(1, 27) i`)
@@ -196,33 +196,33 @@ func fencedSteps(b *bench) map[string]func(repo.Fence) error {
 		b.Fatal(records, err)
 	}
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
-	steps := map[string]func(repo.Fence) error{
-		"remove records":    func(f repo.Fence) error { _, err := b.RemoveRecords(ctx, f, queue, records, limits); return err },
-		"postpone records":  func(f repo.Fence) error { _, err := b.PostponeRecords(ctx, f, queue, records, limits); return err },
-		"charge records":    func(f repo.Fence) error { _, _, err := b.ChargeRecords(ctx, f, queue, records, limits); return err },
-		"fail records":      func(f repo.Fence) error { _, _, err := b.FailRecords(ctx, f, queue, failed, limits); return err },
-		"roll partition":    func(f repo.Fence) error { _, err := b.RollPartition(ctx, f, queue); return err },
-		"drop partitions":   func(f repo.Fence) error { _, err := b.DropPartitions(ctx, f, queue); return err },
-		"repair partitions": func(f repo.Fence) error { _, err := b.RepairPartition(ctx, f, broken); return err },
+	steps := map[string]func(repo.Permit) error{
+		"remove records":    func(p repo.Permit) error { _, err := b.RemoveRecords(ctx, p, queue, records); return err },
+		"postpone records":  func(p repo.Permit) error { _, err := b.PostponeRecords(ctx, p, queue, records); return err },
+		"charge records":    func(p repo.Permit) error { _, _, err := b.ChargeRecords(ctx, p, queue, records); return err },
+		"fail records":      func(p repo.Permit) error { _, _, err := b.FailRecords(ctx, p, queue, failed); return err },
+		"roll partition":    func(p repo.Permit) error { _, err := b.RollPartition(ctx, p, queue); return err },
+		"drop partitions":   func(p repo.Permit) error { _, err := b.DropPartitions(ctx, p, queue); return err },
+		"repair partitions": func(p repo.Permit) error { _, err := b.RepairPartition(ctx, p, broken); return err },
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
 		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Column: "p_id", Parent: "p", OnDelete: action}})
 		if err != nil || children[0] == nil {
 			b.Fatal(children, err)
 		}
-		purge := repo.Purge{Limits: limits, Keys: []int64{1, 2, 3}, Cap: 100}
-		steps[action+" all"] = func(f repo.Fence) error {
-			purge.Fence = f
+		purge := repo.Purge{Keys: []int64{1, 2, 3}, Cap: 100}
+		steps[action+" all"] = func(p repo.Permit) error {
+			purge.Permit = p
 			_, err := children[0].PurgeAll(ctx, purge, queue, nil)
 			return err
 		}
-		steps[action+" all, and the records"] = func(f repo.Fence) error {
-			purge.Fence = f
+		steps[action+" all, and the records"] = func(p repo.Permit) error {
+			purge.Permit = p
 			_, err := children[0].PurgeAll(ctx, purge, queue, records)
 			return err
 		}
-		steps[action+" shares"] = func(f repo.Fence) error {
-			purge.Fence = f
+		steps[action+" shares"] = func(p repo.Permit) error {
+			purge.Permit = p
 			_, err := children[0].PurgeShares(ctx, purge, 1, true)
 			return err
 		}
@@ -243,7 +243,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 	before := b.value(fencedState)
 	for name, step := range steps {
 		for _, f := range append(strangers(lease.Fence), expired.Fence) {
-			if err := step(f); !errors.Is(err, repo.ErrLeaseLost) {
+			if err := step(by(f)); !errors.Is(err, repo.ErrLeaseLost) {
 				t.Errorf("%s by %+v: %v, want that the lease is lost", name, f, err)
 			}
 			if after := b.value(fencedState); after != before {
@@ -256,7 +256,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 		"async_nullify shares", "async_delete shares", "charge records", "postpone records", "fail records",
 		"async_delete all, and the records", "drop partitions", "roll partition", "repair partitions",
 	} {
-		if err := steps[name](lease.Fence); err != nil {
+		if err := steps[name](by(lease.Fence)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		after := b.value(fencedState)

@@ -116,9 +116,7 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 	if q.IgnoredReplicas == nil {
 		q.IgnoredReplicas = []string{}
 	}
-	err = d.bounded(ctx, "look at the load", loadLimits(),
-		[]any{&l.WAL, &l.Unarchived, &l.Replica, &replayed, &said, &l.Hidden, &names, &roots, &locked, &vacuumed},
-		loadSQL, q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas)
+	err = d.readRow(ctx, loadLimits(), newQuery("look at the load", loadSQL, q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas), &l.WAL, &l.Unarchived, &l.Replica, &replayed, &said, &l.Hidden, &names, &roots, &locked, &vacuumed)
 	if err != nil {
 		return Load{}, err
 	}

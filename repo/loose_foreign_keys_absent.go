@@ -19,7 +19,7 @@ const absentChildrenSQL = `SELECT child, accepted_at, accepted_by FROM maintenan
 
 // AbsentChildren reads the accepted absent children by name.
 func (d *Database) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
-	return collect(ctx, d, "list accepted absent children", pgx.RowToStructByPos[AbsentChild], absentChildrenSQL)
+	return collect(ctx, d, newQuery("list accepted absent children", absentChildrenSQL), pgx.RowToStructByPos[AbsentChild])
 }
 
 const acceptAbsentSQL = `

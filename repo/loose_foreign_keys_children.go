@@ -41,7 +41,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		Table, Name, Type, Schema string
 		Unique                    bool
 	}
-	found, err := collect(ctx, d, "look for child tables", pgx.RowToStructByPos[column], childTablesSQL, tables, columns)
+	found, err := collect(ctx, d, newQuery("look for child tables", childTablesSQL, tables, columns), pgx.RowToStructByPos[column])
 	if err == nil && len(found) == 0 {
 		_, err = d.ApplicationSchema(ctx)
 	}
@@ -111,17 +111,17 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 	return fill(template, names...), values
 }
 
-// purgeAllSQL changes all rows of the keys, if there are no more than $5, else none. Counting and changing see one
+// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and changing see one
 // snapshot, so the cap holds whatever others commit meanwhile; a row that moves to another parent is left alone.
 const purgeAllSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 counted AS MATERIALIZED (
-  SELECT count(*) AS n FROM (SELECT FROM {child} t WHERE t.{column} = ANY ($4::bigint[]){conditions} LIMIT $5::bigint + 1) x
+  SELECT count(*) AS n FROM (SELECT FROM {child} t WHERE t.{column} = ANY ($1::bigint[]){conditions} LIMIT $2::bigint + 1) x
 ),
 changed AS (
   {change}
-  WHERE t.{column} = ANY ($4::bigint[]){conditions}
-    AND (SELECT n FROM counted) BETWEEN 1 AND $5::bigint AND (SELECT held FROM fence) = 1
+  WHERE t.{column} = ANY ($1::bigint[]){conditions}
+    AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
   RETURNING 1
 ),
 tally AS MATERIALIZED (
@@ -130,16 +130,16 @@ tally AS MATERIALIZED (
 
 // purgeAllResultSQL ends the statement where no records are to be removed.
 const purgeAllResultSQL = `
-SELECT EXISTS (SELECT FROM fence), found, changed, 0::bigint FROM tally`
+SELECT EXISTS (SELECT FROM guard), found, changed, 0::bigint FROM tally`
 
 // purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last definition of the keys:
 // their records go with their rows. They stay if the cap was reached or not every row was changed; whether a key has
 // rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
 removed AS (
-  DELETE FROM {queue} q USING tally, unnest($6::bigint[], $7::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND (SELECT held FROM fence) = 1
-    AND tally.found = tally.changed AND tally.found <= $5::bigint
+  DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND (SELECT held FROM guard) = 1
+    AND tally.found = tally.changed AND tally.found <= $2::bigint
   RETURNING q.partition, q.id
 ),
 forgotten AS (
@@ -148,21 +148,21 @@ forgotten AS (
 untraced AS (
   DELETE FROM maintenance.record_traces x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
 )
-SELECT EXISTS (SELECT FROM fence), found, changed, (SELECT count(*) FROM removed) FROM tally`
+SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM removed) FROM tally`
 
-// purgeSharesSQL changes at most $6 rows of each key and $5 in all, where they stand: found by (tableoid, ctid), because
+// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by (tableoid, ctid), because
 // ctid alone is not unique in a partitioned table and a child may have no primary key. A row that has moved on since
 // is left alone, and missing in changed: only found rows that the statement's snapshot still sees, and that are not
 // changed, were kept. LIMIT 1 makes seen look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at hand.
 const purgeSharesSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 found AS MATERIALIZED (
   SELECT k.key, c.tbl, c.loc
-  FROM fence CROSS JOIN unnest($4::bigint[]) AS k (key)
+  FROM guard CROSS JOIN unnest($1::bigint[]) AS k (key)
   CROSS JOIN LATERAL (
-    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $6::bigint {lock}
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $3::bigint {lock}
   ) c
-  LIMIT $5::bigint
+  LIMIT $2::bigint
 ),
 changed AS (
   {change}
@@ -176,14 +176,13 @@ seen AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
   WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
 )
-SELECT EXISTS (SELECT FROM fence), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
+SELECT EXISTS (SELECT FROM guard), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
   (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
   ARRAY(SELECT DISTINCT key FROM seen WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
 
 // Purge is one statement on a child.
 type Purge struct {
-	Fence  Fence
-	Limits Limits
+	Permit
 	// Keys of deleted parents, without duplicates.
 	Keys []int64
 	// Cap is how many rows the statement may change.
@@ -203,31 +202,36 @@ type PurgeResult struct {
 	Removed int64
 }
 
-// PurgeAll deletes or updates all rows of some keys in one fenced transaction, or none if there are more than the cap.
-// If it changes all rows it finds, it removes the given records from the queue; that is possible in the queue's own
-// database only.
+// PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
+// than the cap. If it changes all rows it finds, it removes the given records from the queue; that
+// is possible in the queue's own database only.
 func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record) (r PurgeResult, err error) {
-	ending, first, args := purgeAllResultSQL, 6, []any{p.Keys, p.Cap}
+	ending, first, args := purgeAllResultSQL, 3, []any{p.Keys, p.Cap}
 	if len(records) > 0 {
-		ending, first, args = purgeAllRemovalSQL, 8, append(args, recordArrays(records)...)
+		ending, first, args = purgeAllRemovalSQL, 5, append(args, recordArrays(records)...)
 	}
 	sql, values := c.sql(purgeAllSQL+ending, first, "{queue}", q.sql)
-	args = append(args, values...)
-	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits, []any{&r.Found, affected{&r.Changed}, affected{&r.Removed}}, sql, args...)
+	err = c.Database.write(ctx, p.Permit,
+		newQuery("clean "+c.Key.String(), sql, append(args, values...)...),
+		&r.Found, affected{&r.Changed}, affected{&r.Removed})
 	return r, err
 }
 
-// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all, in one fenced
-// transaction. With skipLocked it leaves locked rows out instead of waiting for them under Limits.Lock.
-func (c *Child) PurgeShares(ctx context.Context, p Purge, perKey int64, skipLocked bool) (r PurgeResult, err error) {
+// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all, in
+// one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
+// Limits.Lock.
+func (c *Child) PurgeShares(
+	ctx context.Context, p Purge, perKey int64, skipLocked bool,
+) (r PurgeResult, err error) {
 	lock := ""
 	if skipLocked {
 		lock = c.lock
 	}
-	sql, values := c.sql(purgeSharesSQL, 7, "{lock}", lock)
+	sql, values := c.sql(purgeSharesSQL, 4, "{lock}", lock)
 	var keys, counts []int64
-	err = c.Database.fenced(ctx, "clean "+c.Key.String(), p.Fence, p.Limits,
-		[]any{&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept}, sql, append([]any{p.Keys, p.Cap, perKey}, values...)...)
+	err = c.Database.write(ctx, p.Permit,
+		newQuery("clean "+c.Key.String(), sql, append([]any{p.Keys, p.Cap, perKey}, values...)...),
+		&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
 	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
 		r.Shares[key] = counts[i]
@@ -242,7 +246,7 @@ CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} L
 // Remaining says which of the keys still have rows.
 func (c *Child) Remaining(ctx context.Context, keys []int64, l Limits) ([]int64, error) {
 	sql, values := c.sql(remainingSQL, 2)
-	return boundedRows(ctx, c.Database, "probe "+c.Key.String(), l, pgx.RowTo[int64], sql, append([]any{keys}, values...)...)
+	return readRows(ctx, c.Database, l, newQuery("probe "+c.Key.String(), sql, append([]any{keys}, values...)...), pgx.RowTo[int64])
 }
 
 const countChildrenSQL = `
@@ -255,6 +259,6 @@ SELECT count(*) FROM (
 // Count counts the rows that Purge would change, up to limit.
 func (c *Child) Count(ctx context.Context, keys []int64, limit int64, l Limits) (n int64, err error) {
 	sql, values := c.sql(countChildrenSQL, 3)
-	err = c.Database.bounded(ctx, "count "+c.Key.String(), l, []any{&n}, sql, append([]any{keys, limit}, values...)...)
+	err = c.Database.readRow(ctx, l, newQuery("count "+c.Key.String(), sql, append([]any{keys, limit}, values...)...), &n)
 	return n, err
 }

@@ -39,12 +39,13 @@ ORDER BY x.partition, x.record_id LIMIT $4`
 // FailingRecords reads up to limit records of the queue that have failed, behind the one given, by partition and id: all, or
 // those of a table, with or without the application schema. Where there is no queue there are none.
 func (d *Database) FailingRecords(ctx context.Context, table string, after FailingRecord, limit int) ([]FailingRecord, error) {
-	q, err := d.Queue(ctx)
-	if err != nil || !q.Exists {
+	queue, err := d.Queue(ctx)
+	if err != nil || !queue.Exists {
 		return nil, err
 	}
-	return collect(ctx, d, "list failing records", pgx.RowToStructByPos[FailingRecord], fill(failingRecordsSQL, "{queue}", q.sql),
+	q := newQuery("list failing records", fill(failingRecordsSQL, "{queue}", queue.sql),
 		after.Partition, after.ID, table, limit)
+	return collect(ctx, d, q, pgx.RowToStructByPos[FailingRecord])
 }
 
 const failingDefinitionsSQL = `
@@ -55,6 +56,5 @@ WHERE EXISTS (
 
 // FailingDefinitions are those of some definitions that records have failed of by themselves, which are tried again.
 func (d *Database) FailingDefinitions(ctx context.Context, q Queue, definitions []string, l Limits) ([]string, error) {
-	return boundedRows(ctx, d, "look for failing definitions", l, pgx.RowTo[string],
-		fill(failingDefinitionsSQL, "{queue}", q.sql), definitions)
+	return readRows(ctx, d, l, newQuery("look for failing definitions", fill(failingDefinitionsSQL, "{queue}", q.sql), definitions), pgx.RowTo[string])
 }

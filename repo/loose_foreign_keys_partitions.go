@@ -14,7 +14,8 @@ import (
 // Partitions of a queue that caretaker made. Every step is one transaction that
 // waits at most 100 ms for each lock, so that no deletion of the application waits longer for us than that.
 
-func partitionLimits() Limits {
+// PartitionLimits bound each statement of a step on partitions.
+func PartitionLimits() Limits {
 	return Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
 }
 
@@ -41,11 +42,11 @@ ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 
 // RepairPartition makes the partition that new records are sent to if it is missing: without it every deletion from a
 // tracked table fails. It returns whether it had to.
-func (d *Database) RepairPartition(ctx context.Context, f Fence, q Queue) (repaired bool, err error) {
+func (d *Database) RepairPartition(ctx context.Context, p Permit, q Queue) (repaired bool, err error) {
 	if q.Active == 0 || !q.ActiveMissing() {
 		return false, nil
 	}
-	err = d.fencedTx(ctx, "repair the queue's active partition", f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "repair the queue's active partition", p, func(ctx context.Context, tx pgx.Tx) error {
 		return CreatePartition(ctx, tx, q, q.Active)
 	})
 	return err == nil, err
@@ -62,7 +63,7 @@ WHERE p.partition = $1`
 
 // RollPartition lets new records go to a new partition once the active one has been so for 24 hours and was ever
 // written to. It returns the new partition's number, 0 when there was nothing to do.
-func (d *Database) RollPartition(ctx context.Context, f Fence, q Queue) (next int64, err error) {
+func (d *Database) RollPartition(ctx context.Context, p Permit, q Queue) (next int64, err error) {
 	var due bool
 	err = d.queryRow(ctx, "look at the active partition", []any{&due}, rollDueSQL, q.Active, q.sql)
 	if errors.Is(err, ErrNotFound) || (err == nil && !due) {
@@ -72,7 +73,7 @@ func (d *Database) RollPartition(ctx context.Context, f Fence, q Queue) (next in
 		return 0, err
 	}
 	next = slices.Max(q.Partitions) + 1
-	err = d.fencedTx(ctx, "roll the queue's partition", f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "roll the queue's partition", p, func(ctx context.Context, tx pgx.Tx) error {
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
@@ -107,7 +108,7 @@ const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE parti
 
 // DropPartitions drops every partition, at any position, that is neither the active nor the highest and has no pending
 // record, and returns their numbers. A partition that cannot be locked within 100 ms stays for the next run.
-func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (dropped []int64, err error) {
+func (d *Database) DropPartitions(ctx context.Context, p Permit, q Queue) (dropped []int64, err error) {
 	candidates := slices.DeleteFunc(slices.Clone(q.Partitions), func(n int64) bool {
 		return n == q.Active || n == slices.Max(q.Partitions)
 	})
@@ -118,10 +119,9 @@ func (d *Database) DropPartitions(ctx context.Context, f Fence, q Queue) (droppe
 		Number int64
 		Name   string
 	}
-	empty, err := collect(ctx, d, "look for empty partitions", pgx.RowToStructByPos[leaf],
-		fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql)
+	empty, err := collect(ctx, d, newQuery("look for empty partitions", fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql), pgx.RowToStructByPos[leaf])
 	for _, l := range empty {
-		err = errors.Join(err, d.fencedTx(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), f, partitionLimits(), func(ctx context.Context, tx pgx.Tx) error {
+		err = errors.Join(err, d.transaction(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), p, func(ctx context.Context, tx pgx.Tx) error {
 			gone, err := dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			if gone {
 				dropped = append(dropped, l.Number)

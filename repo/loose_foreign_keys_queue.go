@@ -75,8 +75,7 @@ func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	if err != nil || !q.HasDefault {
 		return q, err
 	}
-	others, err := boundedRows(ctx, d, "look at the queue's default partition",
-		Limits{Statement: 5 * time.Second, Lock: time.Second}, pgx.RowTo[int64], q.othersSQL())
+	others, err := readRows(ctx, d, Limits{Statement: 5 * time.Second, Lock: time.Second}, newQuery("look at the queue's default partition", q.othersSQL()), pgx.RowTo[int64])
 	q.addPartitions(others)
 	return q, err
 }
@@ -169,7 +168,7 @@ ORDER BY due.name`
 
 // DueParents are the recorded table names that have pending records due now.
 func (d *Database) DueParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
-	return boundedRows(ctx, d, "find parents with due records", l, pgx.RowTo[string], fill(dueParentsSQL, "{queue}", q.sql), q.Partitions)
+	return readRows(ctx, d, l, newQuery("find parents with due records", fill(dueParentsSQL, "{queue}", q.sql), q.Partitions), pgx.RowTo[string])
 }
 
 const pendingParentsSQL = `
@@ -182,8 +181,7 @@ ORDER BY pending.name`
 
 // PendingParents are the recorded table names that have pending records, due or not.
 func (d *Database) PendingParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
-	return boundedRows(ctx, d, "find parents with pending records", l, pgx.RowTo[string],
-		fill(pendingParentsSQL, "{queue}", q.sql), q.Partitions)
+	return readRows(ctx, d, l, newQuery("find parents with pending records", fill(pendingParentsSQL, "{queue}", q.sql), q.Partitions), pgx.RowTo[string])
 }
 
 // Record is one deleted parent row.
@@ -236,8 +234,7 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l 
 			continue
 		}
 		time, id, nullID := after.keyset(partition)
-		rows, err := boundedRows(ctx, d, "load records", l, pgx.RowToStructByPos[queueRow],
-			fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent, time, id, nullID, want.Limit-len(records), q.At, want.Since)
+		rows, err := readRows(ctx, d, l, newQuery("load records", fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent, time, id, nullID, want.Limit-len(records), q.At, want.Since), pgx.RowToStructByPos[queueRow])
 		if err != nil {
 			return nil, after, err
 		}
@@ -274,11 +271,11 @@ SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <
 FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
 
 // QueueBacklog counts the pending and the dead records.
-func (d *Database) QueueBacklog(ctx context.Context, q Queue, l Limits) (Backlog, error) {
+func (d *Database) QueueBacklog(ctx context.Context, queue Queue, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
-	_, err := d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
-		fill(queueBacklogSQL, "{queue}", q.sql), backlogCap+1)
+	q := newQuery("count the backlog", fill(queueBacklogSQL, "{queue}", queue.sql), backlogCap+1)
+	_, err := d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

@@ -18,9 +18,9 @@ func recordArrays(records []Record) []any {
 }
 
 const removeRecordsSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 removed AS (
-  DELETE FROM {queue} q USING fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
 ),
@@ -30,51 +30,58 @@ forgotten AS (
 untraced AS (
   DELETE FROM maintenance.record_traces x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
 )
-SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM removed)`
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM removed)`
 
 // RemoveRecords deletes records all of whose definitions are complete.
-func (d *Database) RemoveRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (int64, error) {
-	return d.changeRecords(ctx, "remove records", f, q, records, l, removeRecordsSQL)
-}
-
-const postponeRecordsSQL = `
-WITH ` + fenceSQL + `,
-changed AS (
-  UPDATE {queue} q SET consume_after = now() + interval '1 minute'
-  FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
-  RETURNING 1
-)
-SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed)`
-
-// PostponeRecords puts records off by a minute whose rows somebody else holds.
-func (d *Database) PostponeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (int64, error) {
-	return d.changeRecords(ctx, "postpone records", f, q, records, l, postponeRecordsSQL)
-}
-
-func (d *Database) changeRecords(ctx context.Context, operation string, f Fence, q Queue, records []Record, l Limits, sql string) (n int64, err error) {
-	err = d.fenced(ctx, operation, f, l, []any{affected{&n}}, fill(sql, "{queue}", q.sql), recordArrays(records)...)
+func (d *Database) RemoveRecords(
+	ctx context.Context, p Permit, q Queue, records []Record,
+) (n int64, err error) {
+	err = d.write(ctx, p, q.change("remove records", removeRecordsSQL, records), affected{&n})
 	return n, err
 }
 
+const postponeRecordsSQL = `
+WITH {guard},
+changed AS (
+  UPDATE {queue} q SET consume_after = now() + interval '1 minute'
+  FROM guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
+  RETURNING 1
+)
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
+
+// PostponeRecords puts records off by a minute whose rows somebody else holds.
+func (d *Database) PostponeRecords(
+	ctx context.Context, p Permit, q Queue, records []Record,
+) (n int64, err error) {
+	err = d.write(ctx, p, q.change("postpone records", postponeRecordsSQL, records), affected{&n})
+	return n, err
+}
+
+func (q Queue) change(operation, sql string, records []Record) query {
+	return newQuery(operation, fill(sql, "{queue}", q.sql), recordArrays(records)...)
+}
+
 const chargeRecordsSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 changed AS (
   UPDATE {queue} q
   SET cleanup_attempts = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN coalesce(q.cleanup_attempts, 0) + 1 ELSE 0 END,
       consume_after = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3 THEN q.consume_after ELSE now() + interval '5 minutes' END
-  FROM fence, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  FROM guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.cleanup_attempts
 )
-SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
   (SELECT count(*) FROM changed WHERE cleanup_attempts = 0)`
 
 // ChargeRecords counts an attempt for records that a limit left incomplete; the fourth puts the record off by five
 // minutes and starts again at 0.
-func (d *Database) ChargeRecords(ctx context.Context, f Fence, q Queue, records []Record, l Limits) (incremented, rescheduled int64, err error) {
-	err = d.fenced(ctx, "count attempts", f, l, []any{affected{&incremented}, affected{&rescheduled}},
-		fill(chargeRecordsSQL, "{queue}", q.sql), recordArrays(records)...)
+func (d *Database) ChargeRecords(
+	ctx context.Context, p Permit, q Queue, records []Record,
+) (incremented, rescheduled int64, err error) {
+	err = d.write(ctx, p, q.change("count attempts", chargeRecordsSQL, records),
+		affected{&incremented}, affected{&rescheduled})
 	return incremented, rescheduled, err
 }
 
@@ -91,10 +98,10 @@ type RecordFailure struct {
 const DeadAfter = 10
 
 const failRecordsSQL = `
-WITH ` + fenceSQL + `,
+WITH {guard},
 failed AS MATERIALIZED (
   SELECT r.*, coalesce(x.setbacks, 0) + 1 AS setbacks, coalesce(x.failures, 0) + r.isolated::int AS failures
-  FROM fence, unnest($4::bigint[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], $9::text[])
+  FROM guard, unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::text[])
     AS r (partition, id, isolated, definition, sqlstate, message)
   LEFT JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
 ),
@@ -102,7 +109,7 @@ postponed AS (
   UPDATE {queue} q
   SET consume_after = now() + least(interval '1 minute' * 2 ^ least(r.setbacks - 1, 10), interval '1 hour')
   FROM failed r
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures < $10
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures < $7
   RETURNING q.partition, q.id
 ),
 noted AS (
@@ -115,7 +122,7 @@ noted AS (
 ),
 dead AS (
   DELETE FROM {queue} q USING failed r
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $10
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $7
   RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, q.created_at
 ),
 buried AS (
@@ -130,11 +137,11 @@ forgotten AS (
 untraced AS (
   DELETE FROM maintenance.record_traces x USING dead d WHERE x.partition = d.partition AND x.record_id = d.id
 )
-SELECT EXISTS (SELECT FROM fence), (SELECT count(*) FROM postponed), (SELECT count(*) FROM dead)`
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM dead)`
 
 // FailRecords notes failures: the record is put off by a minute, doubled with every setback up to an hour; the tenth
 // isolated failure moves it to maintenance.dead_records.
-func (d *Database) FailRecords(ctx context.Context, f Fence, q Queue, failures []RecordFailure, l Limits) (rescheduled, dead int64, err error) {
+func (d *Database) FailRecords(ctx context.Context, p Permit, q Queue, failures []RecordFailure) (rescheduled, dead int64, err error) {
 	var partitions, ids []int64
 	var isolated []bool
 	var definitions, states, messages []string
@@ -142,7 +149,6 @@ func (d *Database) FailRecords(ctx context.Context, f Fence, q Queue, failures [
 		partitions, ids, isolated = append(partitions, x.Partition), append(ids, x.ID), append(isolated, x.Isolated)
 		definitions, states, messages = append(definitions, x.Definition), append(states, x.SQLState), append(messages, x.Message)
 	}
-	err = d.fenced(ctx, "note failures", f, l, []any{affected{&rescheduled}, affected{&dead}}, fill(failRecordsSQL, "{queue}", q.sql),
-		partitions, ids, isolated, definitions, states, messages, DeadAfter)
+	err = d.write(ctx, p, newQuery("note failures", fill(failRecordsSQL, "{queue}", q.sql), partitions, ids, isolated, definitions, states, messages, DeadAfter), affected{&rescheduled}, affected{&dead})
 	return rescheduled, dead, err
 }

@@ -25,8 +25,7 @@ LIMIT $3`
 
 // RecordTraces are the spans (W3C) in which the rows of some records were deleted, each once, at most limit.
 func (d *Database) RecordTraces(ctx context.Context, records []Record, limit int, l Limits) ([]string, error) {
-	return boundedRows(untraced(ctx), d, "read traces of records", l, pgx.RowTo[string],
-		recordTracesSQL, append(recordArrays(records), limit)...)
+	return readRows(untraced(ctx), d, l, newQuery("read traces of records", recordTracesSQL, append(recordArrays(records), limit)...), pgx.RowTo[string])
 }
 
 // ProcessedByKey is the key, in the metadata of a finished job, of the span (W3C) that has worked it.
@@ -44,5 +43,5 @@ SELECT span FROM found ORDER BY id DESC LIMIT 3`
 // DeletionTraces are the spans (W3C) of the last jobs that have sent a user to the ghost migration, as long as the queue
 // remembers them.
 func (d *Database) DeletionTraces(ctx context.Context, user int64, l Limits) ([]string, error) {
-	return boundedRows(untraced(ctx), d, "read traces of deletions", l, pgx.RowTo[string], deletionTracesSQL, user)
+	return readRows(untraced(ctx), d, l, newQuery("read traces of deletions", deletionTracesSQL, user), pgx.RowTo[string])
 }

@@ -41,13 +41,13 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Errorf("%v, %v, want the one span", parents, err)
 	}
 	fence := b.acquire("a", time.Minute).Fence
-	if _, err := b.RemoveRecords(ctx, fence, queue, records[:2], limits); err != nil {
+	if _, err := b.RemoveRecords(ctx, by(fence), queue, records[:2]); err != nil {
 		t.Fatal(err)
 	}
 	b.want(noted, "3:"+aParent+" 4:"+aParent)
 	dead := repo.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
 	for range repo.DeadAfter {
-		if _, _, err := b.FailRecords(ctx, fence, queue, []repo.RecordFailure{dead}, limits); err != nil {
+		if _, _, err := b.FailRecords(ctx, by(fence), queue, []repo.RecordFailure{dead}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	if queue, err = b.Queue(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if dropped, err := b.DropPartitions(ctx, fence, queue); err != nil || len(dropped) != 1 {
+	if dropped, err := b.DropPartitions(ctx, by(fence), queue); err != nil || len(dropped) != 1 {
 		t.Errorf("dropped %v, %v", dropped, err)
 	}
 	b.want("SELECT count(*) FROM maintenance.record_traces", "0")

@@ -104,9 +104,10 @@ type PlaceholderClaim struct {
 	Exhausted []int64
 }
 
-// PlaceholderPage is where to look for the next details to claim: up to limit of those behind an id or, if a replica has
-// found some, these ids.
+// PlaceholderPage is where to look for the next details to claim: up to limit of those behind an id
+// or, if a replica has found some, these ids.
 type PlaceholderPage struct {
+	rules PlaceholderRules
 	after int64
 	limit int
 	found []int64
@@ -117,32 +118,38 @@ const findPlaceholdersSQL = `SELECT id FROM (` + eligibleForDeletionSQL + `) eli
 // PlaceholderPage looks on the replica for up to limit eligible details behind an id. Where the primary has to be read, or
 // the replica knows of none, it is left to the claim, which finds and claims in one statement.
 func (d *Database) PlaceholderPage(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) PlaceholderPage {
-	page := PlaceholderPage{after: after, limit: limit}
-	d.onReplica(ctx, "find placeholder users", l, findPlaceholdersSQL, rules.args(after, limit), func(results pgx.BatchResults) (err error) {
-		rows, _ := results.Query()
-		page.found, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-		return err
-	})
+	page := PlaceholderPage{rules: rules, after: after, limit: limit}
+	q := newQuery("find placeholder users", findPlaceholdersSQL, rules.args(after, limit)...)
+	d.onReplica(ctx, l, q, collectInto(&page.found, pgx.RowTo[int64]))
 	return page
 }
 
 // claim is the statement for the page, and its parameters.
-func (p PlaceholderPage) claim(rules PlaceholderRules) (sql string, args []any) {
+func (p PlaceholderPage) claim() (sql string, args []any) {
+	eligible, args := eligibleForDeletionSQL, p.rules.args(p.after, p.limit)
 	if len(p.found) > 0 {
-		return rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", foundPlaceholdersSQL), rules.args(p.found)
+		eligible, args = foundPlaceholdersSQL, p.rules.args(p.found)
 	}
-	return rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", eligibleForDeletionSQL), rules.args(p.after, p.limit)
+	return p.rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", eligible), args
 }
 
-// ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in one fenced
-// transaction. The job of the row with index i in the run, of which this page's first has the index first, starts at
-// T + i × interval.
-func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules PlaceholderRules, page PlaceholderPage,
-	queue JobQueue, origin Job, first int, interval time.Duration, l Limits,
+// PlaceholderJobs are the jobs for claimed details: Origin, with arguments and a start. That of the
+// row with index i in the run starts at T + i × Interval; First is the index of the page's first.
+type PlaceholderJobs struct {
+	Queue    JobQueue
+	Origin   Job
+	First    int
+	Interval time.Duration
+}
+
+// ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in
+// one transaction.
+func (d *Database) ClaimPlaceholders(
+	ctx context.Context, p Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
-	err = d.fencedTx(ctx, "claim placeholder users", f, l, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "claim placeholder users", p, func(ctx context.Context, tx pgx.Tx) error {
 		claim = PlaceholderClaim{}
-		sql, args := page.claim(rules)
+		sql, args := page.claim()
 		rows, err := tx.Query(ctx, sql, args...) //nolint:rowserrcheck // ForEachRow returns it
 		if err != nil {
 			return err
@@ -155,11 +162,11 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 			if !claimed {
 				return nil
 			}
-			job := origin
+			job := to.Origin
 			job.Args = DeletePlaceholderUser{PlaceholderUserID: user}
-			job.ScheduledAt = rules.Now.Add(time.Duration(first+len(jobs)) * interval)
+			job.ScheduledAt = page.rules.Now.Add(time.Duration(to.First+len(jobs)) * to.Interval)
 			jobs = append(jobs, job)
-			if attempts >= rules.MaxAttempts {
+			if attempts >= page.rules.MaxAttempts {
 				claim.Exhausted = append(claim.Exhausted, user)
 			}
 			return nil
@@ -168,7 +175,7 @@ func (d *Database) ClaimPlaceholders(ctx context.Context, f Fence, rules Placeho
 			return err
 		}
 		claim.Claimed = len(jobs)
-		claim.Scheduled, err = queue.InsertJobs(ctx, tx, jobs)
+		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, jobs)
 		return err
 	})
 	return claim, err
@@ -197,7 +204,7 @@ type PlaceholderPreview struct {
 
 // PreviewPlaceholders says what ClaimPlaceholders would do with the next page.
 func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (p PlaceholderPreview, err error) {
-	err = d.bounded(ctx, "preview placeholder users", l, []any{&p.Last, &p.Claimed, &p.Exhausted, &p.Users}, previewPlaceholdersSQL, rules.args(after, limit)...)
+	err = d.readRow(ctx, l, newQuery("preview placeholder users", previewPlaceholdersSQL, rules.args(after, limit)...), &p.Last, &p.Claimed, &p.Exhausted, &p.Users)
 	return p, err
 }
 
@@ -216,8 +223,7 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
 // PlaceholderBacklog counts the details without a namespace.
 func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
 	var oldest *time.Time
-	_, err = d.candidateRow(ctx, "count the backlog", l, []any{&b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt},
-		rules.Tables.fill(placeholderBacklogSQL), rules.args(BeforePlaceholders, backlogCap+1)...)
+	_, err = d.candidateRow(ctx, l, newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL), rules.args(BeforePlaceholders, backlogCap+1)...), &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

@@ -68,11 +68,24 @@ const placeholderType = 15
 // PlaceholderDeletionReason is the reason of the job that it queues.
 const PlaceholderDeletionReason = "Placeholder user is no longer referenced"
 
-// DeletePlaceholder queues the deletion of a placeholder user that nothing refers to any more, and completes the job
-// jobID, in one transaction on main. The user's row is locked to its end, so
-// that no reference with a foreign key can slip in. Others are the databases ci and sec as far as configured; a table of
-// theirs that they do not have is looked for in main.
-func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, others []*Database, queue JobQueue, origin Job, l Limits) (v PlaceholderVerdict, err error) {
+// PlaceholderAttempt is an attempt of the job delete_placeholder_user.
+type PlaceholderAttempt struct {
+	JobID, UserID int64
+	// Others are the databases ci and sec as far as configured; a table of theirs that they do not
+	// have is looked for in main.
+	Others []*Database
+	// Queue takes the job that deletes the user, which is Origin with arguments, and completes this
+	// one.
+	Queue  JobQueue
+	Origin Job
+}
+
+// DeletePlaceholder queues the deletion of a placeholder user that nothing refers to any more, and
+// completes the attempt's job, in one transaction on main. The user's row is locked to its end, so
+// that no reference with a foreign key can slip in.
+func (d *Database) DeletePlaceholder(
+	ctx context.Context, p Permit, a PlaceholderAttempt,
+) (v PlaceholderVerdict, err error) {
 	wanted := referencesOf("users", "id user_type")
 	for _, r := range placeholderReferences() {
 		wanted = append(wanted, r.columns...)
@@ -84,9 +97,9 @@ func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, o
 	if v.Missing = main.lacks(wanted[:2]...); v.Missing != "" {
 		return v, nil
 	}
-	err = d.limitedTx(ctx, "delete the placeholder user", l, jobPatience, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx pgx.Tx) error {
 		var userType *int16
-		err := tx.QueryRow(ctx, lockPlaceholderSQL, userID).Scan(&userType)
+		err := tx.QueryRow(ctx, lockPlaceholderSQL, a.UserID).Scan(&userType)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			v.Gone = true
@@ -97,22 +110,35 @@ func (d *Database) DeletePlaceholder(ctx context.Context, userID, jobID int64, o
 			v.NotPlaceholder = true
 			return nil
 		}
-		v.Reference, err = placeholderReference(ctx, tx, userID, main.Catalog, others, l)
+		look := placeholderLook{tx, a.UserID, p.Limits}
+		v.Reference, err = look.first(ctx, main.Catalog, a.Others)
 		if err != nil || v.Reference != nil {
 			return err
 		}
-		job := origin
-		job.Args = DeleteUser{UserID: userID, DeletedByID: &userID, SkipAuthorization: true, Reason: PlaceholderDeletionReason}
-		if _, err := queue.InsertJobs(ctx, tx, []Job{job}); err != nil {
+		job := a.Origin
+		job.Args = DeleteUser{
+			UserID: a.UserID, DeletedByID: &a.UserID, SkipAuthorization: true,
+			Reason: PlaceholderDeletionReason,
+		}
+		if _, err := a.Queue.InsertJobs(ctx, tx, []Job{job}); err != nil {
 			return err
 		}
-		return queue.CompleteJob(ctx, tx, jobID)
+		return a.Queue.CompleteJob(ctx, tx, a.JobID)
 	})
 	return v, err
 }
 
-// placeholderReference is the first reference to a user in the order of the list, nil if there is none.
-func placeholderReference(ctx context.Context, tx pgx.Tx, userID int64, main *Catalog, others []*Database, l Limits) (*Reference, error) {
+// placeholderLook looks for references to a user: in main in a transaction, elsewhere under limits.
+type placeholderLook struct {
+	tx     pgx.Tx
+	userID int64
+	limits Limits
+}
+
+// first is the first reference in the order of the list, nil if there is none.
+func (p placeholderLook) first(
+	ctx context.Context, main *Catalog, others []*Database,
+) (*Reference, error) {
 	catalogs := []*Catalog{main}
 	for _, list := range placeholderReferences() {
 		if i := slices.IndexFunc(others, func(d *Database) bool { return d.Name == list.database }); i >= 0 {
@@ -128,9 +154,9 @@ func placeholderReference(ctx context.Context, tx pgx.Tx, userID int64, main *Ca
 			})
 			found, err := firstReference(here, func(sql string, n *int) error {
 				if c == main {
-					return tx.QueryRow(ctx, sql, userID).Scan(n)
+					return p.tx.QueryRow(ctx, sql, p.userID).Scan(n)
 				}
-				return c.Database.bounded(ctx, "look for references", l, []any{n}, sql, userID)
+				return c.Database.readRow(ctx, p.limits, newQuery("look for references", sql, p.userID), n)
 			})
 			if err != nil || found != nil {
 				return found, err

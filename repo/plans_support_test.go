@@ -186,3 +186,11 @@ func wantIndexes(t *testing.T, nodes []node, text string) {
 		t.Log(text)
 	}
 }
+
+// by is a permit of the holder of a lease, with all the time in the world.
+func by(f repo.Fence) repo.Permit { return repo.Permit{Guard: f.Guard(), Limits: generous} }
+
+// locking is a permit of whoever has an advisory lock.
+func locking(key int64) repo.Permit {
+	return repo.Permit{Guard: repo.AdvisoryLock(key), Limits: generous}
+}

@@ -118,19 +118,19 @@ func (b *big) statements() map[string]func(context.Context) error {
 			return err
 		},
 		"empty partitions": func(ctx context.Context) error {
-			_, err := b.DropPartitions(ctx, b.fence, b.queue)
+			_, err := b.DropPartitions(ctx, by(b.fence), b.queue)
 			return err
 		},
 		"remove": func(ctx context.Context) error {
-			_, err := b.RemoveRecords(ctx, b.fence, b.queue, b.records, generous)
+			_, err := b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)
 			return err
 		},
 		"postpone": func(ctx context.Context) error {
-			_, err := b.PostponeRecords(ctx, b.fence, b.queue, b.records, generous)
+			_, err := b.PostponeRecords(ctx, by(b.fence), b.queue, b.records)
 			return err
 		},
 		"charge": func(ctx context.Context) error {
-			_, _, err := b.ChargeRecords(ctx, b.fence, b.queue, b.records, generous)
+			_, _, err := b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)
 			return err
 		},
 		"fail": func(ctx context.Context) error {
@@ -138,7 +138,7 @@ func (b *big) statements() map[string]func(context.Context) error {
 			for _, r := range b.records {
 				failures = append(failures, repo.RecordFailure{Record: r, Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "it's"})
 			}
-			_, _, err := b.FailRecords(ctx, b.fence, b.queue, failures, generous)
+			_, _, err := b.FailRecords(ctx, by(b.fence), b.queue, failures)
 			return err
 		},
 	}
@@ -189,7 +189,7 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 	for i := range 500 {
 		keys = append(keys, int64(9750+i))
 	}
-	p := repo.Purge{Fence: b.fence, Limits: generous, Keys: keys, Cap: 20_000}
+	p := repo.Purge{Permit: by(b.fence), Keys: keys, Cap: 20_000}
 	all := func(records []repo.Record) func(context.Context) error {
 		return func(ctx context.Context) error {
 			_, err := c.PurgeAll(ctx, p, b.queue, records)

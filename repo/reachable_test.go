@@ -58,7 +58,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 	if _, err := b.CountNewDeletions(ctx, []int64{1}, "r", l); err != nil {
 		t.Errorf("a read is refused: %v", err)
 	}
-	_, err := b.DropTokenPass(ctx, repo.Fence{}, l)
+	_, err := b.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
 	wantSays(t, err, "25006")
 	if !errors.Is(err, repo.ErrUnreachable) || b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
@@ -74,7 +74,8 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	}
 	made := b.Pool().Stat().NewConnsCount()
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
-	_, err := b.AdvanceTokenPass(ctx, repo.Fence{}, "00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil, l)
+	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
+		"00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil)
 	wantSays(t, err, "25006")
 	if !b.UnreachableSince().IsZero() {
 		t.Error("the database is taken for unreachable")

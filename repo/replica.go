@@ -152,9 +152,12 @@ func (r *replica) praise(ctx context.Context) {
 	}
 }
 
-// ask runs one query on the replica, in one round trip with the question whether it may be read. It returns why the
-// query's rows were not read, "" if they were; then the primary has to be. Whatever goes wrong with a replica is no error.
-func (r *replica) ask(ctx context.Context, operation string, l Limits, want position, sql string, args []any, read func(pgx.BatchResults) error) (why string) {
+// ask runs one query on the replica, in one round trip with the question whether it may be read. It
+// returns why the query's rows were not read, so that the primary has to be, or "". Whatever goes
+// wrong with a replica is no error.
+func (r *replica) ask(
+	ctx context.Context, l Limits, q query, want position, read func(pgx.BatchResults) error,
+) (why string) {
 	patience := l.Statement + time.Second
 	if end, bounded := ctx.Deadline(); bounded {
 		// The primary may have to be read in what is left.
@@ -168,7 +171,8 @@ func (r *replica) ask(ctx context.Context, operation string, l Limits, want posi
 	// A standby refuses to be told that a transaction may write.
 	l.ReadOnly = true
 	var state replicaState
-	err := r.pipelined(hurried, operation, l, []statement{{replicaStateSQL, want.args()}, {sql, args}}, func(results pgx.BatchResults) error {
+	statements := []statement{{replicaStateSQL, want.args()}, q.statement}
+	err := r.send(hurried, q.operation, l, statements, func(results pgx.BatchResults) error {
 		err := results.QueryRow().Scan(state.columns()...)
 		if err == nil && state.trouble() == "" && state.replayed {
 			err = read(results)

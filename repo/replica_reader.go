@@ -181,24 +181,29 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 	}
 }
 
-// candidate is underLimits for a query that only finds candidates or counts a backlog. stale says that a replica has
-// answered: whatever is decided by it must be looked at again on the primary.
-func (d *Database) candidate(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) (stale bool, err error) {
-	if d.onReplica(ctx, operation, l, sql, args, read) {
+// candidate sends a query that only finds candidates or counts a backlog. stale says that a replica
+// has answered: whatever is decided by it must be read again on the primary.
+func (d *Database) candidate(
+	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
+) (stale bool, err error) {
+	if d.onReplica(ctx, l, q, read) {
 		return true, nil
 	}
-	return false, d.underLimits(ctx, operation, l, sql, args, read)
+	return false, d.send(ctx, q.operation, l, []statement{q.statement}, read)
 }
 
-// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows have been read.
-func (d *Database) onReplica(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) bool {
+// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows have
+// been read.
+func (d *Database) onReplica(
+	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
+) bool {
 	r, has := ctx.Value(reading{}).(*Reader)
 	if !has || r.database != d {
 		return false
 	}
 	want, why := r.ready(ctx)
 	if why == "" {
-		why = d.replica.ask(ctx, operation, l, want, sql, args, read)
+		why = d.replica.ask(ctx, l, q, want, read)
 	}
 	if why != "" {
 		r.note(fromPrimary, why)
@@ -208,27 +213,32 @@ func (d *Database) onReplica(ctx context.Context, operation string, l Limits, sq
 	return true
 }
 
-// candidateRow is bounded for such a query, candidateRows boundedRows.
-func (d *Database) candidateRow(ctx context.Context, operation string, l Limits, into []any, sql string, args ...any) (stale bool, err error) {
-	return d.candidate(ctx, operation, l, sql, args, func(results pgx.BatchResults) error {
+// candidateRow is readRow for such a query, candidateRows readRows.
+func (d *Database) candidateRow(
+	ctx context.Context, l Limits, q query, into ...any,
+) (stale bool, err error) {
+	return d.candidate(ctx, l, q, func(results pgx.BatchResults) error {
 		return results.QueryRow().Scan(into...)
 	})
 }
 
-// confirmedRows are candidateRows that are read again on the primary if there is one that matters.
-func confirmedRows[T any](ctx context.Context, d *Database, operation string, l Limits, scan pgx.RowToFunc[T], matters func(T) bool, sql string, args ...any) ([]T, error) {
-	rows, stale, err := candidateRows(ctx, d, operation, l, scan, sql, args...)
-	if err == nil && stale && slices.ContainsFunc(rows, matters) {
-		return boundedRows(ctx, d, operation, l, scan, sql, args...)
-	}
-	return rows, err
+func candidateRows[T any](
+	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
+) (out []T, stale bool, err error) {
+	stale, err = d.candidate(ctx, l, q, collectInto(&out, scan))
+	return out, stale, err
 }
 
-func candidateRows[T any](ctx context.Context, d *Database, operation string, l Limits, scan pgx.RowToFunc[T], sql string, args ...any) (out []T, stale bool, err error) {
-	stale, err = d.candidate(ctx, operation, l, sql, args, func(results pgx.BatchResults) (err error) {
-		rows, _ := results.Query()
-		out, err = pgx.CollectRows(rows, scan)
-		return err
-	})
-	return out, stale, err
+// doubtful is a row of a replica that may have to be read again on the primary.
+type doubtful interface{ matters() bool }
+
+// confirmedRows are candidateRows that are read again on the primary if one of them matters.
+func confirmedRows[T doubtful](
+	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
+) ([]T, error) {
+	rows, stale, err := candidateRows(ctx, d, l, q, scan)
+	if err == nil && stale && slices.ContainsFunc(rows, T.matters) {
+		return readRows(ctx, d, l, q, scan)
+	}
+	return rows, err
 }

@@ -184,7 +184,7 @@ RETURNING ` + runColumns
 // CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end and its
 // counts, and returns those that it was that closed them: each is returned to one caller.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
-	return collect(ctx, d, "close abandoned runs", scanRun, closeAbandonedRunsSQL)
+	return collect(ctx, d, newQuery("close abandoned runs", closeAbandonedRunsSQL), scanRun)
 }
 
 const requestCancelSQL = `
@@ -208,7 +208,7 @@ ORDER BY runs.id DESC LIMIT $4`
 // ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the first page), of one
 // worker and state, each "" for all.
 func (d *Database) ListRuns(ctx context.Context, worker, state, after string, limit int) ([]Run, error) {
-	return collect(ctx, d, "list runs", scanRun, listRunsSQL, planAnew, worker, state, after, limit)
+	return collect(ctx, d, newQuery("list runs", listRunsSQL, planAnew, worker, state, after, limit), scanRun)
 }
 
 const runAtWorkSQL = `
@@ -248,7 +248,7 @@ type RunSummary struct{ Current, Last, LastSuccess *Run }
 // RunSummary reads the newest run at work, the newest that has worked and ended, and the newest that succeeded. Only the
 // first may be a dry run.
 func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
-	runs, err := collect(ctx, d, "read the newest runs", scanRun, runSummarySQL, worker)
+	runs, err := collect(ctx, d, newQuery("read the newest runs", runSummarySQL, worker), scanRun)
 	for i := range runs {
 		switch r := &runs[i]; {
 		case r.State == RunRunning:
@@ -264,7 +264,7 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 }
 
 func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...any) (run Run, err error) {
-	runs, err := collect(ctx, d, operation, scanRun, sql, args...)
+	runs, err := collect(ctx, d, newQuery(operation, sql, args...), scanRun)
 	if err == nil && len(runs) == 0 {
 		return Run{}, d.wrap(ctx, operation, ErrNotFound)
 	}

@@ -8,7 +8,7 @@ var fragments = []string{
 	// Runs and jobs.
 	"abandonedSQL",
 	// Leases and guards.
-	"attemptSQL", "attemptedLockSQL", "attemptedSQL", "fenceSQL", "fencedSQL", "freeSQL", "leafParentsSQL", "openSQL", "tryLockSQL",
+	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeSQL", "heldSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Fires.
 	"abandonedClaimSQL",
 	"movedLedgerSQL",
@@ -27,6 +27,8 @@ var fragments = []string{
 // fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
 // one whose name stands before it. The name of a constant is its text.
 var fillings = map[string]string{
+	// Guards.
+	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
 	"{queue}": "public.loose_foreign_keys_deleted_records",
 	"{child}": "public.members", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",

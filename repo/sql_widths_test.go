@@ -66,7 +66,7 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 		if places, err := r.Refer(ctx, generous); err != nil || !slices.Equal(places, []int{0, 1}) {
 			t.Errorf("%s: refer %v, %v", kind, places, err)
 		}
-		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Limits: generous})
+		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
 		if err != nil || !slices.Equal(taken[0], []string{"1"}) {
 			t.Errorf("%s: take %v, %v", kind, taken, err)
 		}

@@ -12,13 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Limits bound one statement of a run. Zero is the server's own setting.
-type Limits struct {
-	// Statement is the statement_timeout, Lock the lock_timeout.
-	Statement, Lock time.Duration
-	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
-	ReadOnly bool
-}
+// Three helpers send single statements: readRow and readRows under limits, write by a permit. What
+// they have in common is in send: the statement and the settings that bound it are one transaction
+// and one round trip. transaction is for steps of several statements.
 
 // settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the indexes: a list of
 // keys must not flip it to a sequential scan, nor the price of an avoided one to compilation. A transaction that is
@@ -32,33 +28,59 @@ const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_confi
 // netTime is what a statement may take beyond its statement_timeout before its connection is given up.
 const netTime = 5 * time.Second
 
-// bounded runs one statement that returns one row under limits.
-func (d *Database) bounded(ctx context.Context, operation string, l Limits, into []any, sql string, args ...any) error {
+// query is a statement, and the operation that it is part of, as spans and errors call it.
+type query struct {
+	operation string
+	statement
+}
+
+func newQuery(operation, sql string, args ...any) query {
+	return query{operation, statement{sql, args}}
+}
+
+// readRow runs a statement that returns one row. What into counts of [affected] rows is the span's.
+func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
-	return d.underLimits(ctx, operation, l, sql, args, func(results pgx.BatchResults) error {
-		return results.QueryRow().Scan(into...)
+	return d.send(ctx, q.operation, l, []statement{q.statement}, func(r pgx.BatchResults) error {
+		return r.QueryRow().Scan(into...)
 	})
 }
 
-// boundedRows is bounded for a query of many rows.
-func boundedRows[T any](ctx context.Context, d *Database, operation string, l Limits, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	var out []T
-	err := d.underLimits(ctx, operation, l, sql, args, func(results pgx.BatchResults) (err error) {
-		rows, _ := results.Query()
-		out, err = pgx.CollectRows(rows, scan)
-		return err
-	})
+// readRows runs a statement that returns many.
+func readRows[T any](
+	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
+) (out []T, err error) {
+	err = d.send(ctx, q.operation, l, []statement{q.statement}, collectInto(&out, scan))
 	return out, err
 }
 
-// underLimits is pipelined for one statement.
-func (d *Database) underLimits(ctx context.Context, operation string, l Limits, sql string, args []any, read func(pgx.BatchResults) error) error {
-	return d.pipelined(ctx, operation, l, []statement{{sql, args}}, read)
+// collectInto reads the rows of the next statement.
+func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) error {
+	return func(results pgx.BatchResults) (err error) {
+		rows, _ := results.Query()
+		*out, err = pgx.CollectRows(rows, scan)
+		return err
+	}
 }
 
-// pipelined sends statements and the settings that bound them in one transaction and one round trip, so that a process
-// that is stopped leaves nothing open behind it.
-func (d *Database) pipelined(ctx context.Context, operation string, l Limits, statements []statement, read func(pgx.BatchResults) error) error {
+// write runs a statement with the part {guard} that returns one row, which begins with whether the
+// guard held. If not, the statement has changed nothing, and the error says what was missing.
+func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
+	var held bool
+	q.statement = p.fill(q.statement)
+	err := d.readRow(ctx, p.Limits, q, append([]any{&held}, into...)...)
+	if err == nil && !held {
+		return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
+	}
+	return err
+}
+
+// send sends statements and the settings that bound them in one transaction and one round trip, so
+// that a process that is stopped leaves nothing open behind it.
+func (d *Database) send(
+	ctx context.Context, operation string, l Limits, statements []statement,
+	read func(pgx.BatchResults) error,
+) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Statement+l.Lock+netTime, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.begin(ctx, operation)
@@ -141,17 +163,6 @@ func forget(ctx context.Context, conn *pgx.Conn, err error) error {
 	}
 	delete(conn.PgConn().CustomData(), preparedStatements)
 	return conn.DeallocateAll(ctx)
-}
-
-// fenced runs one statement under a fence: its arguments are the fence's ($1 to $3) and args, its row begins with
-// whether the fence held. If not, the statement has changed nothing and the error is ErrLeaseLost.
-func (d *Database) fenced(ctx context.Context, operation string, f Fence, l Limits, into []any, sql string, args ...any) error {
-	var held bool
-	err := d.bounded(ctx, operation, l, append([]any{&held}, into...), sql, append([]any{f.Name, f.Holder, f.Epoch}, args...)...)
-	if err == nil && !held {
-		return ErrLeaseLost
-	}
-	return err
 }
 
 func milliseconds(d time.Duration) string {

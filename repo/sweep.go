@@ -103,8 +103,7 @@ func (k ForeignKey) Nullify() Change { return Change{Set: k.setNull} }
 
 // Batch bounds one statement of a sweep.
 type Batch struct {
-	Guard  Guard
-	Limits Limits
+	Permit
 	// Rows it may change.
 	Rows int64
 	// Behind is where the one before ended; nil: from the start.
@@ -150,7 +149,6 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		return r.swift(ctx, c, b)
 	}
 	var p parameters
-	guard := b.Guard.sql(&p)
 	match, filter := r.sql(&p)
 	change, done := c.sql(r.from(), &p)
 	lock := "FOR UPDATE SKIP LOCKED"
@@ -171,10 +169,10 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	if c.Report != "" {
 		report, reports = "t."+quote(c.Report), "ARRAY(SELECT report::text FROM changed WHERE report IS NOT NULL)"
 	}
-	sql := fill(sweepSQL, "{guard}", guard, "{table}", r.from(), "{match}", match, "{filter}", filter, "{behind}", behind,
+	sql := fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter, "{behind}", behind,
 		"{limit}", p.add(b.Rows), "{lock}", lock, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
-	err = r.Database.guarded(ctx, c.Action()+" "+r.String(), b.Guard, b.Limits,
-		[]any{&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported}, sql, p)
+	err = r.Database.write(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...),
+		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	return result, r.Database.ruled(ctx, err, r.Table, KeptError{Rows: r.String(), Wanted: c.wanted()})
 }
 

@@ -20,7 +20,7 @@ func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, 
 	}
 	for _, probe := range probes(rows) {
 		var found []bool
-		if err := d.bounded(ctx, what, l, []any{&found}, probe.sql, probe.args...); err != nil {
+		if err := d.readRow(ctx, l, newQuery(what, probe.sql, probe.args...), &found); err != nil {
 			return nil, err
 		}
 		has = append(has, found...)
@@ -57,7 +57,6 @@ SELECT EXISTS (SELECT FROM guard), {lists} FROM picked`
 // of the same columns. The values of a row have the same place in each list.
 func (r Rows) Take(ctx context.Context, columns []Column, aside [][]string, b Batch) (values [][]string, err error) {
 	var p parameters
-	guard := b.Guard.sql(&p)
 	match, _ := r.sql(&p)
 	if len(aside[0]) > 0 {
 		_, taken := Match{columns, aside}.sql(&p)
@@ -75,9 +74,9 @@ func (r Rows) Take(ctx context.Context, columns []Column, aside [][]string, b Ba
 	if b.SkipLocked {
 		lock = "FOR UPDATE SKIP LOCKED"
 	}
-	sql := fill(takeSQL, "{guard}", guard, "{keys}", strings.Join(keys, ", "), "{table}", r.from(), "{match}", match,
+	sql := fill(takeSQL, "{keys}", strings.Join(keys, ", "), "{table}", r.from(), "{match}", match,
 		"{limit}", p.add(b.Rows), "{lock}", lock, "{lists}", strings.Join(lists, ", "))
-	err = r.Database.guarded(ctx, "read keys of "+r.String(), b.Guard, b.Limits, into, sql, p)
+	err = r.Database.write(ctx, b.Permit, newQuery("read keys of "+r.String(), sql, p...), into...)
 	return values, err
 }
 
@@ -101,5 +100,5 @@ func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 	}
 	sql := fmt.Sprintf("SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place) WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1",
 		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(), strings.Join(conditions, " AND "))
-	return boundedRows(ctx, r.Database, "look for what refers by "+r.String(), l, pgx.RowTo[int], sql, p...)
+	return readRows(ctx, r.Database, l, newQuery("look for what refers by "+r.String(), sql, p...), pgx.RowTo[int])
 }

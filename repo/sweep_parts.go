@@ -56,10 +56,10 @@ func (c *Catalog) Parts(ctx context.Context, r Rows, l Limits) ([]Rows, error) {
 	parts, known := c.parts[r.Table]
 	if !known {
 		var err error
-		parts, err = collect(ctx, c.Database, "list the partitions of "+r.Table.Name, func(row pgx.CollectableRow) (p part, err error) {
+		parts, err = collect(ctx, c.Database, newQuery("list the partitions of "+r.Table.Name, partsSQL, r.Table.Schema, r.Table.Name), func(row pgx.CollectableRow) (p part, err error) {
 			err = row.Scan(&p.table.Schema, &p.table.Name, &p.oid, &p.direct, &p.keys)
 			return p, err
-		}, partsSQL, r.Table.Schema, r.Table.Name)
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -125,7 +125,7 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 				}
 				b := newBig(t, d)
 				for kind, rows := range sweptRows(t, c) {
-					for name, call := range sweptStatements(rows, repo.Batch{Guard: b.fence.Guard(), Limits: generous, Rows: 1000}) {
+					for name, call := range sweptStatements(rows, repo.Batch{Permit: by(b.fence), Rows: 1000}) {
 						t.Run(name+" "+kind, func(t *testing.T) { wantSweptPlans(t, conn, heard, call) })
 					}
 				}

@@ -36,7 +36,7 @@ func (r Rows) Places(ctx context.Context, columns []Column, after Place, limit i
 		"{oid}", p.add(after.table), "{tid}", p.add(last), "{limit}", p.add(limit))
 	values = make([][]string, len(columns))
 	l.ReadOnly = true
-	places, err = boundedRows(ctx, r.Database, "look at rows of "+r.String(), l, func(row pgx.CollectableRow) (Place, error) {
+	places, err = readRows(ctx, r.Database, l, newQuery("look at rows of "+r.String(), sql, p...), func(row pgx.CollectableRow) (Place, error) {
 		var table uint32
 		var at pgtype.TID
 		var found []string
@@ -47,6 +47,6 @@ func (r Rows) Places(ctx context.Context, columns []Column, after Place, limit i
 			values[i] = append(values[i], found[i])
 		}
 		return Place{table, at.BlockNumber, at.OffsetNumber}, nil
-	}, sql, p...)
+	})
 	return places, values, err
 }

@@ -32,12 +32,11 @@ const swiftFirstSQL = `t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {m
 func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	ordered := r.behind != "" && b.Behind != nil
 	var look, change parameters
-	guard, bound := b.Guard.sql(&look), "NULL::bigint"
+	bound := "NULL::bigint"
 	if ordered {
 		bound = r.fillBehind(swiftBoundSQL, b, &look)
 	}
-	lookSQL := fill(swiftGuardSQL, "{guard}", guard, "{bound}", bound)
-	guard = b.Guard.sql(&change)
+	lookSQL := fill(swiftGuardSQL, "{bound}", bound)
 	match, filter := r.sql(&change)
 	var which string
 	if ordered {
@@ -46,10 +45,11 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 		which = fill(swiftFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
 	update, _ := c.sql(r.from(), &change)
-	changeSQL := fill(swiftSQL, "{guard}", guard, "{change}", update, "{filter}", filter, "{which}", which)
+	changeSQL := fill(swiftSQL, "{change}", update, "{filter}", filter, "{which}", which)
 	var held bool
 	ctx, _ = withAffected(ctx, []any{affected{&result.Changed}})
-	err = r.Database.pipelined(ctx, c.Action()+" "+r.String(), b.Limits, []statement{{lookSQL, look}, {changeSQL, change}},
+	both := []statement{b.fill(statement{lookSQL, look}), b.fill(statement{changeSQL, change})}
+	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, both,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err
@@ -59,7 +59,7 @@ func (r Rows) swift(ctx context.Context, c Change, b Batch) (result BatchResult,
 			return err
 		})
 	if err == nil && !held {
-		return result, b.Guard.refused(ctx, r.Database.pool)
+		return result, b.refused(ctx, r.Database.pool)
 	}
 	if ordered && result.Last != nil {
 		result.Picked = b.Rows

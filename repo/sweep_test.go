@@ -23,7 +23,9 @@ func (b *bench) rows(table, column, value string) repo.Rows {
 // swept is one statement of a sweep.
 func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchResult {
 	b.Helper()
-	batch.Limits = generous
+	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
+		batch.Guard = repo.AdvisoryLock(1)
+	}
 	result, err := r.Sweep(context.Background(), c, batch)
 	if err != nil {
 		b.Fatal(err)
@@ -93,13 +95,13 @@ func TestSweep_SwiftBatchesKeepTheirGuard(t *testing.T) {
 	start := int64(0)
 	for _, behind := range []*int64{nil, &start} {
 		r := b.rows("t", "owner", "1")
-		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Guard: lost.Guard(), Limits: generous, Rows: 2, Swift: true, Behind: behind})
+		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: by(lost), Rows: 2, Swift: true, Behind: behind})
 		if !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("got %v, want ErrLeaseLost", err)
 		}
 		b.want(`SELECT count(*) FROM t`, "6")
 	}
-	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Guard: lease.Guard(), Rows: 2, Swift: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
+	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Permit: by(lease.Fence), Rows: 2, Swift: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
 		t.Errorf("%+v", result)
 	}
 }
@@ -131,7 +133,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
 		t.Errorf("%+v", result)
 	}
-	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Limits: generous})
+	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
 	refused, is := errors.AsType[*repo.Error](err)
 	if !is || refused.Class() != repo.ClassLock {
 		t.Errorf("got %v, want a lock", err)
@@ -206,7 +208,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
 		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
 	} {
-		batch := repo.Batch{Guard: guard, Limits: generous, Rows: 100}
+		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
 		if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
@@ -218,7 +220,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	if err := tx.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Guard: repo.AdvisoryLock(77), Rows: 100}); result.Changed != 3 {
+	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
 		t.Errorf("%+v", result)
 	}
 }
@@ -229,7 +231,7 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
-	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Limits: generous, Rows: 10})
+	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Permit: locking(1), Rows: 10})
 	if err != nil || !slices.Equal(values[0], []string{"3", "5", "7", "9"}) || !slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}) {
 		t.Fatalf("%v, %v", values, err)
 	}

@@ -21,14 +21,14 @@ WHERE until IS NULL OR until > clock_timestamp() ORDER BY worker`
 
 // Pauses reads the pauses in force.
 func (d *Database) Pauses(ctx context.Context) ([]Pause, error) {
-	return collect(ctx, d, "read pauses", func(row pgx.CollectableRow) (p Pause, err error) {
+	return collect(ctx, d, newQuery("read pauses", pausesSQL), func(row pgx.CollectableRow) (p Pause, err error) {
 		var until *time.Time
 		err = row.Scan(&p.Worker, &p.Reason, &p.By, &p.Since, &until)
 		if until != nil {
 			p.Until = *until
 		}
 		return p, err
-	}, pausesSQL)
+	})
 }
 
 const pauseSQL = `
@@ -59,7 +59,7 @@ func (d *Database) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 		Name    string
 		Enabled bool
 	}
-	flags, err := collect(ctx, d, "read feature flags", pgx.RowToStructByPos[flag], featureFlagsSQL)
+	flags, err := collect(ctx, d, newQuery("read feature flags", featureFlagsSQL), pgx.RowToStructByPos[flag])
 	out := make(map[string]bool, len(flags))
 	for _, f := range flags {
 		out[f.Name] = f.Enabled

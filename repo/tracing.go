@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -179,11 +180,11 @@ func traceParentOf(ctx context.Context) string {
 // overhead says whether a statement only prepares or ends what others do: those are not measured.
 func overhead(sql string) bool {
 	switch sql {
-	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL, fenceRowSQL,
+	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL,
 		constraintsSQL, lookSQL, lookTimeSQL, lookedSQL:
 		return true
 	}
-	return len(sql) >= 5 && sql[:5] == "begin"
+	return strings.HasPrefix(sql, "begin") || strings.HasSuffix(sql, heldSQL)
 }
 
 // note counts what came of a statement.

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,67 +16,83 @@ const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_con
   set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
-const fenceRowSQL = `WITH ` + fenceSQL + ` SELECT held FROM fence`
+// heldSQL says whether the guard before it holds, as it then does until the end of its transaction.
+const heldSQL = ` SELECT count(*) = 1 FROM guard`
 
-// fencedTx runs what cannot be one statement, each statement under the limits, in a transaction that begins with the
-// fence. If this process is stopped in the middle, the server ends the transaction after two seconds.
-func (d *Database) fencedTx(ctx context.Context, operation string, f Fence, l Limits, do func(context.Context, pgx.Tx) error) error {
-	return d.limitedTx(ctx, operation, l, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		if err := holdFence(ctx, tx, f); err != nil {
-			return err
-		}
-		return do(ctx, tx)
-	})
-}
+// dryRunKey is the context's key of a dry run.
+type dryRunKey struct{}
 
-// limitedTx runs a transaction of several statements, each under the limits, all of them within patience. See [again]
-// for what do must put up with.
-func (d *Database) limitedTx(ctx context.Context, operation string, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
-	return d.guardedTx(ctx, operation, Guard{}, l, patience, do)
-}
+// IsDryRun says whether what is done in a context will be rolled back: a queue announces no jobs
+// that never were.
+func IsDryRun(ctx context.Context) bool { return ctx.Value(dryRunKey{}) != nil }
 
-// guardedTx is limitedTx that begins with a guard, which holds until its end. That costs no round trip. Whatever the
-// server's default is, each statement sees what was committed before it: what is looked at behind a lock must be new.
-func (d *Database) guardedTx(ctx context.Context, operation string, g Guard, l Limits, patience time.Duration, do func(context.Context, pgx.Tx) error) error {
+// errDryRun rolls a dry run back.
+var errDryRun = errors.New("dry run rolled back")
+
+const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
+
+// transaction runs what cannot be one statement. It begins with the guard, which costs no round
+// trip and holds until the end; each statement is bounded by the limits. See [again] for what do
+// must put up with. If this process is stopped in the middle, the server ends the transaction after
+// two seconds.
+//
+// Whatever the server's default is, each statement sees what was committed before it: what is read
+// behind a lock must be new.
+func (d *Database) transaction(
+	ctx context.Context, operation string, p Permit, do func(context.Context, pgx.Tx) error,
+) error {
+	patience := cmp.Or(p.Transaction, statementTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
+	if p.DryRun {
+		ctx = context.WithValue(ctx, dryRunKey{}, true)
+	}
 	ctx, o := d.begin(ctx, operation)
 	err := again(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			if err := beginUnder(ctx, tx, l, g); err != nil {
+		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
+			if err := p.begin(ctx, tx); err != nil {
 				return err
 			}
-			return do(ctx, tx)
+			if err := do(ctx, tx); err != nil || !p.DryRun {
+				return err
+			}
+			// What a commit would check.
+			if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
+				return err
+			}
+			return errDryRun
 		})
 	})
 	o.end(ctx, err)
+	if errors.Is(err, errDryRun) {
+		return nil
+	}
 	return d.wrap(ctx, operation, err)
 }
 
-// beginUnder sends the settings of a transaction and its guard together.
-func beginUnder(ctx context.Context, tx pgx.Tx, l Limits, g Guard) error {
+func (p Permit) options() pgx.TxOptions {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	if p.ReadOnly {
+		options.AccessMode = pgx.ReadOnly
+	}
+	return options
+}
+
+// begin sends the settings of a transaction and its guard together.
+func (p Permit) begin(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
-	batch.Queue(txSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), milliseconds(idleTime), traceParentOf(ctx))
+	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
+		milliseconds(idleTime), traceParentOf(ctx))
 	held := true
-	if g != (Guard{}) {
-		check := g.check()
+	if !p.DryRun && !p.ReadOnly {
+		check := p.fill(statement{sql: "WITH {guard}" + heldSQL})
 		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
 	if !held {
-		return g.refused(ctx, tx)
+		return p.refused(ctx, tx)
 	}
 	return nil
-}
-
-// holdFence makes sure that a fence holds until the transaction ends; it must come first in it.
-func holdFence(ctx context.Context, tx pgx.Tx, f Fence) error {
-	var held int
-	err := tx.QueryRow(ctx, fenceRowSQL, f.Name, f.Holder, f.Epoch).Scan(&held)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLeaseLost
-	}
-	return err
 }

@@ -23,7 +23,7 @@ const (
 
 // startSend begins the span of jobs that are inserted, if what inserts them is traced and means it.
 func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context, trace.Span) {
-	if len(jobs) == 0 || repo.Rehearses(ctx) || !repo.Shows(ctx) {
+	if len(jobs) == 0 || repo.IsDryRun(ctx) || !repo.Shows(ctx) {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	kind := jobs[0].Args.Kind()

@@ -92,20 +92,33 @@ func endsRun(ctx context.Context, err error) bool {
 // queuePatience is how long the transaction that queues a group may take.
 const queuePatience = 5 * time.Second
 
-// write calls do with how to write, for at most patience.
-func (r *groupRun) write(ctx context.Context, patience time.Duration, do func(repo.GroupWrite) error) error {
-	w := repo.GroupWrite{Limits: deletion.GroupLimits(), Rehearse: r.x.DryRun, Patience: patience}
+// permit lets a transaction of at most patience write about a group; a dry run's is rolled back.
+func (r *groupRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
+	limits := deletion.GroupLimits()
+	limits.Transaction = patience
 	if r.x.DryRun {
-		w.Patience = min(patience, r.x.Left()+time.Second)
-		return do(w)
+		limits.Transaction = min(patience, r.x.Left()+time.Second)
+		return run.Permit{Permit: repo.Permit{Limits: limits, DryRun: true}}, nil
 	}
-	limits := repo.Limits{Statement: patience, Lock: w.Limits.Lock}
-	return r.x.Guarded(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits, func(g repo.Guard, l repo.Limits) error {
-		// The whole transaction has to end before the lease does.
-		w.Guard, w.Patience = g, l.Statement
-		w.Limits.Statement = min(w.Limits.Statement, w.Patience)
-		return do(w)
-	})
+	return r.x.Permit(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits)
+}
+
+func (r *groupRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bool, err error) {
+	permit, err := r.permit(ctx, queuePatience)
+	if err != nil {
+		return false, err
+	}
+	defer permit.End(&err)
+	return r.x.Database.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
+}
+
+func (r *groupRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
+	permit, err := r.permit(ctx, run.UntimedRun)
+	if err != nil {
+		return done, err
+	}
+	defer permit.End(&err)
+	return r.x.Database.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
 }
 
 // destroy queues the group's removal. It is queued also if a job for it waits or runs already.
@@ -113,11 +126,7 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	job := r.x.Origin(ctx)
 	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
-	var inserted bool
-	err = r.write(ctx, queuePatience, func(w repo.GroupWrite) (err error) {
-		inserted, err = r.x.Database.QueueGroupRemoval(ctx, w, r.Queue, job)
-		return err
-	})
+	inserted, err := r.queueRemoval(ctx, job)
 	if err != nil {
 		return false, err
 	}
@@ -130,11 +139,7 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 
 // restore undoes the mark, in one transaction.
 func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
-	var done repo.Restoration
-	err := r.write(ctx, run.UntimedRun, func(w repo.GroupWrite) (err error) {
-		done, err = r.x.Database.RestoreGroup(ctx, w, r.stores, r.due, g.ID)
-		return err
-	})
+	done, err := r.restoreGroup(ctx, g.ID)
 	switch {
 	case err != nil:
 		return err

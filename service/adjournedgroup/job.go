@@ -74,8 +74,16 @@ type groupRemoval struct {
 	stores repo.GroupStores
 }
 
-// guard is that of every transaction: no other attempt is at work on the group, and this one has its job.
+// guard is that of every transaction: no other attempt is at work on the group, and this one has
+// its job.
 func (d *groupRemoval) guard() repo.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
+
+// permit is for a transaction of at most patience.
+func (d *groupRemoval) permit(patience time.Duration) repo.Permit {
+	p := repo.Permit{Guard: d.guard(), Limits: deletion.GroupLimits()}
+	p.Transaction = patience
+	return p
+}
 
 func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	now, err := d.Main.Now(ctx)
@@ -89,7 +97,8 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = 1<<31 - 1
 	}
-	begun, err := d.Main.BeginGroupRemoval(ctx, d.guard(), d.stores, repo.Adjournment{At: now, Days: days}, d.args, deletion.GroupLimits(), beginPatience)
+	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginPatience), d.stores,
+		repo.Adjournment{At: now, Days: days}, d.args)
 	switch {
 	case err != nil:
 		return job.Result{}, err
@@ -147,7 +156,7 @@ func removedAttributes(r repo.Removed) []any {
 func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	return d.Main.SaveRemoved(ctx, d.j.Guard(), removed, deletion.GroupLimits())
+	return d.Main.SaveRemoved(ctx, repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}, removed)
 }
 
 // removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
@@ -207,7 +216,7 @@ func (d *groupRemoval) removeGroup(ctx context.Context, r *deletion.Remover, id 
 	}
 	removed := r.Removed
 	removed.Groups++
-	if total, err = d.Main.RemoveGroup(ctx, r.Guard, d.stores, id, removed, deletion.RowLimits()); err != nil {
+	if total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed); err != nil {
 		return total, bulk.Deleted(r.Catalog, err)
 	}
 	r.Saved()
@@ -237,7 +246,8 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()
 	for {
-		err := d.Main.FailGroupRemoval(clean, d.guard(), d.stores, d.args.GroupID, run.PublicText(why), deletion.GroupLimits())
+		err := d.Main.FailGroupRemoval(clean, d.permit(failPatience), d.stores, d.args.GroupID,
+			run.PublicText(why))
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
 			return err

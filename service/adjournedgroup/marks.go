@@ -41,13 +41,16 @@ func (r *groupRun) holdLost(ctx context.Context, id int64) error {
 }
 
 // forgetGone lets no removal be shown as begun for ever.
-func (r *groupRun) forgetGone(ctx context.Context) error {
+func (r *groupRun) forgetGone(ctx context.Context) (err error) {
 	if r.x.DryRun {
 		return nil
 	}
-	return r.x.Write(ctx, r.x.Database, deletion.GroupLimits(), func(f repo.Fence, l repo.Limits) error {
-		return r.x.Database.ForgetGoneRemovals(ctx, f, l)
-	})
+	permit, err := r.x.Permit(ctx, r.x.Database, repo.Table{}, deletion.GroupLimits())
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return r.x.Database.ForgetGoneRemovals(ctx, permit.Permit)
 }
 
 // compareStores names the marks that the two stores disagree about, due or not, and those of namespaces that are no

@@ -45,14 +45,11 @@ const (
 	groupFailed      groupOutcome = "failed"
 )
 
-// groupCandidates is how many ids are read at a time.
-const groupCandidates = 10_000
-
 // decide reads all due groups and decides about each by itself.
 func (r *groupRun) decide(ctx context.Context) error {
 	r.place = map[int64]int{}
 	for after := int64(0); ; {
-		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, groupCandidates, run.ReadLimits())
+		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, run.ReadLimits())
 		if err != nil || len(candidates) == 0 {
 			return err
 		}

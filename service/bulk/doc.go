@@ -5,7 +5,7 @@
 // a statement may have to stay within its time.
 //
 // What it guarantees: a statement takes no more rows than it may, ends within its time, and is a transaction
-// of its own that holds what its [run.Writer] says: the fence of a run or the attempt of a job. Rows that
+// of its own under a permit of its [run.Writer]: the fence of a run or the attempt of a job. Rows that
 // others have locked are left until the last, waited for once, then reported by a [LockedError]. Rows that a
 // trigger keeps are an error that names the trigger.
 //

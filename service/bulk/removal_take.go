@@ -24,20 +24,9 @@ func (w *Sweeper) Take(ctx context.Context, rows repo.Rows, columns []repo.Colum
 			return nil, err
 		}
 		b := repo.Batch{Rows: min(takenAtOnce, w.Sizes.Get(takes{rows})), SkipLocked: !t.waited}
-		limits := repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
-		if b.Rows == 1 {
-			limits.Statement = SingleRowTime
-		}
-		var values [][]string
-		var took time.Duration
-		err := w.Write(ctx, rows.Database, rows.Table, limits, func(g repo.Guard, l repo.Limits) (err error) {
-			b.Guard, b.Limits = g, l
-			began := time.Now()
-			values, err = rows.Take(ctx, columns, t.Aside, b)
-			took = time.Since(began)
-			return err
-		})
-		class := ClassOf(err, took, b.Limits)
+		began := time.Now()
+		values, err := w.take(ctx, rows, columns, t, &b)
+		class := ClassOf(err, time.Since(began), b.Limits)
 		switch {
 		case err == nil && len(values[0]) == 0 && !t.waited:
 			t.waited = true
@@ -55,6 +44,23 @@ func (w *Sweeper) Take(ctx context.Context, rows repo.Rows, columns []repo.Colum
 			return nil, err
 		}
 	}
+}
+
+// take sends one statement, and notes its permit in b.
+func (w *Sweeper) take(
+	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking, b *repo.Batch,
+) (values [][]string, err error) {
+	limits := repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
+	if b.Rows == 1 {
+		limits.Statement = SingleRowTime
+	}
+	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table, limits)
+	if err != nil {
+		return nil, err
+	}
+	defer permit.End(&err)
+	b.Permit = permit.Permit
+	return rows.Take(ctx, columns, t.Aside, *b)
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {

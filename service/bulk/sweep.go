@@ -9,19 +9,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// GuardWriter is the writer of a job, with the guard that its transactions have at the time.
-func GuardWriter(guard func() repo.Guard) run.Writer {
-	return func(_ context.Context, _ *repo.Database, _ repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-		return do(guard(), l)
-	}
-}
-
 // Sweeper changes and removes rows of one database in bounded statements, each a transaction
 // of its own. It is for one goroutine.
 type Sweeper struct {
 	Catalog *repo.Catalog
 	Sizes   *StatementSizes
-	Write   run.Writer
+	Writer  run.Writer
 	// GoOn is asked before every statement; its error ends the sweep as it is.
 	GoOn func() error
 	// Count hears of every change that is committed: the table, what was done, and to how many rows.
@@ -143,16 +136,26 @@ func (s *sweep) limits(rows int64) repo.Limits {
 	return l
 }
 
-// statement changes a batch and accounts for it. b keeps the limits it had.
-func (s *sweep) statement(ctx context.Context, b *repo.Batch) (r repo.BatchResult, took time.Duration, err error) {
-	err = s.Write(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows), func(g repo.Guard, l repo.Limits) (err error) {
-		b.Guard, b.Limits = g, l
-		began := time.Now()
-		r, err = s.rows.Sweep(ctx, s.change, *b)
-		took = time.Since(began)
-		return err
-	})
+// send sends the statement of a batch, and notes its permit there.
+func (s *sweep) send(
+	ctx context.Context, b *repo.Batch,
+) (r repo.BatchResult, took time.Duration, err error) {
+	permit, err := s.Writer.Permit(ctx, s.rows.Database, s.rows.Table, s.limits(b.Rows))
 	if err != nil {
+		return r, 0, err
+	}
+	defer permit.End(&err)
+	b.Permit = permit.Permit
+	began := time.Now()
+	r, err = s.rows.Sweep(ctx, s.change, *b)
+	return r, time.Since(began), err
+}
+
+// statement changes a batch and accounts for it. b keeps the limits it had.
+func (s *sweep) statement(
+	ctx context.Context, b *repo.Batch,
+) (r repo.BatchResult, took time.Duration, err error) {
+	if r, took, err = s.send(ctx, b); err != nil {
 		return r, took, err
 	}
 	if s.mode != waitingLocked {

@@ -15,7 +15,9 @@ import (
 // deleteUserLimits bound each statement of the job: a user's row may be waited for, and no statement deletes more than
 // 1000 rows.
 func deleteUserLimits() repo.Limits {
-	return repo.Limits{Statement: 10 * time.Second, Lock: 5 * time.Second}
+	return repo.Limits{
+		Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: job.TransactionTime,
+	}
 }
 
 // userDeletion is the job delete_user: it blocks a user, deletes the memberships and queues the
@@ -48,11 +50,10 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 	if err != nil {
 		return job.Result{}, err
 	}
+	permit := repo.Permit{Guard: j.Guard(), Limits: deleteUserLimits()}
+	attempt := repo.UserDeletionAttempt{JobID: j.ID, Args: args, Features: features, Queue: u.Queue}
 	for {
-		deletion, err := u.Main.DeleteUser(ctx, repo.UserDeletionAttempt{
-			AttemptOf: j.Of(), Args: args, Features: features, Queue: u.Queue,
-			Limits: deleteUserLimits(),
-		})
+		deletion, err := u.Main.DeleteUser(ctx, permit, attempt)
 		if err != nil {
 			return job.Result{}, err
 		}

@@ -43,8 +43,9 @@ func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectR
 // Remover removes projects and groups in one attempt of a job.
 type Remover struct {
 	*bulk.Sweeper
-	main  *repo.Database
-	queue repo.JobQueue
+	main    *repo.Database
+	queue   repo.JobQueue
+	attempt *job.Attempt
 	// Guard is that of every transaction.
 	Guard repo.Guard
 	bot   func(id int64) repo.Job
@@ -68,13 +69,18 @@ func (s *Projects) NewRemover(ctx context.Context, j *job.Attempt, actor *int64,
 		return nil, err
 	}
 	origin := j.Origin(ctx)
-	r := &Remover{main: s.Main, queue: s.Queue, savedAt: time.Now(), Guard: j.Guard().WithLock(lock), bot: func(id int64) repo.Job {
-		record := origin
-		record.Args = repo.DeleteUser{UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason}
-		return record
-	}}
+	r := &Remover{
+		main: s.Main, queue: s.Queue, attempt: j, savedAt: time.Now(), Guard: j.Guard().WithLock(lock),
+		bot: func(id int64) repo.Job {
+			record := origin
+			record.Args = repo.DeleteUser{
+				UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason,
+			}
+			return record
+		},
+	}
 	r.Sweeper = &bulk.Sweeper{
-		Catalog: catalog, Sizes: s.sizes, Write: j.Spare(bulk.GuardWriter(func() repo.Guard { return r.Guard })),
+		Catalog: catalog, Sizes: s.sizes, Writer: r,
 		GoOn: func() error {
 			if j.Left() <= 0 {
 				return job.ErrSliceOver
@@ -96,9 +102,21 @@ func (s *Projects) NewRemover(ctx context.Context, j *job.Attempt, actor *int64,
 	return r, nil
 }
 
-// RowLimits bound the statements of a transaction for a single row that everything else of it has gone before.
+// Permit is the [run.Writer] of the removal's own statements.
+func (r *Remover) Permit(
+	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+) (run.Permit, error) {
+	return r.attempt.Permit(ctx, d, t, r.By(l))
+}
+
+// By is the permit of a transaction with these limits, whatever the load.
+func (r *Remover) By(l repo.Limits) repo.Permit { return repo.Permit{Guard: r.Guard, Limits: l} }
+
+// RowLimits bound a transaction for a single row that everything else of it has gone before.
 func RowLimits() repo.Limits {
-	return repo.Limits{Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime}
+	return repo.Limits{
+		Statement: bulk.SingleRowTime, Lock: bulk.LongLockTime, Transaction: 15 * time.Second,
+	}
 }
 
 // RemoveProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
@@ -130,7 +148,7 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	}
 	removed := r.Removed
 	removed.Projects++
-	if err := r.main.RemoveProject(ctx, r.Guard, p, removed, RowLimits()); err != nil {
+	if err := r.main.RemoveProject(ctx, r.By(RowLimits()), p, removed); err != nil {
 		return bulk.Deleted(r.Catalog, err)
 	}
 	r.Saved()
@@ -146,7 +164,7 @@ func (r *Remover) save(ctx context.Context) error {
 	if r.Removed.GroupID == 0 || time.Since(r.savedAt) < saveEvery {
 		return nil
 	}
-	if _, err := r.main.SaveRemoved(ctx, r.Guard, r.Removed, GroupLimits()); err != nil {
+	if _, err := r.main.SaveRemoved(ctx, r.By(GroupLimits()), r.Removed); err != nil {
 		return err
 	}
 	r.Saved()
@@ -185,7 +203,7 @@ func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 		if err := r.GoOn(); err != nil {
 			return err
 		}
-		page, err := r.main.RemoveMembers(ctx, r.Guard, which, r.queue, r.bot, GroupLimits())
+		page, err := r.main.RemoveMembers(ctx, r.By(GroupLimits()), which, r.queue, r.bot)
 		if err != nil {
 			return bulk.Deleted(r.Catalog, err)
 		}

@@ -15,7 +15,7 @@ func (u *ghostUser) hands(c *repo.Catalog) *bulk.Removal {
 	if u.x.DryRun {
 		r.RowChanger = &bulk.DryRun{Seen: u.seenIn(c.Database), GoOn: u.goOn, Count: u.count}
 	} else {
-		r.RowChanger = &bulk.Sweeper{Catalog: c, Sizes: u.sizes, Write: u.x.Guarded, GoOn: u.goOn, Count: u.count, Outside: u.outside}
+		r.RowChanger = &bulk.Sweeper{Catalog: c, Sizes: u.sizes, Writer: u.x, GoOn: u.goOn, Count: u.count, Outside: u.outside}
 	}
 	return r
 }
@@ -173,14 +173,21 @@ func (u *ghostUser) deleteUser(ctx context.Context) (left bool, err error) {
 		all = append(all, step.rowsOf(u.UserID))
 	}
 	all = append(all, u.namespace()...)
-	err = u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		left, err = u.x.Database.DeleteMigratedUser(ctx, f, u.queue, u.UserID, all, l)
-		return err
-	})
+	left, err = u.deleteWith(ctx, all)
 	if err == nil && !left && len(groups) > 0 {
 		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
 	}
 	return left, bulk.Deleted(u.plan.catalogs[0], err)
+}
+
+// deleteWith sends it, unless some of these rows are there.
+func (u *ghostUser) deleteWith(ctx context.Context, rows []repo.Rows) (left bool, err error) {
+	permit, err := u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits())
+	if err != nil {
+		return false, err
+	}
+	defer permit.End(&err)
+	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.queue, u.UserID, rows)
 }
 
 // markedGroups are groups whose schedule goes with the user.

@@ -114,7 +114,7 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		return u.write(ctx, func(f repo.Fence, l repo.Limits) error { return d.RemoveOrphan(ctx, f, u.queue, u.GhostMigration, l) })
+		return u.change(ctx, d.RemoveOrphan)
 	case !u.Migratable:
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: fmt.Sprintf("users of type %d are not deleted", u.Type)}
 	case u.Ghost == u.UserID:
@@ -136,17 +136,19 @@ func (u *ghostUser) work(ctx context.Context) (err error) {
 }
 
 // createGhost makes one; a dry run asks only whether it could.
-func (u *ghostUser) createGhost(ctx context.Context) error {
+func (u *ghostUser) createGhost(ctx context.Context) (err error) {
 	if err := u.goOn(); err != nil {
 		return err
 	}
 	if u.x.DryRun {
 		return u.x.Database.CheckGhost(ctx, ghostLimits())
 	}
-	err := u.write(ctx, func(f repo.Fence, l repo.Limits) (err error) {
-		u.Ghost, err = u.x.Database.CreateGhost(ctx, f, u.queue, u.Organization, l)
+	permit, err := u.permit(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer permit.End(&err)
+	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.queue, u.Organization)
 	if err == nil {
 		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
 	}
@@ -158,12 +160,25 @@ func ghostLimits() repo.Limits {
 	return repo.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
 }
 
-// write is for the statements about the queue and users; a dry run has none.
-func (u *ghostUser) write(ctx context.Context, do func(repo.Fence, repo.Limits) error) error {
+// permit is for the statements about the queue and users.
+func (u *ghostUser) permit(ctx context.Context) (run.Permit, error) {
+	return u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, ghostLimits())
+}
+
+// queueChange is what may become of a row of the queue.
+type queueChange func(context.Context, repo.Permit, repo.GhostQueue, repo.GhostMigration) error
+
+// change changes the user's row of the queue; a dry run does not.
+func (u *ghostUser) change(ctx context.Context, row queueChange) (err error) {
 	if u.x.DryRun {
 		return nil
 	}
-	return u.x.WriteTable(ctx, u.x.Database, repo.Table{Name: "users"}, ghostLimits(), do)
+	permit, err := u.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return row(ctx, permit.Permit, u.queue, u.GhostMigration)
 }
 
 // goOn is asked before every statement of a user.
@@ -227,11 +242,9 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	return u.reschedule(ctx, u.x.Database.FailMigration)
 }
 
-type rescheduling func(context.Context, repo.Fence, repo.GhostQueue, repo.GhostMigration, repo.Limits) error
-
-// reschedule passes over a row that somebody else has locked: it stays due.
-func (u *ghostUser) reschedule(ctx context.Context, to rescheduling) error {
-	err := u.write(ctx, func(f repo.Fence, l repo.Limits) error { return to(ctx, f, u.queue, u.GhostMigration, l) })
+// reschedule skips a row that somebody else has locked: it stays due.
+func (u *ghostUser) reschedule(ctx context.Context, to queueChange) error {
+	err := u.change(ctx, to)
 	end := u.ending(ctx, err)
 	if err != nil && end == nil {
 		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)

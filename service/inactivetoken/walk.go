@@ -105,11 +105,12 @@ func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (sch
 	if last {
 		step.Continue = &origin
 	}
-	err = w.x.Write(ctx, w.x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		scheduled, err = w.x.Database.AdvanceTokenPass(ctx, f, w.pass.ID, step, w.Queue, l)
-		return err
-	})
-	return scheduled, err
+	permit, err := w.x.Permit(ctx, w.x.Database, repo.Table{}, tokenLimits())
+	if err != nil {
+		return 0, err
+	}
+	defer permit.End(&err)
+	return w.x.Database.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
 }
 
 // deletions are the jobs of a range's inactive bots.

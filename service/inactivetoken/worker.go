@@ -90,11 +90,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	}
 	// A run that is to go on with a pass opens none: another run may have finished it just now.
 	resume := x.Snapshot().Reason == run.ReasonContinuation
-	err = x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-		w.pass, err = x.Database.OpenTokenPass(ctx, f, rules, resume, l)
-		return err
-	})
-	if err != nil {
+	if w.pass, err = open(ctx, x, rules, resume); err != nil {
 		return err
 	}
 	if w.pass.ID == "" {
@@ -103,14 +99,32 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	return w.run(ctx)
 }
 
+// open goes on with the unfinished pass, or unless the run is to resume one begins another.
+func open(
+	ctx context.Context, x *run.Execution, rules repo.TokenRules, resume bool,
+) (pass repo.TokenPass, err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	if err != nil {
+		return pass, err
+	}
+	defer permit.End(&err)
+	return x.Database.OpenTokenPass(ctx, permit.Permit, rules, resume)
+}
+
+// drop forgets the unfinished pass, and says whether there was one.
+func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	if err != nil {
+		return false, err
+	}
+	defer permit.End(&err)
+	return x.Database.DropTokenPass(ctx, permit.Permit)
+}
+
 // switchedOff is a run that the setting keeps from working.
 func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) error {
 	if !x.DryRun {
-		var dropped bool
-		err := x.Write(ctx, x.Database, tokenLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-			dropped, err = x.Database.DropTokenPass(ctx, f, l)
-			return err
-		})
+		dropped, err := drop(ctx, x)
 		if err != nil {
 			return err
 		}

@@ -31,6 +31,10 @@ const (
 // JobSlice is how long an attempt works before it snoozes and goes on later.
 const JobSlice = 45 * time.Second
 
+// TransactionTime is how long a transaction of a job may take: less than an attempt, which is given
+// up after 60 s.
+const TransactionTime = 30 * time.Second
+
 // Request is a job that the queue hands over.
 type Request struct {
 	ID                   int64

@@ -47,15 +47,16 @@ func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) 
 	return nil
 }
 
-// Spare is a writer that ends the slice rather than change a table that is over a limit of its load.
-func (j *Attempt) Spare(write run.Writer) run.Writer {
-	return func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-		if h := j.loadHold(ctx, d, t); h != nil {
-			j.hold = h
-			return ErrSliceOver
-		}
-		return write(ctx, d, t, l, do)
+// Permit lets the attempt write on a table of a database by this permit. Where that is over a limit
+// of its load, it ends the slice: [ErrSliceOver].
+func (j *Attempt) Permit(
+	ctx context.Context, d *repo.Database, t repo.Table, p repo.Permit,
+) (run.Permit, error) {
+	if h := j.loadHold(ctx, d, t); h != nil {
+		j.hold = h
+		return run.Permit{}, ErrSliceOver
 	}
+	return run.Permit{Permit: p}, nil
 }
 
 // owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to

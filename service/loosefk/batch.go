@@ -265,33 +265,49 @@ func (b *batch) tell(ctx context.Context, putOff map[string]int) {
 	}
 }
 
-type fate func(context.Context, repo.Fence, repo.Queue, []repo.Record, repo.Limits) (int64, error)
+// permit is for statements on the queue.
+func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
+	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), queueWriteLimits())
+}
 
-func (c *cleanup) change(ctx context.Context, records []repo.Record, count string, do fate) error {
+type fate func(context.Context, repo.Permit, repo.Queue, []repo.Record) (int64, error)
+
+func (c *cleanup) change(
+	ctx context.Context, records []repo.Record, count string, do fate,
+) (err error) {
 	if len(records) == 0 {
 		return nil
 	}
-	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
-		n, err := do(ctx, f, c.queue, records, l)
-		c.x.Count(ctx, count, n)
+	permit, err := c.permit(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer permit.End(&err)
+	n, err := do(ctx, permit.Permit, c.queue, records)
+	c.x.Count(ctx, count, n)
+	return err
 }
 
-func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) error {
-	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
-		rescheduled, dead, err := c.x.Database.FailRecords(ctx, f, c.queue, failed, l)
-		c.x.Count(ctx, "rescheduled_records", rescheduled)
-		c.x.Count(ctx, "dead_records", dead)
+func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err error) {
+	permit, err := c.permit(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer permit.End(&err)
+	rescheduled, dead, err := c.x.Database.FailRecords(ctx, permit.Permit, c.queue, failed)
+	c.x.Count(ctx, "rescheduled_records", rescheduled)
+	c.x.Count(ctx, "dead_records", dead)
+	return err
 }
 
-func (c *cleanup) charge(ctx context.Context, records []repo.Record) error {
-	return c.x.WriteTable(ctx, c.x.Database, c.queue.Table(), queueWriteLimits(), func(f repo.Fence, l repo.Limits) error {
-		incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, f, c.queue, records, l)
-		c.x.Count(ctx, "incremented_records", incremented)
-		c.x.Count(ctx, "rescheduled_records", rescheduled)
+func (c *cleanup) charge(ctx context.Context, records []repo.Record) (err error) {
+	permit, err := c.permit(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer permit.End(&err)
+	incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, permit.Permit, c.queue, records)
+	c.x.Count(ctx, "incremented_records", incremented)
+	c.x.Count(ctx, "rescheduled_records", rescheduled)
+	return err
 }

@@ -142,25 +142,25 @@ func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *run.Execut
 		return queue, nil
 	}
 	changed := false
-	for _, do := range []func(repo.Fence) error{
-		func(f repo.Fence) error {
-			repaired, err := x.Database.RepairPartition(ctx, f, queue)
+	for _, do := range []func(repo.Permit) error{
+		func(p repo.Permit) error {
+			repaired, err := x.Database.RepairPartition(ctx, p, queue)
 			if repaired {
 				changed = true
 				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created", "partition", queue.Active)
 			}
 			return err
 		},
-		func(f repo.Fence) error {
-			next, err := x.Database.RollPartition(ctx, f, queue)
+		func(p repo.Permit) error {
+			next, err := x.Database.RollPartition(ctx, p, queue)
 			if next != 0 {
 				changed = true
 				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
 			}
 			return err
 		},
-		func(f repo.Fence) error {
-			dropped, err := x.Database.DropPartitions(ctx, f, queue)
+		func(p repo.Permit) error {
+			dropped, err := x.Database.DropPartitions(ctx, p, queue)
 			if len(dropped) > 0 {
 				changed = true
 				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
@@ -168,7 +168,7 @@ func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *run.Execut
 			return err
 		},
 	} {
-		err := x.Write(ctx, x.Database, run.ReadLimits(), func(f repo.Fence, _ repo.Limits) error { return do(f) })
+		err := permitted(ctx, x, do)
 		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
 			return queue, err
 		}
@@ -180,4 +180,14 @@ func (k *looseForeignKeys) maintainPartitions(ctx context.Context, x *run.Execut
 		return queue, nil
 	}
 	return x.Database.Queue(ctx)
+}
+
+// permitted does a step on partitions.
+func permitted(ctx context.Context, x *run.Execution, do func(repo.Permit) error) (err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, repo.PartitionLimits())
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return do(permit.Permit)
 }

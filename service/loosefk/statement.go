@@ -120,26 +120,35 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 	if m != everything {
 		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
-	p := repo.Purge{Keys: numbers(keys), Cap: r.cap}
-	var began time.Time
-	child := a.step.child
-	err = a.x.WriteTable(ctx, child.Database, child.Table(), a.limits(m, r.cap, len(keys)), func(f repo.Fence, l repo.Limits) (err error) {
-		p.Fence, p.Limits, began = f, l, time.Now()
-		if m == everything {
-			records := a.removable(keys)
-			r.removal = len(records) > 0
-			r.PurgeResult, err = child.PurgeAll(ctx, p, a.queue, records)
-		} else {
-			r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
-		}
-		return err
-	})
+	took, err := a.send(ctx, keys, m, &r)
 	if err != nil {
 		r.PurgeResult = repo.PurgeResult{}
 		return r, err
 	}
-	a.account(ctx, r, m, time.Since(began))
+	a.account(ctx, r, m, took)
 	return r, nil
+}
+
+// send sends a statement of so many rows, and says how long it took.
+func (a *attempt) send(
+	ctx context.Context, keys []*openKey, m mode, r *purged,
+) (took time.Duration, err error) {
+	child := a.step.child
+	limits := a.limits(m, r.cap, len(keys))
+	permit, err := a.x.Permit(ctx, child.Database, child.Table(), limits)
+	if err != nil {
+		return 0, err
+	}
+	defer permit.End(&err)
+	p, began := repo.Purge{Permit: permit.Permit, Keys: numbers(keys), Cap: r.cap}, time.Now()
+	if m == everything {
+		records := a.removable(keys)
+		r.removal = len(records) > 0
+		r.PurgeResult, err = child.PurgeAll(ctx, p, a.queue, records)
+	} else {
+		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
+	}
+	return time.Since(began), err
 }
 
 // errNoBudget means that a row limit is reached; checkLimits has seen it, or will.

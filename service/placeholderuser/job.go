@@ -19,7 +19,9 @@ type placeholderDeletion struct {
 
 // placeholderLimits bound each statement of the job.
 func placeholderLimits() repo.Limits {
-	return repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	return repo.Limits{
+		Statement: 5 * time.Second, Lock: time.Second, Transaction: job.TransactionTime,
+	}
 }
 
 func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
@@ -27,7 +29,11 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	if err != nil {
 		return job.Result{}, err
 	}
-	verdict, err := p.databases[0].DeletePlaceholder(ctx, args.PlaceholderUserID, j.ID, p.databases[1:], p.queue, j.Origin(ctx), placeholderLimits())
+	permit := repo.Permit{Guard: j.Guard(), Limits: placeholderLimits()}
+	verdict, err := p.databases[0].DeletePlaceholder(ctx, permit, repo.PlaceholderAttempt{
+		JobID: j.ID, UserID: args.PlaceholderUserID, Others: p.databases[1:],
+		Queue: p.queue, Origin: j.Origin(ctx),
+	})
 	if err != nil {
 		return job.Result{}, err
 	}

@@ -93,12 +93,9 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 	last, index := repo.BeforePlaceholders, 0
 	for {
 		var claim repo.PlaceholderClaim
-		err := x.Batch(ctx, func(ctx context.Context) error {
+		err := x.Batch(ctx, func(ctx context.Context) (err error) {
 			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			err := x.WriteTable(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits(), func(f repo.Fence, l repo.Limits) (err error) {
-				claim, err = p.main.ClaimPlaceholders(ctx, f, rules, page, p.queue, x.Origin(ctx), index, p.config.Interval, l)
-				return err
-			})
+			claim, err = p.claim(ctx, x, page, index)
 			if err == nil {
 				x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
 				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
@@ -118,6 +115,20 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 				"placeholder_user_id", user)
 		}
 	}
+}
+
+// claim claims a page, whose first row has this index in the run.
+func (p *placeholderUserCleanup) claim(
+	ctx context.Context, x *run.Execution, page repo.PlaceholderPage, index int,
+) (claim repo.PlaceholderClaim, err error) {
+	permit, err := x.Permit(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits())
+	if err != nil {
+		return claim, err
+	}
+	defer permit.End(&err)
+	return p.main.ClaimPlaceholders(ctx, permit.Permit, page, repo.PlaceholderJobs{
+		Queue: p.queue, Origin: x.Origin(ctx), First: index, Interval: p.config.Interval,
+	})
 }
 
 // behind says on a batch's span where it begins, if that is not at the first.

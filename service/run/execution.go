@@ -112,25 +112,6 @@ func (x *Execution) refuse(why error) {
 	close(x.Done)
 }
 
-// Write calls do with the fence under which to write in a database and with limits that end before the lease. A run
-// that has been stopped writes no more.
-func (x *Execution) Write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
-	return x.WriteTable(ctx, d, repo.Table{}, limits, do)
-}
-
-// WriteTable is Write for the rows of a table of the application.
-func (x *Execution) WriteTable(ctx context.Context, d *repo.Database, t repo.Table, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
-	if err := x.waitForLoad(ctx, d, t); err != nil {
-		return err
-	}
-	defer x.reader.Wrote(d)
-	err := x.leases.write(ctx, d, limits, do)
-	if q, is := ctx.Value(QueuedKey{}).(*Queued); is {
-		q.Committed(err == nil)
-	}
-	return err
-}
-
 // Count adds to one of the run's counts, and to the metric of rows.
 func (x *Execution) Count(ctx context.Context, key string, n int64) {
 	x.mu.Lock()
@@ -212,12 +193,3 @@ var ErrOtherBatch = errors.New("another batch has ended the run")
 func (x *Execution) Origin(ctx context.Context) repo.Job {
 	return repo.Job{RunID: x.Snapshot().ID, TraceParent: TraceParent(trace.ContextWithSpan(ctx, x.Span))}
 }
-
-// Guarded is the writer of a run.
-func (x *Execution) Guarded(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error {
-	return x.WriteTable(ctx, d, t, l, func(f repo.Fence, l repo.Limits) error { return do(f.Guard(), l) })
-}
-
-// Writer calls do with what a write transaction on a table of a database must check and may take: the fence of a run
-// ([Execution.Guarded]), the attempt of a job with its lock (package bulk).
-type Writer func(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits, do func(repo.Guard, repo.Limits) error) error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -13,8 +14,9 @@ import (
 
 // leaseSet is what a run holds: its lease, and a fence row of the same name in every other database that it writes to.
 //
-// Writes hold the read side of mu, renewal the write side: a renewal waits for the statements in flight, whose share
-// locks it would otherwise have to outlast, and is not starved by them.
+// Permits to write hold the read side of mu, renewal the write side: a renewal waits for the
+// statements in flight, whose share locks it would otherwise have to outlast, and is not starved by
+// them.
 type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
@@ -22,6 +24,8 @@ type leaseSet struct {
 	leftovers    *leftovers
 	lost         func(error)
 
+	// open is how many permits hold mu.
+	open atomic.Int64
 	mu   sync.RWMutex
 	held map[*repo.Database]*heldLease
 	// taken are the names of all databases in which there has been one.
@@ -121,38 +125,6 @@ var (
 	errFenceHeld    = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
 	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", repo.ErrUnreachable)
 )
-
-// statementMargin is what a statement's end stays before the lease's.
-const statementMargin = time.Second
-
-// write calls do with the fence of a database, while no renewal runs, and with limits that end before the lease does.
-func (l *leaseSet) write(ctx context.Context, d *repo.Database, limits repo.Limits, do func(repo.Fence, repo.Limits) error) error {
-	if err := l.enter(ctx, d); err != nil {
-		return err
-	}
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	left := time.Until(l.held[l.home].until) - statementMargin
-	fenceLeft := time.Until(l.held[d].until) - statementMargin
-	err := repo.ErrLeaseLost
-	switch {
-	case left < time.Millisecond:
-	case fenceLeft < time.Millisecond:
-		err = fmt.Errorf("%s: %w", d.Name, errFenceExpired)
-	default:
-		left = min(left, fenceLeft)
-		limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
-		err = do(l.held[d].Fence, limits)
-		if err != nil && time.Now().After(l.held[l.home].until) {
-			// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
-			err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
-		}
-	}
-	if errors.Is(err, repo.ErrLeaseLost) {
-		l.lost(repo.ErrLeaseLost)
-	}
-	return err
-}
 
 // enter takes the fence row of a database before the first write there.
 func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {

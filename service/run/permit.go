@@ -1,0 +1,132 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Permit lets one step write. Whoever got it without an error defers End at once:
+//
+//	permit, err := x.Permit(ctx, d, table, limits)
+//	if err != nil {
+//		return err
+//	}
+//	defer permit.End(&err)
+//	return d.Purge(ctx, permit.Permit, …)
+//
+// A run's lease is not renewed in between. So hold a permit for one call of repo, and ask for no
+// second one meanwhile: a renewal that waits would block both for ever.
+type Permit struct {
+	repo.Permit
+	// open is what has to be given back, nil for a job and for a dry run.
+	open *openPermit
+}
+
+// Writer hands out permits: the [Execution] of a run, or an attempt of a job.
+type Writer interface {
+	// Permit is for the rows of a table of a database; the zero Table is for those of no table of the
+	// application. Its limits are these, or shorter ones.
+	Permit(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits) (Permit, error)
+}
+
+// openPermit is a run's permit until its end.
+type openPermit struct {
+	*Execution
+	database *repo.Database
+	queued   *Queued
+	ended    atomic.Bool
+}
+
+// Permit waits while the database or the table is over a limit of its load. It fails with what has
+// stopped the run, [repo.ErrLeaseLost], or [repo.ErrUnreachable] where another run holds the fence
+// of the database. The permit has the run's fence as its guard, and ends before the lease does.
+func (x *Execution) Permit(
+	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+) (Permit, error) {
+	if err := x.waitForLoad(ctx, d, t); err != nil {
+		return Permit{}, err
+	}
+	permit, err := x.leases.permit(ctx, d, l)
+	if err != nil {
+		return Permit{}, err
+	}
+	queued, _ := ctx.Value(QueuedKey{}).(*Queued)
+	return Permit{permit, &openPermit{Execution: x, database: d, queued: queued}}, nil
+}
+
+// End gives the permit back. *err is how the step ended; behind the end of the lease an error
+// becomes [repo.ErrLeaseLost]. A second End does nothing.
+func (p Permit) End(err *error) {
+	o := p.open
+	if o == nil || o.ended.Swap(true) {
+		return
+	}
+	*err = o.leases.end(*err)
+	o.reader.Wrote(o.database)
+	o.queued.Committed(*err == nil)
+}
+
+// statementMargin is what a statement's end stays before the lease's.
+const statementMargin = time.Second
+
+// permit holds the read side of mu, so that no renewal runs until end, and cuts the limits to what
+// is left of the lease.
+func (l *leaseSet) permit(
+	ctx context.Context, d *repo.Database, limits repo.Limits,
+) (repo.Permit, error) {
+	if err := l.enter(ctx, d); err != nil {
+		return repo.Permit{}, err
+	}
+	l.mu.RLock()
+	l.open.Add(1)
+	left := time.Until(l.held[l.home].until) - statementMargin
+	fenceLeft := time.Until(l.held[d].until) - statementMargin
+	switch {
+	case left < time.Millisecond:
+		return repo.Permit{}, l.end(repo.ErrLeaseLost)
+	case fenceLeft < time.Millisecond:
+		return repo.Permit{}, l.end(fmt.Errorf("%s: %w", d.Name, errFenceExpired))
+	}
+	left = min(left, fenceLeft)
+	limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
+	limits.Transaction = min(limits.Transaction, left)
+	return repo.Permit{Guard: l.held[d].Guard(), Limits: limits}, nil
+}
+
+// end is the end of a permit with an error or none, and returns what that means for the run.
+func (l *leaseSet) end(err error) error {
+	if l.open.Add(-1) < 0 {
+		// The run has ended before, see forgotten.
+		return err
+	}
+	if err != nil && time.Now().After(l.held[l.home].until) {
+		// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
+		err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
+	}
+	l.mu.RUnlock()
+	if errors.Is(err, repo.ErrLeaseLost) {
+		l.lost(repo.ErrLeaseLost)
+	}
+	return err
+}
+
+// errPermitOpen is the error of a run whose worker has not ended a permit: a fault of the worker.
+var errPermitOpen = &FailedError{Text: "the worker has not given back its permit to write"}
+
+// forgotten ends the permits that a worker that has returned left open, which would block the end
+// of the run, and says so.
+func (l *leaseSet) forgotten() error {
+	n := l.open.Swap(0)
+	for range n {
+		l.mu.RUnlock()
+	}
+	if n > 0 {
+		return errPermitOpen
+	}
+	return nil
+}
