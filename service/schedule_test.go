@@ -1,8 +1,6 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"errors"
@@ -16,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // minute is a fire of the schedule: minutes 25772282 and 25772283 are the specification's.
@@ -125,16 +124,25 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 
 func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	r, ours, err := e.Service("").RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
-	if err != nil || !ours {
-		t.Fatal(ours, err)
+	for worker, missing := range map[string]string{
+		servicetest.LooseForeignKeys: "definitions", servicetest.GhostUsers: "ghost_user_migrations",
+		servicetest.InactiveTokens: "ghost_user_migrations",
+	} {
+		t.Run(worker, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "main", "main")
+			e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
+			r, ours, err := e.Service("", e.WithQueue).RunScheduled(context.Background(), worker, minute(25772282))
+			if err != nil || !ours {
+				t.Fatal(ours, err)
+			}
+			servicetest.WantState(t, r, repo.RunSkipped)
+			if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, missing) {
+				t.Errorf("reason %q", r.Reason)
+			}
+			e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+		})
 	}
-	servicetest.WantState(t, r, repo.RunSkipped)
-	if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, "definitions") {
-		t.Errorf("reason %q", r.Reason)
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }
 
 func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
