@@ -1,8 +1,6 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // backlog is "pending due deferred dead age of the oldest in days".

@@ -1,8 +1,6 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {

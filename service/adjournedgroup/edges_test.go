@@ -1,13 +1,12 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {

@@ -1,10 +1,10 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {

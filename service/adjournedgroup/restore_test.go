@@ -1,12 +1,12 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // routes of everything, "source=path (name)".

@@ -1,10 +1,10 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // What others remove at the same time.

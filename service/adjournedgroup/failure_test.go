@@ -1,12 +1,11 @@
-package service_test
+package adjournedgroup_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // raising makes a trigger that refuses an operation on the rows of a table in words of its own.
