@@ -1,12 +1,11 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // A key of users to themselves is not in the reference schema; other schemas may have one.

@@ -1,11 +1,11 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // spySQL notes how many rows each statement changes.

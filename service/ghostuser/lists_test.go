@@ -1,10 +1,10 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantGhostRows fails the test for each row that is not as its action leaves it.

@@ -1,14 +1,13 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *testing.T) {

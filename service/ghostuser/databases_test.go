@@ -1,16 +1,15 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leases are the leases of a database, with whether they are held.
@@ -48,16 +47,16 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 			g := servicetest.NewThreeGhosts(t)
 			g.Doomed(10)
 			g.Exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')`)
-			s := g.Service()
+			s := g.Service(servicetest.With(func(c *ghostuser.Config) { c.Schedule = servicetest.EveryMinute }))
 			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 			var held *service.LeaseHeldError
 			if !errors.As(err, &held) || held.Lease.Holder != "somebody" || held.Lease.Database != where {
 				t.Errorf("got %v", err)
 			}
 			g.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-			r, ours, err := s.RunScheduled(context.Background(), servicetest.GhostUsers, time.Now())
-			if err != nil || !ours || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "LEASE_HELD") {
-				t.Errorf("%+v, %t, %v", r, ours, err)
+			r := g.Fire(s, servicetest.GhostUsers)
+			if r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "LEASE_HELD") {
+				t.Errorf("%+v", r)
 			}
 			for name := range g.SQL {
 				if name != where {

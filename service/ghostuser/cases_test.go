@@ -1,13 +1,12 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestGhostUserMigration_AssigneesAndReviewersGoAndWhatTheyWorkedOnStays(t *testing.T) {

@@ -1,13 +1,13 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {

@@ -1,8 +1,6 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"log/slog"
 	"maps"
 	"testing"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrPassedOver has every column by which the worker tells

@@ -1,13 +1,12 @@
-package service_test
+package ghostuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // waitsSQL says whether a statement on main waits for somebody else's lock.
