@@ -1,8 +1,6 @@
-package service_test
+package inactivetoken_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,16 +11,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// tokenFire lets the schedule start a run, at another time with each call.
-func tokenFire(t *testing.T, s *service.Service, minute int) service.Run {
-	t.Helper()
-	r, ours, err := s.RunScheduled(context.Background(), servicetest.InactiveTokens, time.Date(2030, 1, 1, 0, minute, 0, 0, time.UTC))
-	if err != nil || !ours {
-		t.Fatalf("ours %t, %v", ours, err)
-	}
-	return r
+// everyMinute is the schedule of fires that a test lets happen.
+func everyMinute(c *service.Config) {
+	service.Settings[inactivetoken.Config](c).Schedule = servicetest.EveryMinute
 }
 
 // newestRun is the newest run: trigger, state, reason and examined users.
@@ -124,8 +118,8 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 	e.Bots(1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	log := &servicetest.Buffer{}
-	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
-	r := tokenFire(t, s, 1)
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
+	r := e.Fire(s, servicetest.InactiveTokens)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	if r.Reason != "" || r.Trigger != repo.TriggerSchedule {
 		t.Errorf("%+v", r)

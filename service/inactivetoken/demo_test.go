@@ -1,4 +1,4 @@
-package service_test
+package inactivetoken_test
 
 import (
 	"testing"

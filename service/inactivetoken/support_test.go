@@ -1,4 +1,4 @@
-package service_test
+package inactivetoken_test
 
 // continuations are the jobs that go on with a pass, by their states.
 const continuations = `SELECT coalesce(string_agg(state::text, ' ' ORDER BY id), '') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`

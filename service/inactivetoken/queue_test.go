@@ -1,8 +1,6 @@
-package service_test
+package inactivetoken_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"strings"
 	"testing"
@@ -12,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // queueOf limits how many users may wait for their deletion, and how many bots a range has.

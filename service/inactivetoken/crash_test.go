@@ -1,8 +1,6 @@
-package service_test
+package inactivetoken_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"log/slog"
 	"testing"
@@ -12,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func runsTokens(o *servicetest.Order) {
@@ -71,8 +70,8 @@ func TestInactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
 	p.Kill()
 	e.DoomedGone()
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, tokenFire(t, s, 1), "examined_users=1 scheduled_jobs=1")
+	s := e.Service("", e.WithQueue, everyMinute)
+	servicetest.WantCounts(t, e.Fire(s, servicetest.InactiveTokens), "examined_users=1 scheduled_jobs=1")
 	e.Want("main", passes, "3/3/3 finished")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 	resumeRuns(t, s)
