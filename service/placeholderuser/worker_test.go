@@ -1,8 +1,6 @@
-package service_test
+package placeholderuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
@@ -201,14 +200,13 @@ func TestPlaceholderUserCleanup_HeldLeaseRefusesARequest(t *testing.T) {
 	e := servicetest.NewPlaceholders(t)
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `INSERT INTO maintenance.leases VALUES ('placeholder_user_cleanup', 'other', 3, now(), now(), now() + interval '1 hour')`)
-	s := e.Service("", e.WithQueue)
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.Schedule = servicetest.EveryMinute }))
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
 	if _, held := errors.AsType[*service.LeaseHeldError](err); !held {
 		t.Errorf("error %v, want that the lease is held", err)
 	}
-	tick, ours, err := s.RunScheduled(context.Background(), servicetest.PlaceholderUsers, time.Now().Truncate(time.Minute))
-	if err != nil || !ours || tick.State != "skipped" {
-		t.Errorf("tick: %v %v %v, want it skipped", tick.State, ours, err)
+	if tick := e.Fire(s, servicetest.PlaceholderUsers); tick.State != "skipped" {
+		t.Errorf("tick: %v, want it skipped", tick.State)
 	}
 	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
 }

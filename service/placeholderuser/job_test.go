@@ -1,8 +1,6 @@
-package service_test
+package placeholderuser_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"log/slog"
@@ -12,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
