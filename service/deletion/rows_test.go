@@ -1,12 +1,12 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {

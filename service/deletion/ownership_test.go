@@ -1,10 +1,10 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {

@@ -1,14 +1,13 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"fmt"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leaving makes bot 7 with a dead token, a personal project, and a group and an organization that 8

@@ -1,14 +1,13 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // endedDeletions are how the jobs delete_user ended, and how many did so.

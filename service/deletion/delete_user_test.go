@@ -1,13 +1,12 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {

@@ -1,10 +1,10 @@
-package service_test
+package deletion_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // remains is what is left of projects: the ids of projects, issues and repositories, and the number of notes.
