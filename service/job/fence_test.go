@@ -1,8 +1,6 @@
-package service_test
+package job_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"strings"
@@ -10,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // fenced is an estate with a job to be worked: of each kind that destroys something in steps.

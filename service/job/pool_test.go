@@ -1,8 +1,6 @@
-package service_test
+package job_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestJobs_KindThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {

@@ -1,14 +1,13 @@
-package service_test
+package job_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // heldJobs are jobs that find nothing to do, by what they are.

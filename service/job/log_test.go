@@ -1,11 +1,11 @@
-package service_test
+package job_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
