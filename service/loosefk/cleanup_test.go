@@ -1,9 +1,9 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const twoTables = `

@@ -1,16 +1,14 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // fileLikeGitLabs has 330 definitions of 240 children and 45 parents, one of which has 153; projects and c are there.
@@ -80,11 +78,6 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsIsNotConfigured(t *testing.T)
 	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)
 	if err != nil || states[0].Condition != service.ConditionNotConfigured {
 		t.Errorf("condition %v, error %v, want NOT_CONFIGURED", states, err)
-	}
-	fire := time.Now().Truncate(time.Minute)
-	r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire)
-	if err != nil || !ours || r.State != "skipped" || !strings.Contains(r.Reason, "WORKER_NOT_CONFIGURED") {
-		t.Errorf("tick: %+v, %v, %v, want a skipped run with the reason", r, ours, err)
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }

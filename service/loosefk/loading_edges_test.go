@@ -1,15 +1,14 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // queueStatements runs the worker and counts the statements that name the queue.

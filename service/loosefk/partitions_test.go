@@ -1,8 +1,6 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"fmt"
@@ -15,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // newOwnQueue is a main whose queue `caretaker lfk install` has made, with a tracked parent p and its child c.

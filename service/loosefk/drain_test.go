@@ -1,13 +1,12 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // recording notes the deletions of rows of a table of main, as its application does.

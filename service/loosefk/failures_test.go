@@ -1,15 +1,13 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const cAndD = servicetest.OneChild + "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
@@ -262,8 +260,8 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	}
 	// Whoever wrote it, an unexpired row is a held lease.
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 hour'`)
-	if r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute)); err != nil || r.State != repo.RunSkipped {
-		t.Fatal(r.State, err)
+	if r := e.Fire(s, servicetest.LooseForeignKeys); r.State != repo.RunSkipped {
+		t.Fatal(r.State)
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Gate("main", "c")

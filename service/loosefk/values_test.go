@@ -1,4 +1,4 @@
-package service_test
+package loosefk_test
 
 import (
 	"testing"

@@ -1,8 +1,6 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"strings"
@@ -10,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantPostponed fails the test unless the one record left is this key's, due in about a minute, otherwise as it was.

@@ -1,8 +1,6 @@
-package service_test
+package loosefk_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"testing"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantHeld fails the test unless the error says that this holder has the lease, and for how long.
@@ -39,10 +38,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	wantHeld(t, err, "somebody", time.Minute)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 
-	r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-	if err != nil || !ours {
-		t.Fatal(ours, err)
-	}
+	r := e.Fire(s, servicetest.LooseForeignKeys)
 	servicetest.WantState(t, r, repo.RunSkipped)
 	if r.Reason != "LEASE_HELD" {
 		t.Errorf("reason %q", r.Reason)
