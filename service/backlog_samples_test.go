@@ -1,9 +1,9 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {

@@ -1,8 +1,6 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"strings"
 	"testing"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // standby is a standby of that cluster, with a connection to it.

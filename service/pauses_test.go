@@ -1,8 +1,6 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"errors"
 	"strings"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // pausedBy is the name under which a worker is paused, "" if it is not.

@@ -1,12 +1,11 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"fmt"
 	"math/rand/v2"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // The estate of the pipeline's oracle: what is generated, and its rows. Who is below lastCast has a part of its own.

@@ -1,11 +1,11 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // letPass is what messages say is to be done about it.

@@ -1,8 +1,6 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"context"
 	"encoding/json"
 	"strings"
@@ -12,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // setTimesSQL gives every date and time that is set, of the application's tables and ours, one value: all of a column, or

@@ -1,8 +1,6 @@
 package service_test
 
 import (
-	"github.com/caretaker-go/caretaker/service/servicetest"
-
 	"bytes"
 	"context"
 	"strings"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestTrace_ATickOfAPausedWorkerHasTheTypedReasonAndNobodysWords(t *testing.T) {
