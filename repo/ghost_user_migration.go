@@ -3,6 +3,7 @@ package repo
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -159,7 +160,24 @@ func (d *Database) DeferMigration(ctx context.Context, p Permit, q GhostQueue, m
 }
 
 const (
-	lockMigratedSQL = `SELECT FROM users WHERE id = $1::bigint FOR UPDATE`
+	// lockMigratedSQL also reads the partition that records of deleted rows go to: NULL where there is no such queue, or
+	// we may not read it.
+	lockMigratedSQL = `
+SELECT (
+  SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '[0-9]+')::bigint
+  FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  WHERE a.attrelid = to_regclass('loose_foreign_keys_deleted_records') AND a.attname = 'partition'
+    AND has_table_privilege(a.attrelid, 'SELECT'))
+FROM users WHERE id = $1::bigint FOR UPDATE`
+
+	// traceRecordSQL notes our span beside the record that the application's own trigger has just written, as
+	// caretaker's trigger does: so a trace leads from the user to the loose foreign keys.
+	traceRecordSQL = `
+INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
+SELECT r.partition, r.id, $3 FROM loose_foreign_keys_deleted_records r
+WHERE r.partition = $2::bigint AND r.fully_qualified_table_name = current_schema() || '.users' AND r.status = 1
+  AND r.consume_after >= now() AND r.primary_key_value = $1::bigint
+ON CONFLICT DO NOTHING`
 
 	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids nothing; the user's row is
 	// locked before it, as everybody else does.
@@ -184,7 +202,9 @@ func (d *Database) DeleteMigratedUser(
 ) (left bool, err error) {
 	p.Transaction = p.Statement + p.Lock + netTime
 	err = d.transaction(ctx, "delete from users", p, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if _, err := tx.Exec(ctx, lockMigratedSQL, user); err != nil {
+		var partition *int64
+		err = tx.QueryRow(ctx, lockMigratedSQL, user).Scan(&partition)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 		if left, err = d.lastLook(ctx, tx, rows); left || err != nil {
@@ -192,6 +212,11 @@ func (d *Database) DeleteMigratedUser(
 		}
 		for _, sql := range []string{q.fill(unqueueSQL), deleteUserSQL} {
 			if _, err := tx.Exec(ctx, sql, user); err != nil {
+				return err
+			}
+		}
+		if span := traceParentOf(ctx); span != "" && partition != nil {
+			if _, err := tx.Exec(ctx, traceRecordSQL, user, *partition, span); err != nil {
 				return err
 			}
 		}

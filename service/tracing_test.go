@@ -249,4 +249,16 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 			t.Errorf("linked to %v, which is no job", l.SpanContext)
 		}
 	}
+	// The last link: from what GitLab's trigger has recorded to the run that deleted the users.
+	g.Exec("main", `CREATE TABLE letters (id bigserial PRIMARY KEY, user_id bigint)`)
+	g.Exec("main", `CREATE INDEX ON letters (user_id); INSERT INTO letters (user_id) VALUES (201), (202)`)
+	foreignKeys := g.Estate.Service("letters: [{table: users, column: user_id, on_delete: async_delete}]")
+	if _, err := foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err != nil {
+		t.Fatal(err)
+	}
+	g.Want("main", `SELECT count(*) FROM letters`, "0")
+	cleanup := servicetest.Named(spans, "maintenance.run")[2]
+	if len(cleanup.Links()) != 1 || cleanup.Links()[0].SpanContext.SpanID() != ghost.SpanContext().SpanID() {
+		t.Errorf("the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
+	}
 }
