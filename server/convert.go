@@ -4,6 +4,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -11,13 +13,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Prefixes of the enums' names; behind them stand the words of package service, in capitals.
+// Prefixes of the names of enum values. What follows is the word of package service, in capitals.
 const (
 	statePrefix     = "RUN_STATE_"
 	triggerPrefix   = "TRIGGER_"
 	conditionPrefix = "CONDITION_"
 	classPrefix     = "FAILURE_CLASS_"
+	outcomePrefix   = "FIRE_OUTCOME_"
 )
+
+// enum is the value of an enum for a word of package service, 0 for a word that it does not have.
+func enum[E ~int32](values map[string]int32, prefix, word string) E {
+	return E(values[prefix+strings.ToUpper(word)])
+}
 
 // toTime is nil for a time that is not set.
 func toTime(t time.Time) *timestamppb.Timestamp {
@@ -27,72 +35,126 @@ func toTime(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// Texts of runs and jobs have no limit of their own: rows may be of other versions, or written by anybody.
+// Limits of a text, in bytes. Texts of runs and jobs have no limit of their own: their rows may be
+// of other versions, or written by others.
 const (
 	wholeText = 256 << 10
 	listText  = 2 << 10
 )
 
-// wholeRun is a run with all that a client can take of it, listedRun one among others. Both are nil for no run.
-func wholeRun(r *service.Run) *pb.Run {
-	return toRun(r, func(text string) string { return run.Shorten(text, wholeText, "maintenance.runs has them") })
-}
+// wholeRun is a run with texts as long as an answer allows, listedRun is one among others. Both
+// are nil for nil.
+func wholeRun(r *service.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
 
-func listedRun(r *service.Run) *pb.Run {
-	return toRun(r, func(text string) string { return run.Shorten(text, listText, "GetRun") })
-}
+func listedRun(r *service.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
-func toRun(r *service.Run, short func(string) string) *pb.Run {
+// toRun shortens texts to a number of bytes, and says where the rest is.
+func toRun(r *service.Run, most int, rest string) *pb.Run {
 	if r == nil {
 		return nil
 	}
-	run := &pb.Run{
+	result := &pb.Run{
 		Id: r.ID, Worker: r.Worker, Database: r.Database,
-		Trigger: pb.Trigger(pb.Trigger_value[triggerPrefix+strings.ToUpper(r.Trigger)]),
-		State:   pb.RunState(pb.RunState_value[statePrefix+strings.ToUpper(r.State)]),
-		Reason:  short(r.Reason), DryRun: r.DryRun, StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
-		Counts: r.Counts, OverLimit: r.OverLimit, Error: short(r.Error), TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch,
-		TurboMode: r.TurboMode, RequestedBy: r.RequestedBy, Replica: r.Replica,
+		Trigger:   enum[pb.Trigger](pb.Trigger_value, triggerPrefix, r.Trigger),
+		State:     enum[pb.RunState](pb.RunState_value, statePrefix, r.State),
+		Reason:    run.Shorten(r.Reason, most, rest),
+		Error:     run.Shorten(r.Error, most, rest),
+		DryRun:    r.DryRun,
+		StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
+		Counts: r.Counts, OverLimit: r.OverLimit, TurboMode: r.TurboMode,
+		TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch, RequestedBy: r.RequestedBy, Replica: r.Replica,
 	}
 	for _, t := range r.Tables {
-		run.Tables = append(run.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
+		result.Tables = append(result.Tables,
+			&pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
 	}
 	for _, d := range r.Definitions {
-		run.Definitions = append(run.Definitions, &pb.DefinitionCount{
-			Table: d.Table, Column: d.Column, Parent: d.Parent, Action: d.Action, Rows: d.Rows, AtLeast: d.AtLeast,
+		result.Definitions = append(result.Definitions, &pb.DefinitionCount{
+			Table: d.Table, Column: d.Column, Parent: d.Parent, Action: d.Action,
+			Rows: d.Rows, AtLeast: d.AtLeast,
 		})
 	}
-	return run
+	return result
+}
+
+func toFire(f *service.Fire) *pb.Fire {
+	fire := &pb.Fire{
+		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
+		Reason:    run.Shorten(f.Reason, listText, "maintenance.fires has them"),
+		Outcome:   enum[pb.FireOutcome](pb.FireOutcome_value, outcomePrefix, f.Outcome),
+		ClaimedAt: toTime(f.ClaimedAt), StartedAt: toTime(f.StartedAt),
+	}
+	if !f.StartedAt.IsZero() {
+		fire.Late = durationpb.New(f.Late())
+	}
+	return fire
+}
+
+// wholeJob is a job with texts as long as an answer allows, listedJob is one among others.
+func wholeJob(j *service.Job) *pb.Job {
+	return toJob(j, wholeText/4, "maintenance.river_job has them")
+}
+
+func listedJob(j *service.Job) *pb.Job {
+	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
+}
+
+// toJob shortens texts to a number of bytes, and says where the rest is.
+func toJob(j *service.Job, most int, rest string) *pb.Job {
+	job := &pb.Job{
+		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
+		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // smallint
+		Outcome: j.Outcome, Reason: run.Shorten(j.Reason, most, rest),
+		RunId: j.RunID, TraceId: j.TraceID,
+		CreatedAt: toTime(j.CreatedAt), ScheduledAt: toTime(j.ScheduledAt),
+		AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
+	}
+	for _, e := range j.Errors {
+		job.Errors = append(job.Errors, &pb.JobError{
+			At: toTime(e.At), Attempt: int32(e.Attempt), //nolint:gosec // smallint
+			Error: run.Shorten(e.Error, most, rest),
+		})
+	}
+	// Rows may be written by others: one whose arguments are no object must not hide the rest.
+	if job.GetArgs().UnmarshalJSON(j.Args) != nil {
+		job.Args = &structpb.Struct{}
+	}
+	return job
 }
 
 func toLease(l *service.Lease) *pb.Lease {
 	worker, _, _ := strings.Cut(l.Name, "/")
 	return &pb.Lease{
-		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch, AcquiredAt: toTime(l.AcquiredAt),
-		RenewedAt: toTime(l.RenewedAt), ExpiresAt: toTime(l.ExpiresAt), Expired: l.Expired,
+		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch,
+		AcquiredAt: toTime(l.AcquiredAt), RenewedAt: toTime(l.RenewedAt),
+		ExpiresAt: toTime(l.ExpiresAt), Expired: l.Expired,
 	}
 }
 
 func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 	status := &pb.WorkerStatus{
-		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt), CurrentRun: listedRun(w.CurrentRun),
-		LastRun: listedRun(w.LastRun), LastSuccessAt: toTime(w.LastSuccessAt),
-		Condition:       pb.Condition(pb.Condition_value[conditionPrefix+string(w.Condition)]),
+		Worker: w.Worker, Schedule: w.Schedule, NextRunAt: toTime(w.NextRunAt),
+		CurrentRun: listedRun(w.CurrentRun), LastRun: listedRun(w.LastRun),
+		LastSuccessAt:   toTime(w.LastSuccessAt),
+		Condition:       enum[pb.Condition](pb.Condition_value, conditionPrefix, string(w.Condition)),
 		ConditionDetail: run.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
-	if !w.BacklogUnknown {
+	if b := w.Backlog; !w.BacklogUnknown {
 		status.Backlog = &pb.Backlog{
-			Pending: w.Backlog.Pending, OldestAt: toTime(w.Backlog.OldestAt), Due: w.Backlog.Due, Deferred: w.Backlog.Deferred,
-			Dead: w.Backlog.Dead,
+			Pending: b.Pending, OldestAt: toTime(b.OldestAt), Due: b.Due, Deferred: b.Deferred,
+			Dead: b.Dead,
 		}
 	}
 	if f := w.Failing; f != nil {
-		class := pb.FailureClass(pb.FailureClass_value[classPrefix+string(f.Class)])
-		status.Failing = &pb.Failing{Since: toTime(f.Since), Class: class, Message: run.Shorten(f.Message, listText, "GetRun"), Database: f.Database}
+		status.Failing = &pb.Failing{
+			Since: toTime(f.Since), Database: f.Database,
+			Class:   enum[pb.FailureClass](pb.FailureClass_value, classPrefix, string(f.Class)),
+			Message: run.Shorten(f.Message, listText, "GetRun"),
+		}
 	}
-	if w.Paused != nil {
+	if p := w.Paused; p != nil {
 		status.Paused = &pb.Pause{
-			Reason: w.Paused.Reason, By: w.Paused.By, Since: toTime(w.Paused.Since), Until: toTime(w.Paused.Until),
+			Reason: p.Reason, By: p.By, Since: toTime(p.Since), Until: toTime(p.Until),
 		}
 	}
 	for i := range w.Leases {

@@ -18,11 +18,11 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// TLS is how to speak TLS to those who ask for these protocols (ALPN); nil: not at all. The files are tried at once, so that
-// a mistake shows at the start, and read again for every new connection.
+// TLS is the configuration of TLS for these protocols (ALPN), nil if no certificate is configured.
+// The files are read at once, so that an error shows at the start, and again for every connection.
 func (c Config) TLS(protocols ...string) (*tls.Config, error) {
 	if c.CertFile == "" {
-		return nil, nil //nolint:nilnil // no TLS is no mistake
+		return nil, nil //nolint:nilnil // no TLS is no error
 	}
 	read := func() (*tls.Config, error) {
 		config, err := c.tls()
@@ -40,7 +40,7 @@ func (c Config) TLS(protocols ...string) (*tls.Config, error) {
 	}, nil
 }
 
-// credentials of the server's side of connections.
+// credentials are those of the server: TLS, if it is configured.
 func (c Config) credentials() (credentials.TransportCredentials, error) {
 	config, err := c.TLS("h2")
 	if config == nil || err != nil {
@@ -70,9 +70,10 @@ func (c Config) tls() (*tls.Config, error) {
 }
 
 // errUnauthenticated is a call without the right token.
-var errUnauthenticated = errors.New("a bearer token is needed: send the header authorization: Bearer TOKEN")
+var errUnauthenticated = errors.New(
+	"a bearer token is needed: send the header authorization: Bearer TOKEN")
 
-// authenticate demands the token, where there is one.
+// authenticate requires the configured token, if there is one.
 func (c Config) authenticate(ctx context.Context) (context.Context, error) {
 	if c.Token == "" {
 		return ctx, nil
@@ -84,21 +85,23 @@ func (c Config) authenticate(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
-// UserHeader is the header by which clients may say who calls. It is believed where no client certificate says it.
+// UserHeader is the header with the name of the calling user. It is used where no client
+// certificate has a name.
 const UserHeader = "caretaker-user"
 
-// maxUser is how many characters of a name are kept.
+// maxUser is the greatest length of a name, in characters.
 const maxUser = 100
 
-// caller is who calls: a name, if there is one, and the client's address. The name is that in the certificate where the
-// client had to show one, else what it says of itself.
+// caller is the name of the client, if there is one, and its address. The name is that in the
+// verified certificate, else that in the header.
 func caller(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return "unknown"
 	}
 	name := userOf(ctx)
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if ok && len(info.State.VerifiedChains) > 0 {
 		name = info.State.PeerCertificates[0].Subject.CommonName
 	}
 	if name == "" {
@@ -107,7 +110,7 @@ func caller(ctx context.Context) string {
 	return name + " at " + p.Addr.String()
 }
 
-// userOf is the name in the header, without what would confuse a log or a terminal.
+// userOf is the name in the header, without characters that a log or terminal cannot show.
 func userOf(ctx context.Context) string {
 	values := metadata.ValueFromIncomingContext(ctx, UserHeader)
 	if len(values) == 0 {

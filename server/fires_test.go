@@ -67,7 +67,7 @@ func TestListFires_RefusesBadRequests(t *testing.T) {
 	f.violates(call(&maintenancev1.ListFiresRequest{Outcome: 99}), "outcome")
 	f.violates(call(&maintenancev1.ListFiresRequest{PageToken: "nonsense"}), "page_token")
 	f.violates(call(&maintenancev1.ListFiresRequest{PageToken: first.GetNextPageToken(), Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN}), "page_token")
-	p, err := newPage("fires", 1, "", "", "")
+	p, err := newPage("fires", &maintenancev1.ListFiresRequest{PageSize: 1}, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

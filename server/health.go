@@ -12,42 +12,42 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// liveService is the name under which health is that of the process alone, for probes that kill it.
+// liveService is the service whose health is that of the process alone, for liveness probes.
 const liveService = "live"
 
-// Main is asked every healthEvery whether it can work, and has healthTimeout to answer. A server that has worked is ready
-// until main has failed for healthPatience: a restart of main that is shorter than that shows in GetStatus only.
+// main is probed every probeInterval and has probeTimeout to answer. A server that has been ready
+// stays so until main has failed for gracePeriod: a shorter restart shows in GetStatus only.
 const (
-	healthEvery    = time.Second
-	healthTimeout  = 3 * time.Second
-	healthPatience = 10 * time.Second
+	probeInterval = time.Second
+	probeTimeout  = 3 * time.Second
+	gracePeriod   = 10 * time.Second
 )
 
-// readiness is whether the server can work. It is for one goroutine.
+// readiness sets the health of the server by whether main can work. It is for one goroutine.
 type readiness struct {
-	// healthy asks main.
+	// healthy probes main.
 	healthy func(context.Context) error
 	logger  *slog.Logger
 	health  *health.Server
 
 	pace service.Backoff
-	// failingSince is when the first check began that failed; zero: the last one did not.
+	// failingSince is when the first failed probe began, zero if the last one succeeded.
 	failingSince time.Time
-	// ready is what was said last.
+	// ready is the health that was set last.
 	ready bool
 }
 
 func newReadiness(healthy func(context.Context) error, logger *slog.Logger) *readiness {
 	r := &readiness{
 		healthy: healthy, logger: logger, health: health.NewServer(),
-		pace: service.Backoff{First: healthEvery / 2, Most: 2 * healthEvery},
+		pace: service.Backoff{First: probeInterval / 2, Most: 2 * probeInterval},
 	}
-	r.say(false)
+	r.set(false)
 	r.health.SetServingStatus(liveService, healthv1.HealthCheckResponse_SERVING)
 	return r
 }
 
-// watch checks until ctx ends.
+// watch probes until ctx ends.
 func (r *readiness) watch(ctx context.Context) {
 	for {
 		select {
@@ -59,10 +59,10 @@ func (r *readiness) watch(ctx context.Context) {
 	}
 }
 
-// wait is the time until the next check: never later than the end of the patience.
+// wait is the time until the next probe, which is never later than the end of the grace period.
 func (r *readiness) wait() time.Duration {
 	if r.failingSince.IsZero() {
-		return healthEvery
+		return probeInterval
 	}
 	wait, _ := r.pace.After(context.DeadlineExceeded)
 	if left := r.left(); r.ready {
@@ -71,16 +71,16 @@ func (r *readiness) wait() time.Duration {
 	return wait
 }
 
-// left is the rest of the patience.
-func (r *readiness) left() time.Duration { return healthPatience - time.Since(r.failingSince) }
+// left is the rest of the grace period.
+func (r *readiness) left() time.Duration { return gracePeriod - time.Since(r.failingSince) }
 
-// check asks main, and says what follows from the answer.
+// check probes main once and sets the health accordingly.
 func (r *readiness) check(ctx context.Context) {
-	began, patience := time.Now(), healthTimeout
+	began, timeout := time.Now(), probeTimeout
 	if r.ready && !r.failingSince.IsZero() {
-		patience = min(patience, max(r.left(), healthEvery/2))
+		timeout = min(timeout, max(r.left(), probeInterval/2))
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := r.healthy(bounded)
 	switch {
@@ -92,18 +92,19 @@ func (r *readiness) check(ctx context.Context) {
 		r.failingSince = time.Time{}
 		r.pace.After(nil)
 		if !r.ready {
-			r.say(true)
+			r.set(true)
 		}
 	case r.failingSince.IsZero():
 		r.failingSince = began
 	case r.ready && r.left() <= 0:
-		r.logger.ErrorContext(ctx, "not ready: health is NOT_SERVING until main can work again", "error", err.Error())
-		r.say(false)
+		r.logger.ErrorContext(ctx, "not ready: health is NOT_SERVING until main can work again",
+			"error", err.Error())
+		r.set(false)
 	}
 }
 
-// say sets the health of all but the process. After the server has begun to stop this changes nothing.
-func (r *readiness) say(ready bool) {
+// set sets the health of all services but "live". Once the server is stopping it has no effect.
+func (r *readiness) set(ready bool) {
 	r.ready = ready
 	state := healthv1.HealthCheckResponse_NOT_SERVING
 	if ready {

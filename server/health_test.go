@@ -82,12 +82,12 @@ func TestReadiness_EndsAfterTenSecondsWithoutMainAndComesBackInTwo(t *testing.T)
 				wantHealth(t, r, serving, "at the start")
 				for range 2 {
 					m.is(trouble)
-					sleep(healthPatience - 10*time.Millisecond)
+					sleep(gracePeriod - 10*time.Millisecond)
 					wantHealth(t, r, serving, "before 10 s")
 					sleep(2 * time.Second)
 					wantHealth(t, r, notServing, "after 12 s")
 					m.is(up)
-					sleep(2*healthEvery + healthTimeout)
+					sleep(2*probeInterval + probeTimeout)
 					wantHealth(t, r, serving, "once main is back")
 				}
 			})
@@ -103,7 +103,7 @@ func TestReadiness_AShortOutageDoesNotShow(t *testing.T) {
 			sleep(7 * time.Second)
 			wantHealth(t, r, serving, "after 7 s")
 			m.is(up)
-			sleep(2 * healthEvery)
+			sleep(2 * probeInterval)
 		}
 		wantHealth(t, r, serving, "after five of them")
 	})
@@ -116,7 +116,7 @@ func TestReadiness_BeginsWithMain(t *testing.T) {
 		sleep(time.Minute)
 		wantHealth(t, r, notServing, "after a minute")
 		m.is(up)
-		sleep(2 * healthEvery)
+		sleep(2 * probeInterval)
 		wantHealth(t, r, serving, "once main is there")
 	})
 }

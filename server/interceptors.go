@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,26 +16,32 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/grpclog"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// unary calls go through: log, error table, token, recovery. Health checks are neither logged nor need a token.
+// unary is the order in which a call goes through the interceptors: log, table of errors, token,
+// recovery of panics. Health checks are not logged and need no token.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
-		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
-		func(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		selector.UnaryServerInterceptor(
+			logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+		func(
+			ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+		) (any, error) {
 			response, err := handler(withSpans(ctx, call.FullMethod), request)
 			return response, answer(ctx, err)
 		},
-		selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(s.config.authenticate), notHealth()),
+		selector.UnaryServerInterceptor(
+			auth.UnaryServerInterceptor(s.config.authenticate), notHealth()),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 	}
 }
 
-// withSpans lets what a call does have spans. A call that only looks has none below its own, which
-// is not sent where it is a root that did not fail.
+// withSpans lets the operations of a call have spans. Those of a read-only call have none unless
+// the call is part of the client's trace: the span of such a call is not exported either.
 func withSpans(ctx context.Context, method string) context.Context {
 	span, _ := trace.SpanFromContext(ctx).(interface{ Parent() trace.SpanContext })
 	root := span == nil || !span.Parent().IsValid()
@@ -44,28 +51,32 @@ func withSpans(ctx context.Context, method string) context.Context {
 	return run.WithSpans(ctx)
 }
 
-// stream is unary for streams, which end besides when the server stops.
+// stream is unary for streams, which also end when the server stops.
 func (s *Server) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		selector.StreamServerInterceptor(logging.StreamServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
-		func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		selector.StreamServerInterceptor(
+			logging.StreamServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+		func(
+			server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+		) error {
 			ctx, cancel := context.WithCancelCause(stream.Context())
 			defer cancel(nil)
 			defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
 			return answer(ctx, handler(server, stoppable{stream, ctx}))
 		},
-		selector.StreamServerInterceptor(auth.StreamServerInterceptor(s.config.authenticate), notHealth()),
+		selector.StreamServerInterceptor(
+			auth.StreamServerInterceptor(s.config.authenticate), notHealth()),
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 	}
 }
 
-// stoppable is a stream with a context of ours.
+// stoppable is a stream whose context ends with the call or the server.
 type stoppable struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // that is how gRPC hands a stream its context
 }
 
-// Context ends with the call or the server.
+// Context implements [grpc.ServerStream].
 func (s stoppable) Context() context.Context { return s.ctx }
 
 func notHealth() selector.Matcher {
@@ -76,7 +87,7 @@ func notHealth() selector.Matcher {
 
 func recovered(panicked any) error { return run.Panicked(panicked) }
 
-// logger writes the one line of a call. What handlers know besides, they add with logging.AddFields.
+// logger writes the one line of a call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		if ofReflection(fields) {
@@ -87,7 +98,7 @@ func (s *Server) logger() logging.Logger {
 	})
 }
 
-// inUTC is for the times that the middleware has put into words by the zone of the host.
+// inUTC changes the times that the middleware has formatted in the host's time zone.
 func inUTC(fields logging.Fields) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		text, is := fields[i+1].(string)
@@ -100,7 +111,7 @@ func inUTC(fields logging.Fields) {
 	}
 }
 
-// ofReflection says whether a call only asked what calls there are, as grpcurl does before each of its own.
+// ofReflection reports whether a call is one of reflection: grpcurl makes one before each call.
 func ofReflection(fields logging.Fields) bool {
 	i := slices.Index(fields, any(logging.ServiceFieldKey))
 	if i < 0 || i+1 == len(fields) {
@@ -113,11 +124,12 @@ func ofReflection(fields logging.Fields) bool {
 func loggingOptions() []logging.Option {
 	return []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall),
-		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey),
+		logging.WithDisableLoggingFields(
+			logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey),
 	}
 }
 
-// answer turns a handler's error into the client's, and keeps its text for the log.
+// answer turns a handler's error into the client's, and adds its text to the log line of the call.
 func answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -129,4 +141,19 @@ func answer(ctx context.Context, err error) error {
 	}
 	logging.AddFields(ctx, fields)
 	return clientError(ctx, err)
+}
+
+// LogErrorsOfGRPC makes gRPC log its errors with the default logger; by itself it writes text to
+// the standard error. It must be called before gRPC is used.
+func LogErrorsOfGRPC() {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{}))
+}
+
+type grpcErrors struct{}
+
+// Write gets one line with time and level.
+func (grpcErrors) Write(line []byte) (int, error) {
+	_, text, _ := strings.Cut(strings.TrimSpace(string(line)), "ERROR: ")
+	slog.Default().WarnContext(context.Background(), "gRPC error outside a call", "error", text)
+	return len(line), nil
 }

@@ -15,7 +15,7 @@ func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
 	if _, err := (grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC complains","error":"[transport] it broke"}`) {
+	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`) {
 		t.Errorf("said %s", &said)
 	}
 }

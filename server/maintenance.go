@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"google.golang.org/grpc"
@@ -11,22 +13,28 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// maintenance is MaintenanceService. Its handlers validate, call, convert.
+// maintenance implements MaintenanceService. Its handlers validate, call package service, convert.
+// What package service validates itself - names of workers, IDs of runs, lengths - they do not.
 type maintenance struct {
 	pb.UnimplementedMaintenanceServiceServer
 	service *service.Service
 }
 
 // RunBatch starts a run and, unless async, waits for its end.
-func (m *maintenance) RunBatch(ctx context.Context, r *pb.RunBatchRequest) (*pb.RunBatchResponse, error) {
-	err := firstOf(required("worker", r.GetWorker()), plain("database", r.GetDatabase()), plain("request_id", r.GetRequestId()))
+func (m *maintenance) RunBatch(
+	ctx context.Context, r *pb.RunBatchRequest,
+) (*pb.RunBatchResponse, error) {
+	err := firstOf(required("worker", r.GetWorker()), printable("database", r.GetDatabase()),
+		printable("request_id", r.GetRequestId()))
 	if err != nil {
 		return nil, err
 	}
-	logging.AddFields(ctx, logging.Fields{"worker", r.GetWorker(), "database", r.GetDatabase(), "request_id", r.GetRequestId()})
+	logging.AddFields(ctx, logging.Fields{
+		"worker", r.GetWorker(), "database", r.GetDatabase(), "request_id", r.GetRequestId(),
+	})
 	run, err := m.service.RunBatch(ctx, service.RunRequest{
-		Worker: r.GetWorker(), Database: r.GetDatabase(), DryRun: r.GetDryRun(), Async: r.GetAsync(),
-		RequestID: r.GetRequestId(), RequestedBy: caller(ctx),
+		Worker: r.GetWorker(), Database: r.GetDatabase(), DryRun: r.GetDryRun(),
+		Async: r.GetAsync(), RequestID: r.GetRequestId(), RequestedBy: caller(ctx),
 	})
 	if err != nil {
 		return nil, err
@@ -35,8 +43,10 @@ func (m *maintenance) RunBatch(ctx context.Context, r *pb.RunBatchRequest) (*pb.
 	return &pb.RunBatchResponse{Run: wholeRun(&run)}, nil
 }
 
-// GetStatus tells where workers stand.
-func (m *maintenance) GetStatus(ctx context.Context, r *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+// GetStatus returns the state of one worker, or of all.
+func (m *maintenance) GetStatus(
+	ctx context.Context, r *pb.GetStatusRequest,
+) (*pb.GetStatusResponse, error) {
 	workers, err := m.service.Status(ctx, r.GetWorker())
 	if err != nil {
 		return nil, err
@@ -49,8 +59,10 @@ func (m *maintenance) GetStatus(ctx context.Context, r *pb.GetStatusRequest) (*p
 }
 
 // ListLeases pages through the leases by name.
-func (m *maintenance) ListLeases(ctx context.Context, r *pb.ListLeasesRequest) (*pb.ListLeasesResponse, error) {
-	p, err := newPage("leases", r.GetPageSize(), r.GetPageToken(), r.GetWorker())
+func (m *maintenance) ListLeases(
+	ctx context.Context, r *pb.ListLeasesRequest,
+) (*pb.ListLeasesResponse, error) {
+	p, err := newPage("leases", r, r.GetWorker())
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +70,10 @@ func (m *maintenance) ListLeases(ctx context.Context, r *pb.ListLeasesRequest) (
 	if err != nil {
 		return nil, err
 	}
-	behind := slices.IndexFunc(leases, func(l service.Lease) bool { return l.Name > p.after })
-	if behind < 0 {
-		behind = len(leases)
-	}
+	leases = slices.DeleteFunc(leases, func(l service.Lease) bool { return l.Name <= p.after })
 	response := &pb.ListLeasesResponse{}
-	response.Leases, response.NextPageToken = fill(p, leases[behind:], toLease, func(l *service.Lease) string { return l.Name })
+	response.Leases, response.NextPageToken = fill(p, leases, toLease,
+		func(l *service.Lease) string { return l.Name })
 	return response, nil
 }
 
@@ -77,26 +87,61 @@ func (m *maintenance) GetRun(ctx context.Context, r *pb.GetRunRequest) (*pb.GetR
 }
 
 // ListRuns pages through the runs, the newest first.
-func (m *maintenance) ListRuns(ctx context.Context, r *pb.ListRunsRequest) (*pb.ListRunsResponse, error) {
-	state, err := fromState(r.GetState())
+func (m *maintenance) ListRuns(
+	ctx context.Context, r *pb.ListRunsRequest,
+) (*pb.ListRunsResponse, error) {
+	state, err := filter("state", statePrefix, r.GetState())
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPage("runs", r.GetPageSize(), r.GetPageToken(), r.GetWorker(), state)
+	p, err := newPage("runs", r, r.GetWorker(), state)
 	if err != nil {
 		return nil, err
 	}
-	runs, err := m.service.Runs(ctx, service.RunFilter{Worker: r.GetWorker(), State: state, After: p.after, Limit: p.size + 1})
+	runs, err := m.service.Runs(ctx, service.RunFilter{
+		Worker: r.GetWorker(), State: state, After: p.after, Limit: p.size + 1,
+	})
 	if err != nil {
 		return nil, err
 	}
 	response := &pb.ListRunsResponse{}
-	response.Runs, response.NextPageToken = fill(p, runs, listedRun, func(r *service.Run) string { return r.ID })
+	response.Runs, response.NextPageToken = fill(p, runs, listedRun,
+		func(r *service.Run) string { return r.ID })
+	return response, nil
+}
+
+// ListFires pages through the fires, the newest first.
+func (m *maintenance) ListFires(
+	ctx context.Context, r *pb.ListFiresRequest,
+) (*pb.ListFiresResponse, error) {
+	outcome, err := filter("outcome", outcomePrefix, r.GetOutcome())
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPage("fires", r, r.GetWorker(), outcome)
+	if err != nil {
+		return nil, err
+	}
+	after, afterWorker, err := p.afterFire()
+	if err != nil {
+		return nil, err
+	}
+	fires, err := m.service.Fires(ctx, service.FireFilter{
+		Worker: r.GetWorker(), Outcome: outcome, After: after, AfterWorker: afterWorker,
+		Limit: p.size + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListFiresResponse{}
+	response.Fires, response.NextPageToken = fill(p, fires, toFire, fireKey)
 	return response, nil
 }
 
 // WatchRun sends a run whenever it changes, until it has ended.
-func (m *maintenance) WatchRun(r *pb.WatchRunRequest, stream grpc.ServerStreamingServer[pb.RunEvent]) error {
+func (m *maintenance) WatchRun(
+	r *pb.WatchRunRequest, stream grpc.ServerStreamingServer[pb.RunEvent],
+) error {
 	sequence := int64(0)
 	return m.service.WatchRun(stream.Context(), r.GetId(), func(run service.Run) error {
 		sequence++
@@ -105,10 +150,114 @@ func (m *maintenance) WatchRun(r *pb.WatchRunRequest, stream grpc.ServerStreamin
 }
 
 // CancelRun asks a run to stop.
-func (m *maintenance) CancelRun(ctx context.Context, r *pb.CancelRunRequest) (*pb.CancelRunResponse, error) {
+func (m *maintenance) CancelRun(
+	ctx context.Context, r *pb.CancelRunRequest,
+) (*pb.CancelRunResponse, error) {
 	run, err := m.service.CancelRun(ctx, r.GetId(), caller(ctx))
 	if err != nil {
 		return nil, err
 	}
 	return &pb.CancelRunResponse{Run: wholeRun(&run)}, nil
+}
+
+// PauseWorker pauses a worker on every server.
+func (m *maintenance) PauseWorker(
+	ctx context.Context, r *pb.PauseWorkerRequest,
+) (*pb.PauseWorkerResponse, error) {
+	ttl, err := fromTTL(r.GetTtl())
+	err = firstOf(required("worker", r.GetWorker()), required("reason", r.GetReason()), err)
+	if err != nil {
+		return nil, err
+	}
+	worker, err := m.service.PauseWorker(ctx, r.GetWorker(), r.GetReason(), caller(ctx), ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.PauseWorkerResponse{Worker: toStatus(worker)}, nil
+}
+
+// ResumeWorker ends a pause.
+func (m *maintenance) ResumeWorker(
+	ctx context.Context, r *pb.ResumeWorkerRequest,
+) (*pb.ResumeWorkerResponse, error) {
+	if err := required("worker", r.GetWorker()); err != nil {
+		return nil, err
+	}
+	worker, err := m.service.ResumeWorker(ctx, r.GetWorker(), caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.ResumeWorkerResponse{Worker: toStatus(worker)}, nil
+}
+
+// ListJobs pages through the deferred jobs, the newest first, or returns the one with an ID.
+func (m *maintenance) ListJobs(
+	ctx context.Context, r *pb.ListJobsRequest,
+) (*pb.ListJobsResponse, error) {
+	p, err := newPage("jobs", r, r.GetKind(), r.GetState())
+	if err != nil {
+		return nil, err
+	}
+	after, err := p.afterNumber()
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListJobsResponse{}
+	if r.GetId() != 0 {
+		job, err := m.service.Job(ctx, r.GetId())
+		if err != nil {
+			return nil, err
+		}
+		response.Jobs = []*pb.Job{wholeJob(&job)}
+		return response, nil
+	}
+	jobs, err := m.service.Jobs(ctx, service.JobFilter{
+		Kind: r.GetKind(), State: r.GetState(), After: after, Limit: p.size + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	response.Jobs, response.NextPageToken = fill(p, jobs, listedJob,
+		func(j *service.Job) string { return strconv.FormatInt(j.ID, 10) })
+	return response, nil
+}
+
+// RetryJob makes a job due now.
+func (m *maintenance) RetryJob(
+	ctx context.Context, r *pb.RetryJobRequest,
+) (*pb.RetryJobResponse, error) {
+	job, err := m.service.RetryJob(ctx, r.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.RetryJobResponse{Job: wholeJob(&job)}, nil
+}
+
+// SetFeatureFlag switches a flag.
+func (m *maintenance) SetFeatureFlag(
+	ctx context.Context, r *pb.SetFeatureFlagRequest,
+) (*pb.SetFeatureFlagResponse, error) {
+	if err := required("name", r.GetName()); err != nil {
+		return nil, err
+	}
+	if err := m.service.SetFeatureFlag(ctx, r.GetName(), r.GetEnabled()); err != nil {
+		return nil, err
+	}
+	flag := &pb.FeatureFlag{Name: r.GetName(), Enabled: r.GetEnabled()}
+	return &pb.SetFeatureFlagResponse{Flag: flag}, nil
+}
+
+// ListFeatureFlags lists the flags by name.
+func (m *maintenance) ListFeatureFlags(
+	ctx context.Context, _ *pb.ListFeatureFlagsRequest,
+) (*pb.ListFeatureFlagsResponse, error) {
+	flags, err := m.service.FeatureFlags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListFeatureFlagsResponse{}
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		response.Flags = append(response.Flags, &pb.FeatureFlag{Name: name, Enabled: flags[name]})
+	}
+	return response, nil
 }

@@ -1,14 +1,16 @@
-// Package server is the API: gRPC in, gRPC out. A handler validates, calls package service, converts.
+// Package server is the API: gRPC in, gRPC out. A handler validates, calls package service, and
+// converts.
 //
 // What it guarantees:
 //
-//   - Every error of ours carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason; status.go has the
-//     one table. No driver text and no SQL reaches a client: the log has them, under the trace_id the client gets.
+//   - Every error of caretaker carries google.rpc.ErrorInfo with the domain "caretaker" and a stable
+//     reason; the one table is in status.go. No driver text and no SQL reaches a client: the log has
+//     them, under the trace_id that the client gets.
 //   - A panic ends one call, not the process.
-//   - Health: the whole server and maintenance.v1.MaintenanceService are SERVING from main's first answer on, unless main
-//     cannot work for 10 s, until the server stops. The service "live" is SERVING all the time until then, so that a probe
-//     does not kill the server for its database's sake.
-//   - One log line a call, health checks excepted.
+//   - Health: the server as a whole and maintenance.v1.MaintenanceService are SERVING from main's
+//     first answer until the server stops, except while main has been unusable for 10 s. The service
+//     "live" is SERVING until the server stops: an outage of main must not fail a liveness probe.
+//   - One log line a call, except for health checks.
 package server
 
 import (
@@ -38,10 +40,10 @@ import (
 type Config struct {
 	Service *service.Service
 	Logger  *slog.Logger
-	// CertFile and KeyFile, if set, turn TLS on; ClientCAFile demands client certificates. PEM files, read again for
-	// every new connection, so that they can be renewed.
+	// CertFile and KeyFile, if set, enable TLS; ClientCAFile requires client certificates. They are
+	// PEM files, read again for every connection, so that they can be renewed.
 	CertFile, KeyFile, ClientCAFile string
-	// Token, if set, is the bearer token that every call needs, health checks excepted.
+	// Token, if set, is the bearer token that every call needs, except for health checks.
 	Token string
 }
 
@@ -50,12 +52,13 @@ const (
 	// maxRequest is far beyond the largest valid request.
 	maxRequest = 1 << 20
 	maxStreams = 250
-	// pingEvery finds out about clients that vanished while they waited for a run.
-	pingEvery, pingTimeout = time.Minute, 20 * time.Second
-	// lastEvents is how long streams may go on when the server stops: twice as long as a run's end takes to be noticed.
-	lastEvents = time.Second
-	// clientPing is how often clients may ping.
-	clientPing = 10 * time.Second
+	// A client that waits for a run is pinged, so that one that has vanished is noticed.
+	pingInterval, pingTimeout = time.Minute, 20 * time.Second
+	// streamGrace is how long streams may go on when the server stops: twice what it takes until
+	// the end of a run has been sent.
+	streamGrace = time.Second
+	// minClientPing is how often clients may ping.
+	minClientPing = 10 * time.Second
 )
 
 // Server serves the API on one listener.
@@ -83,9 +86,11 @@ func New(config Config) (*Server, error) {
 	s.grpc = grpc.NewServer(
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing, PermitWithoutStream: true}),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.None(filters.HealthCheck(), reflected())))),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(
+			keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(
+			otelgrpc.WithFilter(filters.None(filters.HealthCheck(), isReflection())))),
 		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
 	)
 	pb.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
@@ -94,13 +99,13 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// reflected are the calls by which clients learn of the service.
-func reflected() otelgrpc.Filter {
+func isReflection() otelgrpc.Filter {
 	return filters.Any(filters.ServiceName(reflectionv1.ServerReflection_ServiceDesc.ServiceName),
 		filters.ServiceName(reflectionv1alpha.ServerReflection_ServiceDesc.ServiceName))
 }
 
-// ReadOnlyMethods are the names of the spans of calls that only look, and are made again and again: Get…, List… and all streams.
+// ReadOnlyMethods are the full names of the methods that change nothing, as in their spans: Get…,
+// List… and all streams.
 func ReadOnlyMethods() (names []string) {
 	of := pb.MaintenanceService_ServiceDesc
 	for _, method := range of.Methods {
@@ -127,10 +132,11 @@ func (s *Server) Serve(listener net.Listener) error {
 	return nil
 }
 
-// Drain says NOT_SERVING from now on; calls are still answered.
+// Drain sets all health to NOT_SERVING for good; calls are still answered.
 func (s *Server) Drain() { s.readiness.health.Shutdown() }
 
-// Stop lets the calls at work end, streams after a second, and waits for them until ctx ends; then it breaks them off.
+// Stop waits for the calls in flight to end, and ends streams after a second. When ctx ends it
+// aborts what is left.
 func (s *Server) Stop(ctx context.Context) {
 	s.Drain()
 	graceful := make(chan struct{})
@@ -138,11 +144,11 @@ func (s *Server) Stop(ctx context.Context) {
 		defer close(graceful)
 		s.grpc.GracefulStop()
 	}()
-	// Those who watch a run that has just ended here hear of it.
+	// Clients that watch a run that has just ended here get its last event.
 	select {
 	case <-graceful:
 	case <-ctx.Done():
-	case <-time.After(lastEvents):
+	case <-time.After(streamGrace):
 	}
 	s.stop(service.ErrStopping)
 	select {

@@ -10,15 +10,17 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// What the service validates itself - names of workers, ids of runs, lengths - is not repeated here.
+func invalid(field, format string, args ...any) error {
+	return &service.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
+}
 
-// firstOf is the first error that is one.
+// firstOf is the first of the errors that is not nil.
 func firstOf(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -28,75 +30,80 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// required demands a text that is plain.
+// required refuses an empty text, and what printable refuses.
 func required(field, text string) error {
 	if text == "" {
-		return &service.InvalidArgumentError{Field: field, Description: "is required"}
+		return invalid(field, "is required")
 	}
-	return plain(field, text)
+	return printable(field, text)
 }
 
-// plain demands a text without control characters, which neither log lines nor PostgreSQL take.
-func plain(field, text string) error {
+// printable refuses control characters, which neither log lines nor PostgreSQL take.
+func printable(field, text string) error {
 	if strings.ContainsFunc(text, unicode.IsControl) {
-		return &service.InvalidArgumentError{Field: field, Description: "must not contain control characters"}
+		return invalid(field, "must not contain control characters")
 	}
 	return nil
 }
 
-// fromTTL is 0 for a ttl that is not set.
+// fromTTL is 0 for a TTL that is not set.
 func fromTTL(ttl *durationpb.Duration) (time.Duration, error) {
 	if ttl == nil {
 		return 0, nil
 	}
 	if ttl.CheckValid() != nil || ttl.AsDuration() == 0 {
-		return 0, &service.InvalidArgumentError{Field: "ttl", Description: service.AllowedTTL}
+		return 0, invalid("ttl", service.AllowedTTL)
 	}
 	return ttl.AsDuration(), nil
 }
 
-// fromState is the state's name in package service, "" for any.
-func fromState(state pb.RunState) (string, error) {
-	name, known := pb.RunState_name[int32(state)]
-	if !known {
-		return "", &service.InvalidArgumentError{Field: "state", Description: fmt.Sprintf("%d is not a RunState", state)}
-	}
-	if state == pb.RunState_RUN_STATE_UNSPECIFIED {
+// filter is package service's word for an enum by which a list is filtered, "" for UNSPECIFIED.
+func filter(field, prefix string, value protoreflect.Enum) (string, error) {
+	known := value.Descriptor().Values().ByNumber(value.Number())
+	switch {
+	case known == nil:
+		return "", invalid(field, "%d is not a %s", value.Number(), value.Descriptor().Name())
+	case value.Number() == 0:
 		return "", nil
 	}
-	return strings.ToLower(strings.TrimPrefix(name, statePrefix)), nil
+	return strings.ToLower(strings.TrimPrefix(string(known.Name()), prefix)), nil
 }
 
-// Sizes of a page.
+// Numbers of entries of a page.
 const (
 	defaultPage = 50
 	maxPage     = 1000
 )
 
-// page is where a list goes on. Its token is opaque to clients: the kind of list with its filters, as a hash, and the
-// key behind which it goes on. So a token is of no use for another list.
+// page is the part of a list that a client asks for. Its token is opaque to clients: a hash of the
+// list with its filters, so that it is of no use for another list, and the key of the last entry.
 type page struct {
 	size  int
 	list  string
 	after string
 }
 
-func newPage(kind string, size int32, token string, filters ...string) (page, error) {
+// newPage reads size and token of a request for a list of a kind, with filters.
+func newPage(kind string, request interface {
+	GetPageSize() int32
+	GetPageToken() string
+}, filters ...string,
+) (page, error) {
 	hash := fnv.New64a()
 	_, _ = fmt.Fprintf(hash, "%q", append(filters, kind))
-	p := page{size: int(size), list: fmt.Sprintf("%016x", hash.Sum64())}
+	p := page{size: int(request.GetPageSize()), list: fmt.Sprintf("%016x", hash.Sum64())}
 	switch {
-	case size < 0 || size > maxPage:
-		return p, &service.InvalidArgumentError{Field: "page_size", Description: fmt.Sprintf("from 1 to %d; 0 stands for %d", maxPage, defaultPage)}
-	case size == 0:
+	case p.size < 0 || p.size > maxPage:
+		return p, invalid("page_size", "from 1 to %d; 0 stands for %d", maxPage, defaultPage)
+	case p.size == 0:
 		p.size = defaultPage
 	}
-	if token == "" {
+	if request.GetPageToken() == "" {
 		return p, nil
 	}
-	content, err := base64.RawURLEncoding.DecodeString(token)
+	content, err := base64.RawURLEncoding.DecodeString(request.GetPageToken())
 	list, after, found := strings.Cut(string(content), "\n")
-	if err != nil || !found || list != p.list || after == "" || plain("", after) != nil {
+	if err != nil || !found || list != p.list || after == "" || printable("", after) != nil {
 		return p, errForeignToken()
 	}
 	p.after = after
@@ -104,9 +111,12 @@ func newPage(kind string, size int32, token string, filters ...string) (page, er
 }
 
 func errForeignToken() error {
-	return &service.InvalidArgumentError{
-		Field: "page_token", Description: "is not the next_page_token of a list with the same filters",
-	}
+	return invalid("page_token", "is not the next_page_token of a list with the same filters")
+}
+
+// next is the token of the page after the entry with this key.
+func (p page) next(after string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.list + "\n" + after))
 }
 
 // afterNumber is the key of a list by number, 0 for the first page.
@@ -121,12 +131,29 @@ func (p page) afterNumber() (int64, error) {
 	return after, nil
 }
 
-// maxAnswer is what the entries of a page may take: clients receive 4 MiB unless they ask for more.
+// fireKey is the key of the list of fires: time and worker.
+func fireKey(f *service.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker }
+
+// afterFire is the key of the list of fires, zero for the first page.
+func (p page) afterFire() (at time.Time, worker string, err error) {
+	if p.after == "" {
+		return time.Time{}, "", nil
+	}
+	text, worker, _ := strings.Cut(p.after, " ")
+	if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+		return time.Time{}, "", errForeignToken()
+	}
+	return at, worker, nil
+}
+
+// maxAnswer is the size of a page's entries: clients receive at most 4 MiB by default.
 const maxAnswer = 3 << 20
 
-// fill makes a page of what was found, one more than it may have if there are more, and the token of the next page. A page
-// ends early rather than being too large for clients.
-func fill[T any, M proto.Message](p page, found []T, convert func(*T) M, key func(*T) string) (entries []M, next string) {
+// fill converts what was found to a page: as many entries as fit. If there are more, next is the
+// token of the next page; the caller has therefore asked for one more than the page may have.
+func fill[T any, M proto.Message](
+	p page, found []T, convert func(*T) M, key func(*T) string,
+) (entries []M, next string) {
 	size := 0
 	for i := range found {
 		entry := convert(&found[i])
@@ -137,9 +164,4 @@ func fill[T any, M proto.Message](p page, found []T, convert func(*T) M, key fun
 		entries = append(entries, entry)
 	}
 	return entries, ""
-}
-
-// next is the token of the page behind a key.
-func (p page) next(after string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(p.list + "\n" + after))
 }
