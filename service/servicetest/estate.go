@@ -158,15 +158,15 @@ func (e *Estate) As(role string) *repo.Database {
 
 func Definitions(t *testing.T, definitions string) *loosefk.Definitions {
 	t.Helper()
-	d, err := loosefk.LoadDefinitions(save(t, definitions))
+	d, err := loosefk.LoadDefinitions(Save(t, definitions))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-// save writes definitions into a file and returns its path.
-func save(t *testing.T, definitions string) string {
+// Save writes definitions into a file and returns its path.
+func Save(t *testing.T, definitions string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "definitions.yml")
 	if err := os.WriteFile(path, []byte(definitions), 0o600); err != nil {

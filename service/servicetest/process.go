@@ -34,10 +34,10 @@ type Order struct {
 	Names, URLs []string
 	// Replica is the URL of main's replica, "" for none.
 	Replica string
-	// Definitions is the path of a file.
-	Definitions string
-	BatchSize   int
-	MaxRuntime  time.Duration
+	// Definitions is the path of a file, Configuration that of a file with all settings; "" for none.
+	Definitions, Configuration string
+	BatchSize                  int
+	MaxRuntime                 time.Duration
 	// Database to run on.
 	Database string
 	// Worker to run; "": loose_foreign_keys_cleanup. Jobs is a kind of job to be worked instead, until the process is killed.
@@ -65,6 +65,11 @@ func (o Order) run(ctx context.Context) (service.Run, error) {
 	if o.Definitions != "" {
 		var err error
 		if service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
+			return service.Run{}, err
+		}
+	}
+	if o.Configuration != "" {
+		if _, err := settings.LoadPartial(o.Configuration, &config); err != nil {
 			return service.Run{}, err
 		}
 	}
@@ -126,7 +131,7 @@ type Process struct {
 // Start begins a run on main under an application_name.
 func (e *Estate) Start(app, definitions string, change ...func(*Order)) *Process {
 	e.T.Helper()
-	o := Order{App: app, Definitions: save(e.T, definitions), Database: "main"}
+	o := Order{App: app, Definitions: Save(e.T, definitions), Database: "main"}
 	for _, d := range e.Open {
 		o.Names, o.URLs = append(o.Names, d.Name), append(o.URLs, cmp.Or(e.Through[d.Name], e.URLs[d.Name])+"&application_name="+app)
 	}

@@ -1,0 +1,421 @@
+package servicetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// Fixture is what [Contract] has to know of a worker.
+type Fixture struct {
+	// Worker is its name.
+	Worker string
+	// Schema is the part of the reference schema that main has: main or all.
+	Schema string
+	// Prepare makes what must be there for the worker to be configured, with nothing due; it may be nil.
+	Prepare func(e *Estate)
+	// Due puts n things that are due into main, fewer than 100.
+	Due func(e *Estate, n int)
+	// Done is the change of a row that says that a thing is done.
+	Done Change
+	// Settings of the worker that make it do one thing at a time, or a few, by key.
+	Settings map[string]string
+	// Limit are settings with which a run stops before ten things are done; nil: the worker has no limit of its own.
+	Limit map[string]string
+	// Unseen says that the backlog has only what a run has begun with; StayDue, that things stay due until their jobs
+	// have ended.
+	Unseen, StayDue bool
+	// RolledBack is the table that a dry run writes to in a transaction that it rolls back; "" for none.
+	RolledBack string
+}
+
+// Change is what is done to one row of a table for each thing that a worker does.
+type Change struct {
+	// Event is INSERT, UPDATE or DELETE.
+	Event, Table string
+	// Thing is what was done, by an expression on the jsonb r of the row. NULL is no thing.
+	Thing string
+}
+
+// Contract holds a worker to what all of them promise. Each part has databases of its own.
+func Contract(t *testing.T, f Fixture) {
+	t.Helper()
+	if !slices.Contains(Workers(), f.Worker) {
+		t.Fatalf("%q is not on the list of workers, which has %q", f.Worker, Workers())
+	}
+	for name, part := range map[string]func(*contract){
+		"finds nothing where nothing is due":            (*contract).nothingDue,
+		"goes on where a limit has ended a run":         (*contract).limit,
+		"goes on where load has ended a run":            (*contract).load,
+		"runs once at a time":                           (*contract).twoAtOnce,
+		"goes on where a lost lease has ended a run":    (*contract).leaseLost,
+		"goes on where a killed process has left off":   (*contract).killed,
+		"stops after the statement in flight":           (*contract).stopped,
+		"writes and locks nothing in a dry run":         (*contract).dryRun,
+		"shows what is due":                             (*contract).backlog,
+		"has a page, and each of its settings a remark": (*contract).documented,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part(&contract{Fixture: f, t: t})
+		})
+	}
+}
+
+// contract is one part of the suite at work.
+type contract struct {
+	Fixture
+	t *testing.T
+	e *Estate
+	n int
+}
+
+// contractSQL notes what is done, in the transaction that does it, and lets it take its time while slow has a row.
+const contractSQL = `
+CREATE SCHEMA contract;
+CREATE TABLE contract.done (thing text);
+CREATE TABLE contract.slow (for_seconds float8);
+CREATE FUNCTION contract.note() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE r jsonb := to_jsonb(CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END);
+BEGIN
+  PERFORM pg_sleep(for_seconds) FROM contract.slow;
+  INSERT INTO contract.done SELECT {thing} WHERE ({thing}) IS NOT NULL;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER contract AFTER {event} ON {table} FOR EACH ROW EXECUTE FUNCTION contract.note()`
+
+// begin makes a main with n things that are due.
+func (c *contract) begin(n int) {
+	c.t.Helper()
+	c.e, c.n = New(c.t, c.Schema, "main"), n
+	if c.Prepare != nil {
+		c.Prepare(c.e)
+	}
+	if n > 0 {
+		c.Due(c.e, n)
+	}
+	c.e.Exec("main", strings.NewReplacer("{thing}", c.Done.Thing, "{event}", c.Done.Event, "{table}", c.Done.Table).
+		Replace(contractSQL))
+}
+
+// service works one thing at a time, with more settings and limits of the load.
+func (c *contract) service(more map[string]string, load string) *service.Service {
+	c.t.Helper()
+	return c.e.Service("", c.e.WithQueue, ConfiguredBy(c.t, c.configuration(more, load)))
+}
+
+func (c *contract) configuration(more map[string]string, load string) string {
+	c.t.Helper()
+	settings := maps.Clone(c.Settings)
+	maps.Copy(settings, more)
+	return Configuration(c.t, c.Worker, settings, load)
+}
+
+// slow lets each thing take a moment, so that a run lasts until fast, or some seconds.
+func (c *contract) slow() { c.e.Exec("main", `INSERT INTO contract.slow VALUES (0.15)`) }
+func (c *contract) fast() { c.e.Exec("main", `TRUNCATE contract.slow`) }
+
+// run runs the worker on main; it must succeed.
+func (c *contract) run(s *service.Service, dry bool) service.Run {
+	c.t.Helper()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, DryRun: dry})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	WantState(c.t, r, repo.RunSucceeded)
+	return r
+}
+
+// started starts a run and waits until something is done.
+func (c *contract) started(s *service.Service) service.Run {
+	c.t.Helper()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, Async: true})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.e.Eventually("main", `SELECT count(*) > 0 FROM contract.done`, "true")
+	return r
+}
+
+// done is how many things are done; none must be done twice.
+func (c *contract) done() (n int) {
+	c.t.Helper()
+	twice := ""
+	err := c.e.SQL["main"].QueryRow(context.Background(), `SELECT count(*), coalesce(string_agg(thing, ', ') FILTER (WHERE times > 1), '')
+		FROM (SELECT thing, count(*) AS times FROM contract.done GROUP BY 1) d`).Scan(&n, &twice)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if twice != "" {
+		c.t.Errorf("done twice: %s", twice)
+	}
+	return n
+}
+
+// wantUnfinished fails the test unless something is done and something left, and no lease is held.
+func (c *contract) wantUnfinished() {
+	c.t.Helper()
+	if n := c.done(); n == 0 || n >= c.n {
+		c.t.Errorf("%d of %d things are done", n, c.n)
+	}
+	c.e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > clock_timestamp()`, "0")
+}
+
+// finish runs the worker until no limit stops it. All things must then be done.
+func (c *contract) finish(s *service.Service) {
+	c.t.Helper()
+	c.fast()
+	for runs := 0; c.run(s, false).OverLimit; runs++ {
+		if runs > c.n {
+			c.t.Fatalf("there is more to do after %d runs, %d of %d things are done", runs, c.done(), c.n)
+		}
+	}
+	if n := c.done(); n != c.n {
+		c.t.Errorf("%d of %d things are done", n, c.n)
+	}
+}
+
+// free lets the lease that somebody has left behind expire.
+func (c *contract) free() {
+	c.t.Helper()
+	c.e.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
+}
+
+func (c *contract) nothingDue() {
+	c.begin(0)
+	r := c.run(c.service(nil, ""), false)
+	for count, n := range r.Counts {
+		if n != 0 {
+			c.t.Errorf("%s = %d", count, n)
+		}
+	}
+	if len(r.Counts) == 0 || len(r.Tables) > 0 || r.OverLimit {
+		c.t.Errorf("got %+v", r)
+	}
+	c.finish(c.service(nil, ""))
+}
+
+func (c *contract) limit() {
+	if c.Limit == nil {
+		return
+	}
+	c.begin(10)
+	s := c.service(c.Limit, "")
+	r := c.run(s, false)
+	if !r.OverLimit || r.Reason == "" {
+		c.t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
+	}
+	c.wantUnfinished()
+	c.finish(s)
+}
+
+// load has a limit that every write to the log of the database exceeds.
+func (c *contract) load() {
+	c.begin(90)
+	c.slow()
+	ctx, stop := context.WithCancel(context.Background())
+	writer, stopped := c.e.Connect("main"), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for ctx.Err() == nil {
+			_, _ = writer.Exec(ctx, `SELECT pg_logical_emit_message(false, '', repeat('x', 10000)), pg_sleep(0.02)`)
+		}
+	}()
+	r := c.run(c.service(nil, ", max_wal_rate: 1B, patience: 300ms"), false)
+	stop()
+	<-stopped
+	WantEarly(c.t, r, "THROTTLED")
+	c.e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > clock_timestamp()`, "0")
+	if n := c.done(); n >= c.n {
+		c.t.Errorf("all %d things are done", n)
+	}
+	c.finish(c.service(nil, ""))
+}
+
+func (c *contract) twoAtOnce() {
+	c.begin(60)
+	c.slow()
+	first, second := c.service(nil, ""), c.service(nil, "")
+	begun := c.started(first)
+	_, err := second.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker})
+	var held *service.LeaseHeldError
+	if !errors.As(err, &held) {
+		c.t.Fatalf("got %v, want LEASE_HELD", err)
+	}
+	c.fast()
+	WantState(c.t, Ended(c.t, first, begun.ID), repo.RunSucceeded)
+	c.finish(second)
+}
+
+func (c *contract) leaseLost() {
+	c.begin(60)
+	c.slow()
+	s := c.service(nil, "")
+	begun := c.started(s)
+	c.e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', epoch = epoch + 1,
+		expires_at = clock_timestamp() + interval '1 hour' WHERE expires_at > clock_timestamp()`)
+	WantLost(c.t, Ended(c.t, s, begun.ID))
+	left := c.done()
+	c.free()
+	c.wantUnfinished()
+	if n := c.done(); n != left {
+		c.t.Errorf("%d things were done without the lease", n-left)
+	}
+	c.finish(c.service(nil, ""))
+}
+
+// killed kills two processes, one after the other, when some more things are done, anywhere.
+func (c *contract) killed() {
+	c.begin(60)
+	c.slow()
+	file := c.configuration(nil, "")
+	for range 2 {
+		enough := c.done() + 1 + rand.IntN(12)
+		c.t.Logf("killed when %d things are done", enough)
+		p := c.e.Start("doomed", "", func(o *Order) {
+			o.Worker, o.Database, o.Definitions, o.Configuration = c.Worker, "", "", file
+		})
+		c.e.Eventually("main", fmt.Sprintf(`SELECT count(*) >= %d FROM contract.done`, enough), "true")
+		p.Kill()
+		c.e.DoomedGone()
+		c.free()
+	}
+	c.wantUnfinished()
+	c.finish(c.service(nil, ""))
+}
+
+func (c *contract) stopped() {
+	c.begin(60)
+	c.slow()
+	s := c.service(nil, "")
+	begun := c.started(s)
+	if _, err := s.CancelRun(context.Background(), begun.ID, "somebody"); err != nil {
+		c.t.Fatal(err)
+	}
+	WantState(c.t, Ended(c.t, s, begun.ID), repo.RunCancelled)
+	c.wantUnfinished()
+	c.finish(s)
+}
+
+// watchSQL notes which tables statements write to, even those that are rolled back. Runs, fires and leases are the engine's.
+const watchSQL = `
+CREATE SCHEMA written;
+CREATE FUNCTION contract.watch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM nextval(format('written.%I', TG_TABLE_NAME));
+  RETURN NULL;
+END $$;
+DO $$
+DECLARE t record;
+BEGIN
+  FOR t IN SELECT oid::regclass AS name, relname FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition
+      AND relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace)
+      AND oid <> ALL ('{maintenance.runs,maintenance.fires,maintenance.leases}'::regclass[]) LOOP
+    EXECUTE format('CREATE SEQUENCE IF NOT EXISTS written.%I', t.relname);
+    EXECUTE format('CREATE TRIGGER watch AFTER INSERT OR UPDATE OR DELETE ON %s EXECUTE FUNCTION contract.watch()', t.name);
+  END LOOP;
+END $$`
+
+func (c *contract) dryRun() {
+	c.begin(10)
+	c.e.Exec("main", watchSQL)
+	s := c.service(nil, "")
+	release := c.e.Hold(`SELECT FROM ` + c.Done.Table + ` FOR UPDATE`)
+	before := c.rows()
+	dry := c.run(s, true)
+	release()
+	for table, rows := range c.rows() {
+		if rows != before[table] {
+			c.t.Errorf("%s has changed", table)
+		}
+	}
+	c.e.Want("main", `SELECT string_agg(sequencename, ', ') FROM pg_sequences
+		WHERE schemaname = 'written' AND last_value IS NOT NULL AND sequencename <> '`+c.RolledBack+`'`, "NULL")
+	if dry.OverLimit {
+		c.t.Errorf("over limit: %s", dry.Reason)
+	}
+	if real := c.run(s, false); !maps.Equal(dry.Counts, real.Counts) || !slices.Equal(dry.Tables, real.Tables) {
+		c.t.Errorf("the dry run has %v %v, the run %v %v", dry.Counts, dry.Tables, real.Counts, real.Tables)
+	}
+	c.finish(s)
+}
+
+// rows are the tables' contents, by name, with the version of each row.
+func (c *contract) rows() map[string]string {
+	c.t.Helper()
+	tables := strings.Fields(c.e.Value("main", `SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c
+		WHERE c.relkind = 'r' AND c.relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace)
+			AND c.oid <> ALL ('{maintenance.runs,maintenance.fires,maintenance.leases}'::regclass[])`))
+	content := map[string]string{}
+	for _, table := range tables {
+		content[table] = c.e.Value("main", `SELECT count(*) || coalesce(md5(string_agg(r, ' ' ORDER BY r)), '')
+			FROM (SELECT t.ctid || ' ' || t.xmin || ' ' || t AS r FROM `+table+` t) x`)
+	}
+	return content
+}
+
+func (c *contract) backlog() {
+	c.begin(10)
+	due := int64(10)
+	if c.Unseen {
+		c.run(c.service(c.Limit, ""), false)
+		due = 0
+	}
+	st := StatusOf(c.t, c.service(nil, ""), c.Worker)
+	if st.Backlog.Due < due || st.Backlog.Pending == 0 || st.Backlog.Pending > 10 {
+		c.t.Errorf("with 10 things to do the backlog is %+v", st.Backlog)
+	}
+	c.finish(c.service(nil, ""))
+	if !c.StayDue {
+		due = 0
+	}
+	st = StatusOf(c.t, c.service(nil, ""), c.Worker)
+	if st.Backlog.Due != due || st.Condition != service.ConditionIdle || st.LastRun == nil || st.LastSuccessAt.IsZero() {
+		c.t.Errorf("when all is done: %+v", st)
+	}
+}
+
+// documented looks for the worker's page, the link from there to its settings, and each of them there.
+func (c *contract) documented() {
+	page, settings := c.document("workers/"+c.Worker+".md"), c.document("configuration.md")
+	if !strings.Contains(page, "configuration.md#"+c.Worker) {
+		c.t.Errorf("docs/workers/%s.md has no link to configuration.md#%[1]s", c.Worker)
+	}
+	_, section, _ := strings.Cut(settings, "\n## "+c.Worker+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, k := range config.Keys(new(service.Config)) {
+		name, is := strings.CutPrefix(k.Path, "workers."+c.Worker+".")
+		if is && !regexp.MustCompile("(?m)^\\| `"+name+"` \\|.*\\| [^|]+ \\|$").MatchString(section) {
+			c.t.Errorf("docs/configuration.md has nothing on %s: make generate", k.Path)
+		}
+	}
+}
+
+// document reads a file below docs.
+func (c *contract) document(name string) string {
+	c.t.Helper()
+	root, err := os.Getwd()
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			break
+		}
+		root = filepath.Dir(root)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
