@@ -16,9 +16,8 @@ var (
 	ErrUnknownRecord = errors.New("there is no dead record")
 )
 
-// Admin is what `caretaker lfk` does on the configured databases.
-// All changes in one database are one transaction; a database that cannot be worked on is in the error, and the others
-// are done.
+// Admin is what `caretaker lfk` does on the configured databases. All changes in one database are
+// one transaction; a database that cannot be worked on is in the error, and the others are done.
 type Admin struct {
 	// Databases that are configured, in the order of the rotation.
 	Databases []*repo.Database
@@ -56,15 +55,16 @@ type Tracked struct {
 	lfkadmin.Tracked
 }
 
-// Track makes the triggers that note deletions from a table, in the one database in which it is. column is its key, ""
-// for id.
+// Track makes the triggers that note deletions from a table, in the one database in which it is.
+// column is its key, "" for id.
 func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error) {
 	homes, err := l.homesOf(ctx, table)
 	switch {
 	case err != nil:
 		return Tracked{}, err
 	case len(homes) > 1:
-		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table, run.DatabaseNames(homes))
+		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
+			run.DatabaseNames(homes))
 	case len(homes) == 0:
 		return Tracked{}, fmt.Errorf("%w, except for write-protected leftovers", l.unknownTable(table))
 	}
@@ -98,7 +98,8 @@ type Untracked struct {
 	Unfed []string `json:"unfed"`
 }
 
-// Untrack drops the triggers that note deletions from a table, or from one partition, wherever it is tracked.
+// Untrack drops the triggers that note deletions from a table, or from one partition, wherever it
+// is tracked.
 func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	done := []Untracked{}
 	var refused []error
@@ -148,10 +149,12 @@ func (l Admin) selected() ([]*repo.Database, error) {
 			return []*repo.Database{d}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, l.Only, run.DatabaseNames(l.Databases))
+	return nil, fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, l.Only,
+		run.DatabaseNames(l.Databases))
 }
 
-// each does something in every selected database that is migrated and has an application schema, and joins the errors.
+// each does something in every selected database that is migrated and has an application schema,
+// and joins the errors.
 func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
 	selected, err := l.selected()
 	for _, d := range selected {

@@ -5,11 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -28,8 +30,8 @@ type openKey struct {
 	records []repo.Record
 	// at is the step that comes next: len(steps) when the key is through.
 	at int
-	// locked, the step whose rows somebody else has locked, and failure keep the key's records, though the other
-	// definitions go on.
+	// locked, the step whose rows somebody else has locked, and failure keep the key's records, though
+	// the other definitions go on.
 	locked  *step
 	failure *failure
 	removed bool
@@ -70,39 +72,54 @@ func (b *batch) waiting(at int) (keys []*openKey) {
 	return keys
 }
 
-// workBatch cleans a batch and settles the fate of its records (constructor's steps 2 to 5). Its error ends the run.
+// moveBehind moves keys behind the others.
+func (b *batch) moveBehind(these func(*openKey) bool) {
+	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
+		switch {
+		case these(x) == these(y):
+			return 0
+		case these(x):
+			return 1
+		}
+		return -1
+	})
+}
+
+// workBatch takes a batch through steps 2 to 5. Its error ends the run.
 func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 	defer func() {
 		c.checkLimits()
-		c.loader.giveBack()
+		c.loader.release()
 	}()
 	return c.x.Batch(ctx, func(ctx context.Context) error {
 		c.linkDeletions(ctx, b)
 		if err := c.clean(ctx, b); err != nil {
 			return err
 		}
-		return c.settle(ctx, b)
-	}, attribute.String("maintenance.database", c.x.Database.Name), attribute.String("maintenance.parent", b.recorded),
-		attribute.Int("maintenance.records", b.size))
+		return c.postpone(ctx, b)
+	}, attribute.String("maintenance.database", c.x.Database.Name),
+		attribute.String("maintenance.parent", b.recorded), attribute.Int("maintenance.records", b.size))
 }
 
-// linkDeletions leads from a batch to the spans in which the application has deleted its parents, where it has told them
-// (caretaker.traceparent). They are an extra: what cannot be read is left out.
+// linkDeletions links a batch to the spans in which the application has deleted its parents, where
+// it has set them (caretaker.traceparent). They are an extra: what cannot be read is left out.
 func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
-	if !c.noted {
+	if !c.traced {
 		return
 	}
 	var records []repo.Record
 	for _, k := range b.keys {
 		records = append(records, k.records...)
 	}
-	if parents, err := c.x.Database.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits()); err == nil {
+	parents, err := c.x.Database.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits())
+	if err == nil {
 		c.x.Link(ctx, "deletion of the parent", parents)
 	}
 }
 
-// clean passes over the steps until all keys are through or a limit is reached. A key with more rows than its share
-// stays behind at its step while the others go on, and takes part in the next pass.
+// clean makes passes over the steps until all keys are through or a limit is reached (steps 2 to
+// 4). A key with more rows than its share stays behind at its step while the others go on, and
+// takes part in the next pass.
 func (c *cleanup) clean(ctx context.Context, b *batch) error {
 	for {
 		for at, s := range b.steps {
@@ -110,7 +127,7 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 			if len(keys) == 0 {
 				continue
 			}
-			if c.limit.reached() {
+			if c.limited() {
 				if err := c.finishByProbes(ctx, b); err != nil {
 					return err
 				}
@@ -123,36 +140,14 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 		if err := c.removeThrough(ctx, b); err != nil {
 			return err
 		}
-		if len(b.keys) == b.countThrough() {
+		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.through(k) }) {
 			return nil
 		}
 	}
 }
 
-// putBehind moves keys behind the others.
-func (b *batch) putBehind(these func(*openKey) bool) {
-	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
-		switch {
-		case these(x) == these(y):
-			return 0
-		case these(x):
-			return 1
-		}
-		return -1
-	})
-}
-
-func (b *batch) countThrough() (n int) {
-	for _, k := range b.keys {
-		if k.removed || b.through(k) {
-			n++
-		}
-	}
-	return n
-}
-
-// finishByProbes looks whether a row limit was reached by the very last row: keys without rows in any step that is
-// left are through. When the time is up nothing more is asked.
+// finishByProbes finds out whether a row limit was reached by the very last row: keys without rows
+// in any step that is left are through. When the time is up nothing more is asked.
 func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 	for at, s := range b.steps {
 		keys := b.waiting(at)
@@ -165,26 +160,47 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 		if c.x.Left() <= 0 {
 			return nil
 		}
-		remaining, err := c.remaining(ctx, s, keys)
-		if err != nil {
-			return nil //nolint:nilerr // the keys stay incomplete, which is what the limit makes of them anyway
+		// Without an answer the keys stay incomplete, which is what the limit makes of them anyway.
+		if _, err := c.advance(ctx, s, keys); err != nil {
+			return nil //nolint:nilerr // see above
 		}
-		advance(keys, remaining)
 	}
 	return nil
 }
 
-// advance lets the keys without remaining rows go to their next step.
-func advance(keys []*openKey, remaining map[int64]bool) {
+// advance asks which keys still have rows at a step, lets the others go on and returns those.
+func (c *cleanup) advance(
+	ctx context.Context, s *step, keys []*openKey,
+) (left []*openKey, err error) {
+	limits := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
+	remaining, err := s.child.Remaining(ctx, numbers(keys), limits)
+	if err != nil {
+		return nil, err
+	}
+	rows := map[int64]bool{}
+	for _, key := range remaining {
+		rows[key] = true
+	}
 	for _, k := range keys {
-		if !remaining[k.key] {
+		if rows[k.key] {
+			left = append(left, k)
+		} else {
 			k.next()
 		}
 	}
+	return left, nil
 }
 
-// removeThrough removes the records of the keys that are complete for every definition, unless an absent child holds
-// them.
+func numbers(keys []*openKey) []int64 {
+	out := make([]int64, len(keys))
+	for i, k := range keys {
+		out[i] = k.key
+	}
+	return out
+}
+
+// removeThrough removes the records of the keys that are complete for every definition, unless an
+// absent child holds them (step 3).
 func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
 	if len(b.absent) > 0 {
 		return nil
@@ -199,11 +215,12 @@ func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
 	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
 }
 
-// settle gives every record that is left its fate, one each: failed, locked, held, overrun.
-func (c *cleanup) settle(ctx context.Context, b *batch) error {
+// postpone gives every record that is left its fate, one each: failed, locked, held, overrun (step
+// 5).
+func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	var failed []repo.RecordFailure
 	var locked, overrun []repo.Record
-	putOff := map[string]int{}
+	places := map[string]int{}
 	held := 0
 	for _, k := range b.keys {
 		switch {
@@ -212,45 +229,39 @@ func (c *cleanup) settle(ctx context.Context, b *batch) error {
 			failed = append(failed, k.failure.of(k.records)...)
 		case k.locked != nil:
 			locked = append(locked, k.records...)
-			putOff[k.locked.place()] += len(k.records)
+			places[k.locked.place()] += len(k.records)
 		case len(b.absent) > 0:
 			failed = append(failed, b.holding().of(k.records)...)
 			held += len(k.records)
 			if !b.through(k) {
-				c.limit.setIncomplete()
+				c.outcome.leaveIncomplete()
 			}
 		default:
 			overrun = append(overrun, k.records...)
 		}
 	}
-	if len(failed) > 0 {
-		if err := c.fail(ctx, failed); err != nil {
-			return err
-		}
+	if err := c.fail(ctx, failed); err != nil {
+		return err
 	}
 	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
 		return err
 	}
-	c.locks.add(putOff)
-	c.held.add(b.plan, held)
-	b.tell(ctx, putOff)
-	if len(overrun) == 0 {
-		return nil
-	}
-	c.limit.setIncomplete()
+	c.outcome.addPostponed(places, b.plan, held)
+	b.report(ctx, places)
 	return c.charge(ctx, overrun)
 }
 
 // maxFailedKeys is how many keys of records that failed the span of a batch names.
 const maxFailedKeys = 10
 
-// tell says on the span of a batch that some of its records failed, or else that some were put off.
-func (b *batch) tell(ctx context.Context, putOff map[string]int) {
-	failures := failures{records: map[string]int{}}
+// report says on the span of a batch that some of its records failed, or else that some were
+// postponed.
+func (b *batch) report(ctx context.Context, locked map[string]int) {
+	var failures tally
 	var keys []int64
 	for _, k := range b.keys {
 		if k.failure != nil {
-			failures.count(k.failure, len(k.records))
+			failures.add(k.failure, len(k.records))
 			keys = append(keys, k.key)
 		}
 	}
@@ -258,16 +269,18 @@ func (b *batch) tell(ctx context.Context, putOff map[string]int) {
 		run.TellFailure(ctx, err)
 		trace.SpanFromContext(ctx).SetAttributes(
 			attribute.Int64Slice("maintenance.failed_keys", keys[:min(len(keys), maxFailedKeys)]))
-	} else if len(putOff) > 0 {
-		run.TellOutcome(ctx, run.OutcomeDeferred, "locked: "+strings.Join(slices.Sorted(maps.Keys(putOff)), ", "))
+	} else if len(locked) > 0 {
+		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
+		run.TellOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
-		run.TellOutcome(ctx, run.OutcomeDeferred, "held, "+absentWords(b.absentChildren()))
+		run.TellOutcome(ctx, run.OutcomeDeferred, "held, "+absentText(b.absentChildren()))
 	}
 }
 
-// permit is for statements on the queue.
+// permit is for one statement on the queue, which waits for a lock.
 func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
-	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), queueWriteLimits())
+	limits := repo.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
+	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), limits)
 }
 
 type fate func(context.Context, repo.Permit, repo.Queue, []repo.Record) (int64, error)
@@ -289,6 +302,9 @@ func (c *cleanup) change(
 }
 
 func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err error) {
+	if len(failed) == 0 {
+		return nil
+	}
 	permit, err := c.permit(ctx)
 	if err != nil {
 		return err
@@ -301,6 +317,10 @@ func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err er
 }
 
 func (c *cleanup) charge(ctx context.Context, records []repo.Record) (err error) {
+	if len(records) == 0 {
+		return nil
+	}
+	c.outcome.leaveIncomplete()
 	permit, err := c.permit(ctx)
 	if err != nil {
 		return err

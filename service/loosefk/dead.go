@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -17,15 +16,16 @@ type DeadRecord struct {
 	lfkadmin.DeadRecord
 }
 
-// deadPage bounds the records of one query.
-const deadPage = 1000
+// recordPage bounds the records of one query.
+const recordPage = 1000
 
 // Dead sends the dead records of all selected databases, or those of one table, by database and id.
 func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
 	return l.each(ctx, func(d *repo.Database) error {
 		after := int64(0)
 		for {
-			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after, deadPage)
+			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after,
+				recordPage)
 			if err != nil {
 				return err
 			}
@@ -35,28 +35,28 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 					return err
 				}
 			}
-			if len(page) < deadPage {
+			if len(page) < recordPage {
 				return nil
 			}
 		}
 	})
 }
 
-// FailingRecord is a deleted parent whose children could not be cleaned, also because a child is absent, and which is
-// tried again.
+// FailingRecord is a deleted parent whose children could not be cleaned, also because a child is
+// absent, and which is tried again.
 type FailingRecord struct {
 	Database string `json:"database"`
 	repo.FailingRecord
 }
 
-// Failing are the records of all selected databases, or those of one table, that have failed or are held and are not dead,
-// by database, partition and id.
+// Failing are the records of all selected databases, or those of one table, that have failed or are
+// held and are not dead, by database, partition and id.
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		var last repo.FailingRecord
 		for {
-			page, err := d.FailingRecords(ctx, table, last, deadPage)
+			page, err := d.FailingRecords(ctx, table, last, recordPage)
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, erro
 				last = r
 				records = append(records, FailingRecord{d.Name, r})
 			}
-			if len(page) < deadPage {
+			if len(page) < recordPage {
 				return nil
 			}
 		}
@@ -78,8 +78,9 @@ type Retried struct {
 	Records  int64  `json:"records"`
 }
 
-// Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil and ""). It is an error
-// if there are none, or if the id is one in several databases. What was put back before an error is in the result.
+// Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil
+// and ""). It is an error if there are none, or if the id is one in several databases. What was put
+// back before an error is in the result.
 func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
 	filter := lfkadmin.DeadRecordFilter{ID: id, Table: table}
 	var holders []*repo.Database
@@ -97,7 +98,8 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	case len(holders) == 0:
 		return done, l.noDeadRecord(ctx, id, table)
 	case id != nil && len(holders) > 1:
-		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry", *id, run.DatabaseNames(holders))
+		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry",
+			*id, run.DatabaseNames(holders))
 	}
 	for _, d := range holders {
 		n, retryErr := lfkadmin.New(d).RetryDeadRecords(ctx, filter)
@@ -125,16 +127,4 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		}
 	}
 	return errors.New("no dead record matches: " + advice)
-}
-
-// failingRemark says that records have failed or are held, which are put off while runs succeed.
-func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
-	number := strconv.Itoa(len(failing))
-	switch len(failing) {
-	case 0:
-		return nil
-	case deadPage:
-		number += " or more"
-	}
-	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be tried again: %s (caretaker lfk dead --failing)", d.Name, number)}
 }

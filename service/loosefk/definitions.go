@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -44,13 +46,14 @@ type DefinitionsError struct {
 // Error has one problem a line.
 func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n") }
 
-// LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a mapping of child
-// tables to lists of entries. A file that is malformed anywhere is a
+// LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a
+// mapping of child tables to lists of entries. A file that is malformed anywhere is a
 // [*DefinitionsError]: a key read wrongly might delete the wrong rows.
 func LoadDefinitions(path string) (*Definitions, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s", path, reason(err))}}
+		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s", path,
+			reason(err))}}
 	}
 	file := definitionsFile{Definitions: Definitions{File: path}}
 	file.read(content)
@@ -104,7 +107,8 @@ func (f *definitionsFile) read(content []byte) {
 	switch {
 	case isNull(root):
 	case root.Kind != yaml.MappingNode:
-		f.problem("", "line %d is %s: write a mapping of child tables to lists of entries", root.Line, kind(root))
+		f.problem("", "line %d is %s: write a mapping of child tables to lists of entries", root.Line,
+			kind(root))
 	default:
 		f.children(root)
 	}
@@ -168,8 +172,12 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 		if !e.read(followed(item)) {
 			continue
 		}
-		if slices.ContainsFunc(known, func(k repo.LooseForeignKey) bool { return reflect.DeepEqual(k, e.key) }) {
-			f.warn("duplicate_definition", e.key.String(), "remove "+place+" from "+f.File+": it repeats an entry above and is ignored")
+		if slices.ContainsFunc(known, func(k repo.LooseForeignKey) bool {
+			return reflect.DeepEqual(k,
+				e.key)
+		}) {
+			f.warn("duplicate_definition", e.key.String(), "remove "+place+" from "+f.File+": it repeats "+
+				"an entry above and is ignored")
 			continue
 		}
 		known = append(known, e.key)
@@ -178,5 +186,73 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 }
 
 func (f *definitionsFile) warn(code, object, advice string) {
-	f.Warnings = append(f.Warnings, Finding{Severity: SeverityWarning, Code: code, Object: object, Advice: advice})
+	f.Warnings = append(f.Warnings, Finding{Severity: SeverityWarning, Code: code, Object: object,
+		Advice: advice})
+}
+
+// maxNameBytes is how long a name in PostgreSQL can be. A longer one would be cut off, and mean
+// another table.
+const maxNameBytes = 63
+
+// wrongName says what keeps a name from being one of PostgreSQL's; "" when nothing does.
+func wrongName(name string) string {
+	switch {
+	case name == "":
+		return "must not be empty"
+	case len(name) > maxNameBytes:
+		return fmt.Sprintf("has %d bytes: PostgreSQL has no names of more than %d", len(name),
+			maxNameBytes)
+	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
+		return "has characters that no name in PostgreSQL can have"
+	}
+	return ""
+}
+
+// pairs are the keys and values of a mapping.
+func pairs(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(mapping.Content); i += 2 {
+			if !yield(mapping.Content[i], mapping.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// followed is the node itself, or the one that an alias stands for.
+func followed(node *yaml.Node) *yaml.Node {
+	if node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode &&
+		node.ShortTag() == "!!null"
+}
+
+// kind describes what a node is, for messages.
+func kind(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode:
+		return "a mapping"
+	case node.Kind == yaml.SequenceNode && len(node.Content) == 0:
+		return "an empty list"
+	case node.Kind == yaml.SequenceNode:
+		return "a list"
+	case isNull(node):
+		return "null"
+	}
+	article := map[string]string{"!!str": "the string ", "!!int": "the integer ",
+		"!!bool": "the boolean ", "!!float": "the number "}
+	return fmt.Sprintf("%s%q", article[node.ShortTag()], shortened(node.Value))
+}
+
+func shortened(text string) string {
+	const most = 80
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most]) + "…"
 }

@@ -1,23 +1,35 @@
-// Package loosefk is the worker loose_foreign_keys_cleanup: it
-// deletes, nullifies or marks the rows that refer to deleted parents, and takes the parents' records off the queue.
+// Package loosefk is the worker loose_foreign_keys_cleanup: it deletes, nullifies or marks the rows
+// that refer to deleted parents, and takes the parents' records off the queue.
 //
-// Due are the pending records of one database's queue whose consume_after has passed, of parents with definitions:
-// partition by partition, the oldest first. Parents take turns, in an order drawn for each run, a batch each. A run takes
-// what was due at its start, and what was recorded since, by the application or by its own deletions. It ends when
-// nothing of that is left that it has not tried, or at a limit. What it has put off itself waits for the next one.
+// Due are the pending records of one database's queue whose consume_after has passed, of parents
+// with definitions: partition by partition, the oldest first. Parents take turns, in an order drawn
+// for each run, a batch each. A run takes what was due at its start, and what was recorded since,
+// by the application or by its own deletions. It ends when nothing of that is left that it has not
+// tried, or at a limit. What it has postponed itself waits for the next one.
 //
-// One batch:
+// One batch; two are worked side by side:
 //
-//  1. Up to batch_size records of one parent are loaded; records of the same key share one fate.
-//  2. For each definition in file order, on each home of the child, the queue's own database last, one statement
-//     handles the keys that are so far. Keys that still have rows are set aside; the others go on.
-//  3. The records of keys that are complete for every definition are removed, with the last statement if it ran in the
-//     queue's database, else in a transaction of their own.
+//  1. Up to batch_size records of one parent are loaded; records of the same key share one fate
+//     (loader.go).
+//  2. For each definition in file order, on each home of the child, the queue's own database last,
+//     one statement handles the keys that have got so far (batch.go, statement.go). It takes all
+//     rows of all keys if they fit under its cap, else a share of each key: keys that still have
+//     rows are set aside, the others go on. It waits for nobody's locks, except once for a second
+//     where rows stay locked. A statement that fails is halved by keys until the fault is alone
+//     (isolate.go).
+//  3. The records of keys that are complete for every definition are removed, with the last
+//     statement if it ran in the queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.
-//  5. What is not complete: failed records are put off for longer each time and at last moved to
-//     maintenance.dead_records; locked ones wait a minute; those of a parent with an absent child are held: put off like
-//     failed ones, but never dead; those that a limit left are counted up.
+//  5. What is not complete is postponed: failed records for longer each time, until they are moved
+//     to maintenance.dead_records; locked ones for a minute. Those of a parent with an absent child
+//     are held: postponed like failed ones, but never dead. Those that a limit left are counted up.
 //
-// Invariants: a record goes only when no row that was visible then still refers to its key, in any home; a statement
-// never changes more rows than are left of the run's limits; whatever is killed, the next run goes on.
+// Invariants: a record goes only when no row that was visible then still refers to its key, in any
+// home. A statement never changes more rows than are left of the run's limits. Every write is
+// fenced by the lease, in the database it goes to. Whatever is killed, the next run goes on.
+//
+// Where what is: worker.go has the configuration, start.go what a run finds out before its first
+// batch, run.go the loops and limits, outcome.go what a run reports, status.go what the worker's
+// status says between runs, dry_run.go the count without changes. definitions.go reads the
+// definitions file; admin.go, dead.go, absent.go and lint.go are `caretaker lfk`.
 package loosefk

@@ -16,18 +16,19 @@ import (
 // dryRunRows is up to where a dry run counts the rows of a definition exactly.
 const dryRunRows = 100_000
 
-// dryRun walks the whole due backlog, read-only, and counts per definition what a run without limits would change.
+// dryRun walks the whole due backlog, read-only, and counts per definition what a run without
+// limits would change.
 type dryRun struct {
 	*cleanup
 	// counts has an entry a definition that was asked; a child in several homes is one.
 	counts []*repo.DefinitionCount
 	byKey  map[string]*repo.DefinitionCount
-	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the time.
+	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the
+	// time.
 	capped, unfinished []string
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
-	defer c.tellHeld()
 	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
 	for _, p := range c.loader.parents {
 		finished, err := d.walk(ctx, p)
@@ -39,7 +40,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 		}
 	}
 	d.report(ctx)
-	return c.failures.err()
+	return c.outcome.err()
 }
 
 // walk counts for all due records of a parent; false: the time was up first.
@@ -56,15 +57,19 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 		err := d.x.Batch(ctx, func(ctx context.Context) (err error) {
 			left, finished, err = d.page(ctx, p, seen)
 			return err
-		}, attribute.String("maintenance.database", d.x.Database.Name), attribute.String("maintenance.parent", p.recorded))
+		}, attribute.String("maintenance.database", d.x.Database.Name),
+			attribute.String("maintenance.parent", p.recorded))
 		if err != nil || !left {
 			return finished, err
 		}
 	}
 }
 
-// page counts for the next records of a parent. left: there are more; finished: there are none, false if the time was up.
-func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (left, finished bool, err error) {
+// page counts for the next records of a parent. left: there are more; finished: there are none,
+// false if the time was up.
+func (d *dryRun) page(
+	ctx context.Context, p *plan, seen map[int64]struct{},
+) (left, finished bool, err error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = true
 	records, position, err := d.x.Database.LoadRecords(ctx, d.queue,
@@ -74,7 +79,7 @@ func (d *dryRun) page(ctx context.Context, p *plan, seen map[int64]struct{}) (le
 	}
 	p.position = position
 	if len(p.absent) > 0 {
-		d.held.add(p, len(records))
+		d.outcome.addPostponed(nil, p, len(records))
 		d.x.Count(ctx, "rescheduled_records", int64(len(records)))
 	} else {
 		d.x.Count(ctx, "processed_records", int64(len(records)))
@@ -113,7 +118,8 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	n, err := int64(0), d.down(s)
 	if err == nil {
 		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
-			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())), Lock: bulk.LongLockTime, ReadOnly: true,
+			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime,
+				d.x.Left())), Lock: bulk.LongLockTime, ReadOnly: true,
 		})
 	}
 	var refused *repo.Error
@@ -122,7 +128,7 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 	}
 	if err != nil {
 		d.markDown(s, err)
-		d.failures.add(ctx, newFailure(s, err, false), len(keys), err)
+		d.addFailure(ctx, newFailure(s, err, false), len(keys), err)
 		return
 	}
 	entry.Rows += n
@@ -136,7 +142,8 @@ func (d *dryRun) entry(s *step) *repo.DefinitionCount {
 	id := fmt.Sprintf("%+v", s.key)
 	e := d.byKey[id]
 	if e == nil {
-		e = &repo.DefinitionCount{Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent, Action: s.key.OnDelete}
+		e = &repo.DefinitionCount{Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent,
+			Action: s.key.OnDelete}
 		d.byKey[id] = e
 		d.counts = append(d.counts, e)
 	}
@@ -160,33 +167,14 @@ func (d *dryRun) report(ctx context.Context) {
 	})
 	var why []string
 	if len(d.capped) > 0 {
-		why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
+		why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows,
+			strings.Join(d.capped, ", ")))
 	}
 	if len(d.unfinished) > 0 {
-		why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
+		why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished,
+			", "))
 	}
 	if reason := strings.Join(why, "; "); reason != "" {
 		d.x.Limit(reason, reason)
 	}
-}
-
-// down says why nothing can be done at a step in this run, nil if it can.
-func (c *cleanup) down(s *step) error {
-	c.downMu.Lock()
-	defer c.downMu.Unlock()
-	if s.down != nil {
-		return s.down
-	}
-	return c.downs[s.database]
-}
-
-// markDown spares the run further waiting for a database that does not answer, not even with an SQLSTATE.
-func (c *cleanup) markDown(s *step, err error) {
-	var refused *repo.Error
-	if !errors.Is(err, repo.ErrUnreachable) || errors.As(err, &refused) && refused.SQLState != "" {
-		return
-	}
-	c.downMu.Lock()
-	defer c.downMu.Unlock()
-	c.downs[s.database] = err
 }

@@ -22,14 +22,16 @@ type entry struct {
 
 // entryKeys are the keys an entry may have, in the order of the documentation.
 func entryKeys() []string {
-	return []string{"table", "column", "on_delete", "target_column", "target_value", "conditions", "delete_limit", "worker_class"}
+	return []string{"table", "column", "on_delete", "target_column", "target_value", "conditions",
+		"delete_limit", "worker_class"}
 }
 
 // read says whether the entry is right; if not, it has noted why.
 func (e *entry) read(node *yaml.Node) bool {
 	before := len(e.file.problems)
 	if node.Kind != yaml.MappingNode {
-		e.file.problem(e.place, "is %s: write a mapping with the keys table, column and on_delete", kind(node))
+		e.file.problem(e.place, "is %s: write a mapping with the keys table, column and on_delete",
+			kind(node))
 		return false
 	}
 	for name, value := range e.fields(e.place, node, entryKeys()) {
@@ -50,7 +52,9 @@ func (e *entry) problem(key, format string, args ...any) {
 }
 
 // fields yields the keys of a mapping that are allowed there, each once, and notes the others.
-func (e *entry) fields(place string, node *yaml.Node, allowed []string) iter.Seq2[string, *yaml.Node] {
+func (e *entry) fields(
+	place string, node *yaml.Node, allowed []string,
+) iter.Seq2[string, *yaml.Node] {
 	return func(yield func(string, *yaml.Node) bool) {
 		var seen []string
 		for name, value := range pairs(node) {
@@ -59,8 +63,10 @@ func (e *entry) fields(place string, node *yaml.Node, allowed []string) iter.Seq
 			switch {
 			case name.Tag == "!!merge":
 				e.file.problem(where, "merge keys are not supported: write the keys out")
-			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed, name.Value):
-				e.file.problem(where, "is no key there can be here: allowed are %s", strings.Join(allowed, ", "))
+			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed,
+				name.Value):
+				e.file.problem(where, "is no key there can be here: allowed are %s",
+					strings.Join(allowed, ", "))
 			case slices.Contains(seen, name.Value):
 				e.file.problem(where, "is there twice")
 			default:
@@ -111,7 +117,8 @@ func (e *entry) name(key string, value *yaml.Node) string {
 
 func (e *entry) action(value *yaml.Node) string {
 	allowed := []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo}
-	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed, value.Value) {
+	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
+		value.Value) {
 		e.problem("on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
 		return ""
 	}
@@ -119,13 +126,15 @@ func (e *entry) action(value *yaml.Node) string {
 }
 
 func (e *entry) limit(value *yaml.Node) (limit int) {
-	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!int" || value.Decode(&limit) != nil || limit < 1 {
+	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!int" || value.Decode(&limit) != nil ||
+		limit < 1 {
 		e.problem("delete_limit", "is %s: write an integer of at least 1", kind(value))
 	}
 	return limit
 }
 
-// value reads a string, integer or boolean into the text that PostgreSQL converts to the column's type.
+// value reads a string, integer or boolean into the text that PostgreSQL converts to the column's
+// type.
 func (e *entry) value(key string, value *yaml.Node) string {
 	if value.Kind == yaml.ScalarNode {
 		switch tag := value.ShortTag(); tag {
@@ -140,13 +149,15 @@ func (e *entry) value(key string, value *yaml.Node) string {
 			}
 		}
 	}
-	e.problem(key, "is %s: write a string, an integer or a boolean; anything else in quotes", kind(value))
+	e.problem(key, "is %s: write a string, an integer or a boolean; anything else in quotes",
+		kind(value))
 	return ""
 }
 
 func (e *entry) conditions(list *yaml.Node) (conditions []repo.ColumnValue) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
-		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and value", kind(list))
+		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and "+
+			"value", kind(list))
 		return nil
 	}
 	for i, item := range list.Content {

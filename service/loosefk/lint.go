@@ -11,30 +11,53 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
+// Severities of a finding.
+const (
+	SeverityError   = "error"
+	SeverityWarning = "warning"
+)
+
+// Finding is something about loose foreign keys that somebody should look at.
+type Finding struct {
+	Severity string `json:"severity"`
+	// Code is one of the fixed names of the kinds of findings.
+	Code string `json:"code"`
+	// Database is empty for a finding about the definitions file or the configuration.
+	Database string `json:"database"`
+	// Object is the definition, table, leaf, trigger or file concerned.
+	Object string `json:"object"`
+	// Advice says what to do.
+	Advice string `json:"advice"`
+}
+
 // Lint is what Lint found.
 type Lint struct {
-	// Findings of the file and the schedule, then of the databases one by one, then of all databases together.
+	// Findings of the file and the schedule, then of the databases one by one, then of all databases
+	// together.
 	Findings []Finding `json:"findings"`
 	// Errors and Warnings count them.
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`
-	// Unchecked are the databases that could not be looked at.
+	// Unchecked are the databases that could not be inspected.
 	Unchecked []string `json:"unchecked,omitempty"`
 }
 
-// Lint checks the definitions against every selected database, without changing anything. A database that cannot be
-// looked at is in the error; what is missing everywhere is then not known, and not reported. If none could be, there are no
-// findings at all.
+// Lint checks the definitions against every selected database, without changing anything. A
+// database that cannot be inspected is in the error; what is missing everywhere is then not known,
+// and not reported. If none could be, there are no findings at all.
 func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	if l.Definitions == nil {
-		return Lint{}, errors.New("there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions to their file")
+		return Lint{}, errors.New("there are no definitions to check: set " +
+			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	check := lint{Admin: l, keys: l.Definitions.Keys}
-	check.findings = append(check.findings, l.Definitions.Warnings...)
+	check := &lint{Admin: l, keys: l.Definitions.Keys}
+	check.result.Findings = append([]Finding{}, l.Definitions.Warnings...)
+	check.result.Warnings = len(l.Definitions.Warnings)
 	if l.Schedule != "" {
 		for _, i := range starvedDatabases(l.Schedule, len(l.Databases)) {
-			check.add(SeverityWarning, "schedule_starves_database", l.Databases[i].Name, l.Schedule,
-				"never fires in a minute in which it is this database's turn: choose one that fires every minute, or set rotation to all")
+			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
+				"never fires in a minute in which it is this database's turn: choose one that fires every "+
+					"minute, or set rotation to all")
 		}
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -48,9 +71,9 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		return Lint{}, err
 	}
 	check.complete = len(check.databases) == len(l.Databases)
-	unchecked := check.unchecked()
-	// What keeps main from being looked at has been said.
-	if !slices.Contains(unchecked, l.main().Name) {
+	check.result.Unchecked = check.unchecked()
+	// What keeps main from being inspected has been said.
+	if !slices.Contains(check.result.Unchecked, l.main().Name) {
 		accepted, mainErr := l.AbsentChildren(ctx)
 		check.accepted, err = accepted, errors.Join(err, mainErr)
 	}
@@ -63,9 +86,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		check.pending(d)
 	}
 	check.missing()
-	result := check.result()
-	result.Unchecked = unchecked
-	return result, err
+	return check.result, err
 }
 
 // inspected is a database with what was seen there.
@@ -79,14 +100,14 @@ type lint struct {
 	Admin
 	keys      []repo.LooseForeignKey
 	databases []inspected
-	// complete: every configured database was looked at, so that what was not seen is nowhere.
+	// complete: every configured database was inspected, so that what was not seen is nowhere.
 	complete bool
 	// accepted are the children that were accepted as absent.
 	accepted []repo.AbsentChild
-	findings []Finding
+	result   Lint
 }
 
-// unchecked are the selected databases that could not be looked at.
+// unchecked are the selected databases that could not be inspected.
 func (l *lint) unchecked() (names []string) {
 	selected, _ := l.selected()
 	for _, d := range selected {
@@ -97,33 +118,42 @@ func (l *lint) unchecked() (names []string) {
 	return names
 }
 
-func (l *lint) add(severity, code, database, object, advice string, args ...any) {
-	l.findings = append(l.findings, Finding{severity, code, database, object, fmt.Sprintf(advice, args...)})
+// spot is what findings are about: an object in a database.
+type spot struct {
+	*lint
+	database, object string
 }
 
-func (l *lint) result() Lint {
-	result := Lint{Findings: append([]Finding{}, l.findings...)}
-	for _, f := range l.findings {
-		if f.Severity == SeverityError {
-			result.Errors++
-		} else {
-			result.Warnings++
-		}
-	}
-	return result
+func (l *lint) at(database, object string) spot { return spot{l, database, object} }
+
+func (s spot) fail(code, advice string, args ...any) {
+	s.result.Errors++
+	s.add(Finding{Severity: SeverityError, Code: code, Advice: fmt.Sprintf(advice, args...)})
+}
+
+func (s spot) warn(code, advice string, args ...any) {
+	s.result.Warnings++
+	s.add(Finding{Severity: SeverityWarning, Code: code, Advice: fmt.Sprintf(advice, args...)})
+}
+
+func (s spot) add(f Finding) {
+	f.Database, f.Object = s.database, s.object
+	s.result.Findings = append(s.result.Findings, f)
 }
 
 func (l *lint) queue(d inspected) {
 	queue := d.Queue.Schema + ".loose_foreign_keys_deleted_records"
 	switch {
 	case !d.Queue.Exists:
-		l.add(SeverityError, "queue_missing", d.name, queue, "run `caretaker lfk install --database %s`", d.name)
+		l.at(d.name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.name)
 	case len(d.QueueFaults) > 0:
-		l.add(SeverityError, "queue_shape", d.name, queue, "bring it into GitLab's form: %s", strings.Join(d.QueueFaults, ", "))
+		l.at(d.name, queue).fail("queue_shape", "bring it into GitLab's form: %s",
+			strings.Join(d.QueueFaults, ", "))
 	}
 	for _, function := range d.OldFunctions {
-		l.add(SeverityWarning, "function_old", d.name, d.Queue.Schema+"."+function,
-			"is of an older version, which keeps no traces: run `caretaker lfk install --database %s`, which renews it", d.name)
+		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",
+			"is of an older version, which keeps no traces: run `caretaker lfk install --database %s`, "+
+				"which renews it", d.name)
 	}
 	if !d.ActiveMissing {
 		return
@@ -132,8 +162,8 @@ func (l *lint) queue(d inspected) {
 	if d.Queue.Managed {
 		advice = "run the worker on this database: it creates the partition"
 	}
-	l.add(SeverityError, "default_partition_missing", d.name, queue,
-		"every deletion from a tracked table fails, because the default of the column partition names none of its partitions: %s", advice)
+	l.at(d.name, queue).fail("default_partition_missing", "every deletion from a tracked table "+
+		"fails, because the default of the column partition names none of its partitions: %s", advice)
 }
 
 // children reports what keeps definitions from being carried out, or makes them slow.
@@ -143,22 +173,25 @@ func (l *lint) children(d inspected) {
 			continue
 		}
 		key := l.keys[i]
+		at := l.at(d.name, key.String())
 		for _, column := range child.MissingColumns {
-			l.add(SeverityError, "column_missing", d.name, key.String(), "%s has no column %s: correct the definition or the table", key.Table, column)
+			at.fail("column_missing",
+				"%s has no column %s: correct the definition or the table", key.Table, column)
 		}
 		for _, mismatch := range child.Mismatches {
-			l.add(SeverityError, "type_mismatch", d.name, key.String(), "%s: correct the definition or the table", mismatch)
+			at.fail("type_mismatch", "%s: correct the definition or the table", mismatch)
 		}
 		if !child.Indexed {
-			l.add(SeverityError, "fk_not_indexed", d.name, key.String(),
-				"create an index on %s (%s): without it every statement reads the whole table", key.Table, indexColumns(key))
+			at.fail("fk_not_indexed", "create an index on %s (%s): without it "+
+				"every statement reads the whole table", key.Table, indexColumns(key))
 		}
 		for _, k := range child.Keepers {
-			l.add(SeverityWarning, "row_trigger", d.name, key.String(),
-				"the %s may keep rows from being deleted or changed, and their records are then put off: make sure that it does not", k)
+			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
+				"changed, and their records are then put off: make sure that it does not", k)
 		}
 		if child.NeverNull {
-			l.add(SeverityError, "nullify_not_null", d.name, key.String(), "%s cannot become NULL: allow it, or choose another on_delete", key.Column)
+			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
+				"choose another on_delete", key.Column)
 		}
 	}
 }
@@ -179,12 +212,14 @@ func (l *lint) pending(d inspected) {
 		switch children := l.acceptedOf(parent); {
 		case ours && l.served(parent):
 		case ours && len(children) > 0:
-			l.add(SeverityError, "pending_without_definition", d.name, name,
-				"its records are pending for ever, because its child tables were accepted as absent: delete them from %s.loose_foreign_keys_deleted_records, or %s",
+			l.at(d.name, name).fail("pending_without_definition", "its records are pending for ever, "+
+				"because its child tables were accepted as absent: delete them from "+
+				"%s.loose_foreign_keys_deleted_records, or %s",
 				d.Queue.Schema, revokeCommand(children))
 		default:
-			l.add(SeverityError, "pending_without_definition", d.name, name,
-				"its records are pending for ever: add a definition for it, or delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
+			l.at(d.name, name).fail("pending_without_definition", "its records are pending for ever: add "+
+				"a definition for it, or delete them from "+
+				"%s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
 // missing reports tables that are in no configured database.
@@ -14,35 +15,35 @@ func (l *lint) missing() {
 	}
 	parents := map[string]bool{}
 	for i, key := range l.keys {
-		parent := slices.ContainsFunc(l.databases, func(d inspected) bool { return hasParent(d, key.Parent) })
+		parent := slices.ContainsFunc(l.databases, func(d inspected) bool {
+			_, here := d.Parents[key.Parent]
+			return here
+		})
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
-			l.add(SeverityWarning, "parent_missing", "", key.Parent, "is in no configured database: its definitions get no records")
+			l.at("", key.Parent).warn("parent_missing",
+				"is in no configured database: its definitions get no records")
 		}
 		switch {
 		case l.found(i):
 		case accepts(l.accepted, key.Table):
-			l.add(SeverityWarning, "child_absent", "", key.String(),
-				"%s is in no configured database, which was accepted: the definition is skipped until a run finds the table", key.Table)
+			l.at("", key.String()).warn("child_absent", "%s is in no configured database, which was "+
+				"accepted: the definition is skipped until a run finds the table", key.Table)
 		default:
-			l.add(SeverityError, "child_missing", "", key.String(),
-				"%s is in no configured database, so records of %s are held: configure the database that has it, or, if there is none, run `caretaker lfk accept-absent %[1]s`",
-				key.Table, key.Parent)
+			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
+				"%s are held: configure the database that has it, or, if there is none, "+
+				"run `caretaker lfk accept-absent %[1]s`", key.Table, key.Parent)
 		}
 	}
 }
 
-func hasParent(d inspected, parent string) bool {
-	_, here := d.Parents[parent]
-	return here
-}
-
-// found says whether the child of a definition, the i-th, is in a database that was looked at.
+// found says whether the child of a definition, the i-th, is in a database that was inspected.
 func (l *lint) found(i int) bool {
 	return slices.ContainsFunc(l.databases, func(d inspected) bool { return d.Children[i] != nil })
 }
 
-// served says whether a parent has definitions: one all of whose children are accepted as absent counts as one without.
+// served says whether a parent has definitions: one all of whose children are accepted as absent
+// counts as one without.
 func (l *lint) served(parent string) bool {
 	for i, key := range l.keys {
 		if key.Parent == parent && (l.found(i) || !accepts(l.accepted, key.Table)) {
@@ -55,7 +56,8 @@ func (l *lint) served(parent string) bool {
 // acceptedOf are the children of a parent that were accepted as absent.
 func (l *lint) acceptedOf(parent string) (children []string) {
 	for _, key := range l.keys {
-		if key.Parent == parent && accepts(l.accepted, key.Table) && !slices.Contains(children, key.Table) {
+		if key.Parent == parent && accepts(l.accepted, key.Table) && !slices.Contains(children,
+			key.Table) {
 			children = append(children, key.Table)
 		}
 	}
@@ -66,8 +68,9 @@ func revokeCommand(children []string) string {
 	return "`caretaker lfk accept-absent --revoke " + strings.Join(children, " ") + "`"
 }
 
-// cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in a database that was not
-// looked at. Before it is known that there is one, nothing has to feed the queue.
+// cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in
+// a database that was not inspected. Before it is known that there is one, nothing has to feed the
+// queue.
 func (l *lint) cleaned(parent string) bool {
 	for i, key := range l.keys {
 		if key.Parent == parent && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
@@ -77,21 +80,22 @@ func (l *lint) cleaned(parent string) bool {
 	return false
 }
 
-// foreignKeys reports real foreign keys that keep definitions from deleting rows, or that leave them nothing to do.
+// foreignKeys reports real foreign keys that keep definitions from deleting rows, or that leave
+// them nothing to do.
 func (l *lint) foreignKeys(d inspected) {
 	for _, f := range d.ForeignKeys {
 		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
 			return f.Blocks && k.Table == f.Parent && k.OnDelete == repo.AsyncDelete
 		}); key != nil {
-			l.add(SeverityError, "fk_blocks_deletion", d.name, f.String(),
-				"rows of %s that it refers to cannot be deleted by %s (23503): "+
-					"give it ON DELETE CASCADE or SET NULL, or replace it by a definition", f.Parent, key)
+			l.at(d.name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
+				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
+				"definition", f.Parent, key)
 		}
 		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
 			return k.Table == f.Child && k.Parent == f.Parent && slices.Contains(f.Columns, k.Column)
 		}); key != nil {
-			l.add(SeverityWarning, "fk_beside_definition", d.name, f.String(),
-				"is a real foreign key beside %s, which finds nothing to do as long as it is there: drop one of the two", key)
+			l.at(d.name, f.String()).warn("fk_beside_definition", "is a real foreign key beside %s, "+
+				"which finds nothing to do as long as it is there: drop one of the two", key)
 		}
 	}
 }
@@ -104,4 +108,93 @@ func (l *lint) definition(d inspected, is func(repo.LooseForeignKey) bool) *repo
 		}
 	}
 	return nil
+}
+
+// parents reports how the deletions from parents are not recorded, table by table and partition by
+// partition.
+func (l *lint) parents(d inspected) {
+	var seen []string
+	for _, key := range l.keys {
+		parent, here := d.Parents[key.Parent]
+		if !here || slices.Contains(seen, key.Parent) || !l.cleaned(key.Parent) {
+			continue
+		}
+		seen = append(seen, key.Parent)
+		if parent.PartitionOf != "" {
+			l.at(d.name, key.Parent).warn("parent_missing", "is a partition of %s, for which its "+
+				"deletions are recorded: name that in the definitions", parent.PartitionOf)
+			continue
+		}
+		track := "`caretaker lfk track " + key.Parent + " --database " + d.name
+		if parent.Key != "id" {
+			track += " --column " + parent.Key
+		}
+		for _, relation := range parent.Relations {
+			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, track+"`")
+		}
+		switch {
+		case parent.KeyType == "" && slices.ContainsFunc(parent.Relations,
+			func(r lfkadmin.Relation) bool { return r.Trigger != nil }):
+			l.at(d.name, key.Parent).fail("key_type", "has no column %s, which its trigger records: "+
+				"deletions from it fail: drop the trigger", parent.Key)
+		case parent.KeyType != "" && !parent.KeyRight:
+			l.at(d.name, key.Parent).fail("key_type", "its key %s is of type %s: only smallint, integer "+
+				"and bigint can be recorded, so it cannot have definitions", parent.Key, parent.KeyType)
+		}
+	}
+}
+
+// trigger reports what is wrong with the trigger of one table or partition.
+func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
+	if t == nil {
+		at.fail("trigger_missing", "deletions from it are not noted: run %s", track)
+		return
+	}
+	switch form, _ := t.Form(); {
+	case form == lfkadmin.FormForeign:
+		at.fail("trigger_missing", "its trigger %s calls %s, which notes no "+
+			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
+	case form == lfkadmin.FormWrong && t.Routed():
+		at.fail("trigger_form", "its trigger %s sends records to queues that "+
+			"caretaker does not read: leave this parent to GitLab's own worker, "+
+			"or run `caretaker lfk untrack %s` and %s", t.Name, parent, track)
+	case form == lfkadmin.FormWrong:
+		at.fail("trigger_form", "its trigger %s calls %s(%s), which does not "+
+			"record %s: run `caretaker lfk untrack %s` and %s",
+			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, parent, track)
+	case t.Off():
+		at.fail("trigger_disabled", "its trigger %s is disabled, or fires on "+
+			"replicas only: run %s", t.Name, track)
+	case t.Fires == "O":
+		at.warn("trigger_not_always", "its trigger %s rests while "+
+			"session_replication_role is replica: if rows are deleted so, enable it ALWAYS", t.Name)
+	}
+}
+
+// triggers reports tables whose deletions are recorded for nobody.
+func (l *lint) triggers(d inspected) {
+	var seen []string
+	for _, t := range d.Triggers {
+		if form, _ := t.Form(); form == lfkadmin.FormForeign {
+			continue
+		}
+		recorded := t.Parent
+		if !t.ParentHere {
+			recorded = t.Relation()
+		}
+		if slices.Contains(seen, recorded) || t.ParentHere && l.served(recorded) {
+			continue
+		}
+		seen = append(seen, recorded)
+		if children := l.acceptedOf(recorded); t.ParentHere && len(children) > 0 {
+			l.at(d.name, recorded).warn("trigger_without_definition",
+				"its deletions are noted by %s, but its child tables were accepted as absent: run "+
+					"`caretaker lfk untrack %s`, or %s",
+				t.Name, recorded, revokeCommand(children))
+			continue
+		}
+		l.at(d.name, recorded).warn("trigger_without_definition",
+			"its deletions are noted by %s, but no definition needs them: add one, "+
+				"or run `caretaker lfk untrack %s`", t.Name, recorded)
+	}
 }

@@ -24,8 +24,8 @@ type loader struct {
 	plans map[string]*plan
 
 	mu       sync.Mutex
-	returned *sync.Cond
-	// inHand are the batches that have been handed out and not returned.
+	released *sync.Cond
+	// inHand are the batches that have been handed out and not released.
 	inHand int
 	// parents are those of the walk that have not come to their end, turn the one that is next.
 	// found: the walk has found records.
@@ -36,7 +36,7 @@ type loader struct {
 
 func newLoader(database *repo.Database, queue repo.Queue, batchSize int, plans []*plan) *loader {
 	l := &loader{database: database, queue: queue, batchSize: batchSize, plans: map[string]*plan{}}
-	l.returned = sync.NewCond(&l.mu)
+	l.released = sync.NewCond(&l.mu)
 	for _, p := range plans {
 		l.plans[p.recorded] = p
 	}
@@ -62,7 +62,7 @@ func (l *loader) begin(ctx context.Context, limits repo.Limits) error {
 	return nil
 }
 
-// next hands out a batch, which must be returned: nil when nothing is left, or no more is wanted.
+// next hands out a batch, which must be released: nil when nothing is left, or no more is wanted.
 // While batches are in hand that may record more it waits for them.
 func (l *loader) next(ctx context.Context, enough func() bool) (*batch, error) {
 	l.mu.Lock()
@@ -77,26 +77,26 @@ func (l *loader) next(ctx context.Context, enough func() bool) (*batch, error) {
 		case err != nil:
 			return nil, err
 		case l.inHand > 0:
-			l.returned.Wait()
+			l.released.Wait()
 			if enough() {
 				return nil, nil
 			}
 		case !l.found:
 			return nil, nil
 		default:
-			if err := l.again(ctx); err != nil {
+			if err := l.restart(ctx); err != nil {
 				return nil, err
 			}
 		}
 	}
 }
 
-// giveBack returns a batch that has been worked.
-func (l *loader) giveBack() {
+// release gives back a batch that has been worked.
+func (l *loader) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inHand--
-	l.returned.Broadcast()
+	l.released.Broadcast()
 }
 
 // load takes a batch of the parent whose turn it is; nil: all have come to their end.
@@ -119,8 +119,8 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	return nil, nil
 }
 
-// again begins the next walk, over the partitions that the queue has by now.
-func (l *loader) again(ctx context.Context) error {
+// restart begins the next walk, over the partitions that the queue has by now.
+func (l *loader) restart(ctx context.Context) error {
 	queue, err := l.database.Queue(ctx)
 	if err != nil {
 		return err

@@ -10,24 +10,20 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// One definition on one home for some keys of a batch: a statement, and what to do when it does not complete them all.
-
-const (
-	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and batch.
-	maxFailing  = 64
-	maxTimeouts = 16
-)
+// One definition on one home for some keys of a batch (step 2): a statement, and what to do when it
+// does not complete them all.
 
 // attempt is the work of one definition on one home on the keys of one batch, over all passes.
 type attempt struct {
 	*cleanup
-	batch             *batch
-	step              *step
+	batch *batch
+	step  *step
+	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
 
-// apply brings every key past the step, or leaves it there because it has more rows than its share or a limit is
-// reached. Its error ends the run.
+// apply brings every key past the step, or leaves it there because it has more rows than its share
+// or a limit is reached. Its error ends the run.
 func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey) error {
 	if err := c.down(s); err != nil {
 		c.failKeys(ctx, s, keys, err, false)
@@ -44,13 +40,13 @@ func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey)
 // try runs the statement for the keys; what it cannot do for all at once it does for halves.
 func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 	for !a.checkLimits() {
-		mode := everything
+		m := everything
 		if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
-			mode = shares
+			m = shares
 		}
-		r, err := a.purge(ctx, keys, mode)
-		switch class := a.classify(err); {
-		case err == nil && mode == everything && r.Found > r.cap:
+		r, err := a.purge(ctx, keys, m)
+		switch class := classOf(err); {
+		case err == nil && m == everything && r.Found > r.cap:
 			for _, k := range keys {
 				k.large = true
 			}
@@ -60,7 +56,7 @@ func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 			a.pass(keys, r)
 			return nil
 		case err == nil || class == repo.ClassLock:
-			return a.contend(ctx, keys, r, err)
+			return a.awaitLocks(ctx, keys, r, err)
 		case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
 			a.failKeys(ctx, a.step, keys, err, true)
 			return nil
@@ -69,13 +65,14 @@ func (a *attempt) try(ctx context.Context, keys []*openKey) error {
 				return err
 			}
 		default:
-			return a.refuse(ctx, keys, err, class)
+			return a.isolate(ctx, keys, err)
 		}
 	}
 	return nil
 }
 
-// mode is which rows a statement takes, and how it behaves towards those that somebody else has locked.
+// mode is which rows a statement takes, and how it behaves towards those that somebody else has
+// locked.
 type mode int
 
 const (
@@ -100,10 +97,16 @@ type purged struct {
 // full says whether a key got its share, and may have more rows.
 func (r purged) full(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
 
-// cutOff says that the cap was reached before all keys had got their share: the last ones were not looked at.
+// served says whether a key got anything.
+func (r purged) served(k *openKey) bool { return r.Shares[k.key] > 0 }
+
+// cutOff says that the cap was reached before all keys had got their share: the last ones got none.
 func (r purged) cutOff(keys int) bool {
 	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
+
+// errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
+var errNoBudget = errors.New("row limit reached")
 
 // purge sends one statement within what is left of the limits and accounts for it.
 func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
@@ -111,12 +114,11 @@ func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 	if limit := int64(a.step.key.DeleteLimit); limit > 0 {
 		want = min(want, limit)
 	}
-	kind := actionOf(a.step.key)
-	r.cap = a.budget.reserve(kind, want)
+	r.cap = a.budget.reserve(a.step, want)
 	if r.cap == 0 {
 		return r, errNoBudget
 	}
-	defer func() { a.budget.settle(kind, r.cap, r.Changed) }()
+	defer func() { a.budget.spend(a.step, r.cap, r.Changed) }()
 	if m != everything {
 		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
@@ -151,9 +153,6 @@ func (a *attempt) send(
 	return time.Since(began), err
 }
 
-// errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
-var errNoBudget = errors.New("row limit reached")
-
 func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
 	l := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
 	if rows == 1 && keys == 1 {
@@ -166,8 +165,8 @@ func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
 	return l
 }
 
-// removable are the records that go with this statement if it completes their keys: it is their last, in the queue's
-// own database, and nothing else speaks against it.
+// removable are the records that go with this statement if it completes their keys: it is their
+// last, in the queue's own database, and nothing else speaks against it.
 func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 	last := a.step == a.batch.steps[len(a.batch.steps)-1]
 	if !last || a.step.child.Database != a.x.Database || len(a.batch.absent) > 0 {
@@ -181,8 +180,9 @@ func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 	return records
 }
 
+// account counts what a statement has done, and learns from the time it took.
 func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Duration) {
-	a.failures.works(a.step)
+	a.addWorked(a.step)
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
@@ -191,7 +191,7 @@ func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Durat
 		a.sizes.Observe(a.step, took, r.cap, r.Found, capped)
 	}
 	a.x.Count(ctx, "processed_records", r.Removed)
-	if actionOf(a.step.key) == deletes {
+	if a.step.deletes() {
 		a.x.Count(ctx, "deleted_rows", r.Changed)
 		a.x.Changed(a.step.key.Table, r.Changed, 0)
 	} else {
@@ -200,8 +200,8 @@ func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Durat
 	}
 }
 
-// pass lets the keys go on that have no more rows, after a statement that changed all rows it found. The others stay
-// for the next pass.
+// pass lets the keys go on that have no more rows, after a statement that changed all rows it
+// found. The others stay for the next pass.
 func (a *attempt) pass(keys []*openKey, r purged) {
 	for _, k := range keys {
 		if !r.full(k) {
@@ -211,43 +211,40 @@ func (a *attempt) pass(keys []*openKey, r purged) {
 	}
 }
 
-// takeTurns lets the keys go on that have no more rows, and those that got none be the first of the next pass.
+// takeTurns lets the keys go on that have no more rows, and those that got none be the first of the
+// next pass.
 func (a *attempt) takeTurns(ctx context.Context, keys []*openKey, r purged) error {
-	a.batch.putBehind(func(k *openKey) bool { return r.Shares[k.key] > 0 })
-	remaining, err := a.remaining(ctx, a.step, keys)
-	if err = a.tolerate(err); err != nil {
-		return a.otherwise(ctx, keys, err)
-	}
-	if remaining != nil {
-		advance(keys, remaining)
+	a.batch.moveBehind(r.served)
+	_, err := a.advance(ctx, a.step, keys)
+	if err != nil && classOf(err) != repo.ClassLock {
+		return a.afterError(ctx, keys, err)
 	}
 	return nil
 }
 
-// contend is for keys some rows of which somebody else holds, or has changed under us: rows that are free now, then
-// waiting for the others, then those that have become free. Keys that still have rows are locked, unless that is only
-// because the cap was reached.
-func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err error) error {
+// awaitLocks is for keys some rows of which somebody else holds, or has changed under us: rows that
+// are free now, then waiting for the others, then those that have become free. Keys that still have
+// rows are locked, unless that is only because the cap was reached. r and err are those of the
+// statement that met the locks.
+func (a *attempt) awaitLocks(ctx context.Context, keys []*openKey, r purged, err error) error {
 	var asked int
 	for i, m := range []mode{skipping, waiting, skipping} {
 		asked = len(keys)
 		if i > 0 || err != nil {
 			r, err = a.purge(ctx, keys, m)
-			if err = a.tolerate(err); err != nil {
-				return a.otherwise(ctx, keys, err)
+			if err != nil && classOf(err) != repo.ClassLock {
+				return a.afterError(ctx, keys, err)
 			}
 		}
-		remaining, err := a.remaining(ctx, a.step, keys)
-		if err = a.tolerate(err); err != nil {
-			return a.otherwise(ctx, keys, err)
-		}
-		if remaining != nil {
-			advance(keys, remaining)
-			keys = still(keys, remaining)
+		switch left, err := a.advance(ctx, a.step, keys); {
+		case err == nil:
+			keys = left
+		case classOf(err) != repo.ClassLock:
+			return a.afterError(ctx, keys, err)
 		}
 		if m == skipping && r.Changed > 0 {
 			if r.cutOff(asked) {
-				a.batch.putBehind(func(k *openKey) bool { return r.Shares[k.key] > 0 })
+				a.batch.moveBehind(r.served)
 				return nil
 			}
 			// A key that had its full share is not locked but large: its turn comes in the next pass.
@@ -258,15 +255,12 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 		}
 	}
 	if len(r.Kept) > 0 {
-		kept, err := a.kept(ctx)
+		others, kept, err := a.failKept(ctx, keys, r)
 		if err != nil {
-			return a.otherwise(ctx, keys, err)
+			return a.afterError(ctx, keys, err)
 		}
-		if kept != nil {
-			keys = a.leaveKept(ctx, keys, r, kept)
-			if r.cutOff(asked) {
-				return nil
-			}
+		if keys = others; kept && r.cutOff(asked) {
+			return nil
 		}
 	}
 	for _, k := range keys {
@@ -274,52 +268,4 @@ func (a *attempt) contend(ctx context.Context, keys []*openKey, r purged, err er
 		k.next()
 	}
 	return nil
-}
-
-// tolerate passes over what contend is there for: locks that are not granted in time.
-func (a *attempt) tolerate(err error) error {
-	if a.classify(err) == repo.ClassLock {
-		return nil
-	}
-	return err
-}
-
-// otherwise is for errors of the statements of contend that are no locks.
-func (a *attempt) otherwise(ctx context.Context, keys []*openKey, err error) error {
-	class := a.classify(err)
-	if class == repo.ClassTimeout {
-		_, err = a.shrink(ctx, keys, a.sizes.Get(a.step), err)
-		return err
-	}
-	return a.refuse(ctx, keys, err, class)
-}
-
-// remaining are the keys that still have rows at a step.
-func (c *cleanup) remaining(ctx context.Context, s *step, keys []*openKey) (map[int64]bool, error) {
-	left, err := s.child.Remaining(ctx, numbers(keys), repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime})
-	if err != nil {
-		return nil, err
-	}
-	remaining := make(map[int64]bool, len(left))
-	for _, key := range left {
-		remaining[key] = true
-	}
-	return remaining, nil
-}
-
-func still(keys []*openKey, remaining map[int64]bool) (out []*openKey) {
-	for _, k := range keys {
-		if remaining[k.key] {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
-func numbers(keys []*openKey) []int64 {
-	out := make([]int64, len(keys))
-	for i, k := range keys {
-		out[i] = k.key
-	}
-	return out
 }

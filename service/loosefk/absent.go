@@ -31,15 +31,19 @@ type AcceptedChild struct {
 	Before bool `json:"accepted_before"`
 }
 
-// AcceptAbsent accepts child tables as absent, or without names all that are and are not accepted yet. It needs an answer
-// from every configured database, and accepts all of the tables or none.
-func (l Admin) AcceptAbsent(ctx context.Context, children []string, by string) ([]AcceptedChild, error) {
+// AcceptAbsent accepts child tables as absent, or without names all that are and are not accepted
+// yet. It needs an answer from every configured database, and accepts all of the tables or none.
+func (l Admin) AcceptAbsent(
+	ctx context.Context, children []string, by string,
+) ([]AcceptedChild, error) {
 	if l.Definitions == nil {
-		return nil, errors.New("there are no definitions: set workers.loose_foreign_keys_cleanup.definitions to their file")
+		return nil, errors.New("there are no definitions: set " +
+			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
 	homes, err := l.childHomes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w", err)
+		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
+			err)
 	}
 	accepted, err := l.AbsentChildren(ctx)
 	if err != nil {
@@ -63,9 +67,11 @@ func (l Admin) AcceptAbsent(ctx context.Context, children []string, by string) (
 		case all && (len(in) > 0 || before):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChildError(
-				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are child_missing"))
+				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are "+
+					"child_missing"))
 		case len(in) > 0:
-			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table that is in no configured database can be accepted as absent",
+			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table "+
+				"that is in no configured database can be accepted as absent",
 				child, run.DatabaseNames(in)))
 		default:
 			done = append(done, AcceptedChild{child, definitions[child], before})
@@ -92,8 +98,9 @@ func namesOfAccepted(children []AcceptedChild) []string {
 	return names
 }
 
-// childHomes are the databases that each child table is in, by its name. All of them have to answer, and to show their
-// application schema: to a role that may not use it everything in it seems absent.
+// childHomes are the databases that each child table is in, by its name. All of them have to
+// answer, and to show their application schema: to a role that may not use it everything in it
+// seems absent.
 func (l Admin) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
 	homes := map[string][]*repo.Database{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -119,8 +126,8 @@ func (l Admin) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
 	return children, err
 }
 
-// RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or accepted again, they hold
-// the records of their parents.
+// RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or
+// accepted again, they hold the records of their parents.
 func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	accepted, err := l.AbsentChildren(ctx)
 	if err != nil {

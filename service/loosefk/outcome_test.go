@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestFailing_IsToldWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
+func TestFailing_IsLoggedWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailing()
 		one, two := failingKey{"main", "c.p_id -> p", "ci"}, failingKey{"main", "d.p_id -> p", "ci"}
@@ -27,15 +27,15 @@ func TestFailing_IsToldWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
 			{time.Minute, one, "unreachable", true},
 		} {
 			time.Sleep(step.after)
-			if got := f.tell(step.key, step.condition); got != step.want {
-				t.Errorf("%v %s: told %t, want %t", step.key, step.condition, got, step.want)
+			if got := f.begins(step.key, step.condition); got != step.want {
+				t.Errorf("%v %s: begins %t, want %t", step.key, step.condition, got, step.want)
 			}
 		}
 		if over := f.among(map[failingKey]bool{one: true, {"ci", "c.p_id -> p", "ci"}: true}); len(over) != 1 || over[0] != one {
 			t.Errorf("failing are %v", over)
 		}
 		f.over(one)
-		if !f.tell(one, "unreachable") || f.tell(two, "unreachable") {
+		if !f.begins(one, "unreachable") || f.begins(two, "unreachable") {
 			t.Error("what is over begins anew, and nothing else does")
 		}
 	})

@@ -1,0 +1,153 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// What becomes of keys whose statement the database has refused or cut off: the fault is isolated,
+// so that the other keys go on, and the keys at fault fail with it.
+
+const (
+	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and
+	// batch. The keys that are not isolated by then fail without being counted.
+	maxFailing  = 64
+	maxTimeouts = 16
+)
+
+// failKeys flags the keys and lets them go on to the other definitions. The first failure of a key
+// counts; of two, one that is its own.
+func (c *cleanup) failKeys(
+	ctx context.Context, s *step, keys []*openKey, err error, isolated bool,
+) {
+	f := newFailure(s, err, isolated)
+	records := 0
+	for _, k := range keys {
+		records += len(k.records)
+		if k.failure == nil || (isolated && !k.failure.isolated) {
+			k.failure = f
+		}
+		k.next()
+	}
+	c.addFailure(ctx, f, records, err)
+}
+
+// classOf says what to do about an error. What must end the run is returned as such by isolate.
+func classOf(err error) repo.Class {
+	var refused *repo.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused.Class()
+	case errors.Is(err, repo.ErrUnreachable):
+		return repo.ClassUnreachable
+	}
+	return repo.ClassData
+}
+
+// afterError deals with an error of the statements of takeTurns and awaitLocks that is no lock.
+func (a *attempt) afterError(ctx context.Context, keys []*openKey, err error) error {
+	if classOf(err) == repo.ClassTimeout {
+		_, err = a.shrink(ctx, keys, a.sizes.Get(a.step), err)
+		return err
+	}
+	return a.isolate(ctx, keys, err)
+}
+
+// shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
+// than keys, fewer keys. It says whether to try the same keys again.
+func (a *attempt) shrink(
+	ctx context.Context, keys []*openKey, rows int64, err error,
+) (again bool, _ error) {
+	a.timeouts++
+	a.sizes.Halve(a.step, rows)
+	if a.spent() {
+		a.failKeys(ctx, a.step, keys, err, false)
+		return false, nil
+	}
+	if rows > int64(len(keys)) || len(keys) == 1 {
+		return true, nil
+	}
+	return false, a.halves(ctx, keys, err)
+}
+
+// spent says that no more statements may go into finding out which keys are at fault.
+func (a *attempt) spent() bool { return a.failing >= maxFailing || a.timeouts >= maxTimeouts }
+
+// halves tries the keys half by half after an error.
+func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error {
+	middle := len(keys) / 2
+	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
+		if a.spent() {
+			a.failKeys(ctx, a.step, half, err, false)
+		} else if err := a.try(ctx, half); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isolate deals with a statement that the database refused: a fault that may be in the rows is
+// isolated key by key, everything else fails for all keys that have rows. Only what is surely a
+// row's fault counts towards giving its record up. Errors that are not the statement's own end the
+// run.
+func (a *attempt) isolate(ctx context.Context, keys []*openKey, err error) error {
+	class := classOf(err)
+	var refused *repo.Error
+	switch {
+	case errors.Is(err, errNoBudget):
+		return nil
+	case errors.As(err, &refused) && refused.SQLState != "":
+		// It answers: whatever it lacks, other definitions may do without.
+	case class == repo.ClassUnreachable && a.step.child.Database != a.x.Database:
+		a.markDown(a.step, err)
+		a.failKeys(ctx, a.step, keys, err, false)
+		return nil
+	default:
+		return err
+	}
+	a.failing++
+	if left, probeErr := a.advance(ctx, a.step, keys); probeErr == nil {
+		keys = left
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	child := a.step.child
+	if rules := child.Database.RefusedBy(ctx, err, child.Table(), a.step.deletes()); len(rules) > 0 {
+		a.failKeys(ctx, a.step, keys, &repo.KeptError{By: rules}, true)
+		return nil
+	}
+	if mayBeRows := class == repo.ClassData || refused.Unfit(); mayBeRows && len(keys) > 1 &&
+		!a.spent() {
+		return a.halves(ctx, keys, err)
+	}
+	a.failKeys(ctx, a.step, keys, err, class == repo.ClassData && len(keys) == 1)
+	return nil
+}
+
+// failKept fails the keys of whose rows a statement has found some that it could lock and has not
+// changed: a trigger that returns NULL leaves a row as it is, without an error. It returns the
+// others, and whether the child has such triggers. (With a rule, statements of our form are
+// refused.)
+func (a *attempt) failKept(
+	ctx context.Context, keys []*openKey, r purged,
+) (others []*openKey, kept bool, err error) {
+	child := a.step.child
+	by, err := child.Database.KeepingTriggers(ctx, child.Table(), a.step.deletes())
+	if err != nil || len(by) == 0 {
+		return keys, false, err
+	}
+	var own []*openKey
+	for _, k := range keys {
+		if slices.Contains(r.Kept, k.key) {
+			own = append(own, k)
+		} else {
+			others = append(others, k)
+		}
+	}
+	a.failKeys(ctx, a.step, own, &repo.KeptError{By: by}, true)
+	return others, true, nil
+}

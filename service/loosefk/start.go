@@ -1,0 +1,303 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// What a run finds out and puts in order before its first batch: the queue and its partitions, the
+// homes of the children, and what follows for each parent.
+
+// openQueue reads the queue, and maintains the partitions of one that caretaker has made.
+func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.Queue, error) {
+	queue, err := x.Database.Queue(ctx)
+	if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+		return queue, &run.SkippedError{Reason: none.Error()}
+	}
+	name := x.Database.Name
+	switch {
+	case err != nil:
+		return queue, err
+	case !queue.Exists:
+		return queue, &run.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
+			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
+	case !queue.Partitioned:
+		return queue, &run.FailedError{Text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s "+
+			"is not partitioned: caretaker lfk lint says what it should look like", name)}
+	case x.DryRun || !queue.Managed:
+		return queue, nil
+	}
+	changed, err := k.maintainPartitions(ctx, x, queue)
+	if err != nil || !changed {
+		return queue, err
+	}
+	return x.Database.Queue(ctx)
+}
+
+// maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
+// next run; only a lost lease ends this one.
+func (k *looseForeignKeys) maintainPartitions(
+	ctx context.Context, x *run.Execution, queue repo.Queue,
+) (changed bool, _ error) {
+	for _, do := range []func(repo.Permit) error{
+		func(p repo.Permit) error {
+			repaired, err := x.Database.RepairPartition(ctx, p, queue)
+			if repaired {
+				changed = true
+				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created",
+					"partition", queue.Active)
+			}
+			return err
+		},
+		func(p repo.Permit) error {
+			next, err := x.Database.RollPartition(ctx, p, queue)
+			if next != 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
+			}
+			return err
+		},
+		func(p repo.Permit) error {
+			dropped, err := x.Database.DropPartitions(ctx, p, queue)
+			if len(dropped) > 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
+			}
+			return err
+		},
+	} {
+		err := permitted(ctx, x, do)
+		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
+			return changed, err
+		}
+		if err != nil {
+			x.Log.WarnContext(ctx, "the queue's partitions are left for the next run", "error", err)
+		}
+	}
+	return changed, nil
+}
+
+// permitted does a step on partitions.
+func permitted(ctx context.Context, x *run.Execution, do func(repo.Permit) error) (err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, repo.PartitionLimits())
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return do(permit.Permit)
+}
+
+// plan is what has to be done for the records of one parent, and how far loading them has got.
+type plan struct {
+	// recorded is the parent's name in the records.
+	recorded string
+	steps    []*step
+	// absent are the definitions whose child is in no configured database, and not accepted: they
+	// hold the records.
+	absent   []repo.LooseForeignKey
+	position repo.Position
+}
+
+// step is one definition on one home of its child, in the order in which they are done.
+type step struct {
+	key repo.LooseForeignKey
+	// child is nil where nobody knows whether the child is in database, because it does not answer.
+	child    *repo.Child
+	database string
+	// down says why nothing can be done here in this run.
+	down error
+}
+
+// SizeKey is what the sizes of its statements are remembered by.
+func (s *step) SizeKey() bulk.SizeKey {
+	return bulk.SizeKey{What: s.key.String(), Action: s.key.OnDelete, Database: s.database}
+}
+
+// place is the table of the step, with its database.
+func (s *step) place() string { return s.key.Table + " on " + s.database }
+
+// deletes says whether the step deletes rows; otherwise it updates them.
+func (s *step) deletes() bool { return s.key.OnDelete == repo.AsyncDelete }
+
+// plan makes the steps of the parents that have definitions: one all of whose children are accepted
+// as absent counts as one without, and is left alone.
+func (k *looseForeignKeys) plan(
+	ctx context.Context, x *run.Execution, queue repo.Queue,
+) ([]*plan, error) {
+	accepted, err := k.acceptedAbsent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys := k.config.Definitions.Keys
+	homes, silent, err := k.homes(ctx, x, keys)
+	if err != nil {
+		return nil, err
+	}
+	byParent := map[string]*plan{}
+	var returned, absent []string
+	for i, key := range keys {
+		p := byParent[key.Parent]
+		if p == nil {
+			p = &plan{recorded: queue.Schema + "." + key.Parent}
+			byParent[key.Parent] = p
+		}
+		switch found := p.add(key, i, homes); {
+		case found && accepted[key.Table]:
+			returned = append(returned, key.Table)
+		case found:
+		case silent != nil:
+			silent.key = key
+			p.steps = append(p.steps, new(*silent))
+		case !accepted[key.Table]:
+			p.absent = append(p.absent, key)
+			absent = append(absent, key.Table)
+		}
+	}
+	if silent == nil {
+		k.recordAbsent(ctx, x, slices.Compact(absent))
+	}
+	var plans []*plan
+	for _, p := range byParent {
+		if len(p.steps)+len(p.absent) > 0 {
+			plans = append(plans, p)
+		}
+	}
+	return plans, k.endAbsence(ctx, x, slices.Compact(returned))
+}
+
+// add adds the steps of a definition, the i-th, on the homes of its child, and says whether there
+// are any.
+func (p *plan) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
+	for _, children := range homes {
+		if child := children[i]; child != nil {
+			p.steps = append(p.steps, &step{key: key, child: child, database: child.Database.Name})
+			found = true
+		}
+	}
+	return found
+}
+
+// homes looks for the children in every configured database, the queue's own last. Where one does
+// not answer, silent is a step on it: absence is a fact only if all of them answered.
+func (k *looseForeignKeys) homes(
+	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
+) (homes [][]*repo.Child, silent *step, err error) {
+	var own []*repo.Child
+	for _, d := range k.Databases {
+		children, err := d.Children(ctx, keys)
+		switch {
+		case err == nil && d == x.Database:
+			own = children
+		case err == nil:
+			homes = append(homes, children)
+		case d != x.Database && hidden(err):
+			x.Log.WarnContext(ctx, "database unreachable, children are not looked for there",
+				"child_database", d.Name, "error", err)
+			if silent == nil {
+				silent = &step{database: d.Name, down: err}
+			}
+		default:
+			return nil, nil, err
+		}
+	}
+	return append(homes, own), silent, nil
+}
+
+// hidden says that a database does not show which tables it has: it does not answer, or our role
+// may not see its application schema.
+func hidden(err error) bool {
+	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
+	return noSchema || errors.Is(err, repo.ErrUnreachable)
+}
+
+// A child table that is in no configured database is absent. Perhaps it was never there; perhaps a
+// database is missing from the configuration, and then its rows would be orphaned for good if the
+// records of their parents went. So absent children hold the records of their parents until the
+// table is found, or somebody accepts that there is none (`caretaker lfk accept-absent`). Of an
+// accepted one the definitions are skipped, until a run finds the table.
+
+// acceptedAbsent are the children that were accepted as absent.
+func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (map[string]bool, error) {
+	children, err := k.Main.AbsentChildren(ctx)
+	accepted := make(map[string]bool, len(children))
+	for _, c := range children {
+		accepted[c.Child] = true
+	}
+	return accepted, err
+}
+
+// endAbsence ends the acceptance of children that a run has found.
+func (k *looseForeignKeys) endAbsence(ctx context.Context, x *run.Execution, found []string) error {
+	if len(found) == 0 || x.DryRun {
+		return nil
+	}
+	if err := k.Main.EndAbsence(ctx, found); err != nil {
+		return err
+	}
+	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
+		"children", strings.Join(found, ", "))
+	return nil
+}
+
+// recordAbsent keeps the children that hold records, for the worker's status, and warns of each
+// once.
+func (k *looseForeignKeys) recordAbsent(ctx context.Context, x *run.Execution, absent []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	fresh := without(absent, k.absent)
+	k.absent = append([]string{}, absent...)
+	if len(fresh) > 0 {
+		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their "+
+			"parents are held: "+
+			"configure the database that has them, or accept that there is none with caretaker lfk "+
+			"accept-absent",
+			"children", strings.Join(fresh, ", "))
+	}
+}
+
+// without are the names that are not among some others.
+func without(names, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(names),
+		func(n string) bool { return slices.Contains(others, n) })
+}
+
+// maxAbsentNamed is how many absent children a message names.
+const maxAbsentNamed = 5
+
+// absentText names absent children and says what to do about them.
+func absentText(children []string) string {
+	named, more, which := children, "", strings.Join(children, " ")
+	if len(children) > maxAbsentNamed {
+		named, more = children[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(children)-maxAbsentNamed)
+		which = "--all"
+	}
+	return "no configured database has their child tables " + strings.Join(named, ", ") + more +
+		"; configure the database that has them, or, if there is none, run caretaker lfk " +
+		"accept-absent " + which
+}
+
+// stateAbsent stands for the SQLSTATE of the failure of records that are held for an absent child.
+const stateAbsent = "absent"
+
+// holding is why the records of a parent are postponed that has absent children. It is no failure,
+// and counts towards none.
+func (p *plan) holding() *failure {
+	return &failure{definition: p.absent[0].String(), sqlstate: stateAbsent}
+}
+
+// absentChildren are the tables that hold the records of a parent.
+func (p *plan) absentChildren() (children []string) {
+	for _, key := range p.absent {
+		if !slices.Contains(children, key.Table) {
+			children = append(children, key.Table)
+		}
+	}
+	return children
+}

@@ -1,0 +1,138 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// What the status of the worker says between runs: whether records are due, how many wait, and what
+// keeps some of them.
+
+// due says whether records of parents with definitions are due in a database. One that cannot be
+// asked, or whose queue is in disorder, counts as one that has some: its run repairs it, or says
+// what is wrong.
+func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
+	if k.config.Definitions == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
+	defer cancel()
+	queue, err := d.Queue(ctx)
+	switch {
+	case err != nil:
+		return true
+	case !queue.Exists:
+		return false
+	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
+		return true
+	}
+	recorded, err := d.DueParents(ctx, queue, run.ReadLimits())
+	if err != nil {
+		return true
+	}
+	accepted, err := k.acceptedAbsent(ctx)
+	return err != nil || len(k.undefined(queue, recorded, accepted)) < len(recorded)
+}
+
+// undefined are the recorded names of parents without definitions. One all of whose children are
+// accepted as absent counts as one without.
+func (k *looseForeignKeys) undefined(
+	q repo.Queue, recorded []string, accepted map[string]bool,
+) []string {
+	defined := map[string]bool{}
+	for _, key := range k.config.Definitions.Keys {
+		if !accepted[key.Table] {
+			defined[q.Schema+"."+key.Parent] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(recorded), func(name string) bool { return defined[name] })
+}
+
+// backlog counts the records, and remarks on those that stay.
+func (k *looseForeignKeys) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
+	queue, err := d.QueueShape(ctx)
+	if err != nil || !queue.Exists {
+		return repo.Backlog{}, "", err
+	}
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	backlog, err := d.QueueBacklog(ctx, queue, limits)
+	backlog.Partitions = queue.Leaves
+	if err != nil || k.config.Definitions == nil {
+		return backlog, "", err
+	}
+	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
+	queue, _ = d.Queue(ctx)
+	accepted, _ := k.acceptedAbsent(ctx)
+	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
+	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
+	due, _ := d.DueParents(ctx, queue, run.ReadLimits())
+	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
+		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
+			d.Name, strings.Join(undefined, ", ")))
+	}
+	return backlog, strings.Join(remarks, "; "), nil
+}
+
+// failingRemark says that records have failed or are held, which are put off while runs succeed.
+func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
+	number := strconv.Itoa(len(failing))
+	switch len(failing) {
+	case 0:
+		return nil
+	case recordPage:
+		number += " or more"
+	}
+	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be tried again: "+
+		"%s (caretaker lfk dead --failing)", d.Name, number)}
+}
+
+// absentRemark names the children that hold records and have not been accepted. The last run of
+// this process knows them, for all databases; before its first they are those that the records of
+// this database are held for.
+func (k *looseForeignKeys) absentRemark(
+	d *repo.Database, accepted map[string]bool, failing []repo.FailingRecord,
+) []string {
+	k.mu.Lock()
+	absent := slices.Clone(k.absent)
+	k.mu.Unlock()
+	if absent != nil && d != k.Main {
+		return nil
+	}
+	if absent == nil {
+		absent = k.holders(failing)
+	}
+	absent = slices.DeleteFunc(absent, func(child string) bool { return accepted[child] })
+	if len(absent) == 0 {
+		return nil
+	}
+	return []string{"records are held, " + absentText(absent)}
+}
+
+// holders are the child tables that records are held for, by name.
+func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []string) {
+	for _, key := range k.config.Definitions.Keys {
+		if slices.ContainsFunc(failing, func(r repo.FailingRecord) bool {
+			return r.SQLState == stateAbsent && r.Definition == key.String()
+		}) {
+			children = append(children, key.Table)
+		}
+	}
+	slices.Sort(children)
+	return slices.Compact(children)
+}
+
+// WithoutHeld is the reason of a run without the part on held records: a status has its own remark
+// about them, which knows what was accepted since.
+func WithoutHeld(reason string) string {
+	return regexp.MustCompile(`(^|; )\d+ records held, .*$`).ReplaceAllString(reason, "")
+}
