@@ -221,3 +221,11 @@ func TestReplica_PipelineOracle(t *testing.T) {
 		t.Error("the replica was not read, or the primary never")
 	}
 }
+
+// candidateQueries are what the workers look for candidates with.
+func candidateQueries() map[string]string {
+	return map[string]string{
+		servicetest.InactiveTokens: "AS idle", servicetest.PlaceholderUsers: "eligible_for_deletion ORDER BY id", servicetest.AdjournedGroups: "candidates AS MATERIALIZED",
+		servicetest.GhostUsers: "q.consume_after <= $1",
+	}
+}

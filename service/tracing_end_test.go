@@ -26,17 +26,6 @@ func wantNoErrors(t *testing.T, spans *tracetest.SpanRecorder) {
 	}
 }
 
-func tells(s sdktrace.ReadOnlySpan, key string) bool { return attributeOf(s, key) != "" }
-
-func attributeOf(s sdktrace.ReadOnlySpan, key string) string {
-	for _, a := range s.Attributes() {
-		if string(a.Key) == key {
-			return a.Value.String()
-		}
-	}
-	return ""
-}
-
 func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	g := servicetest.NewGhosts(t)
@@ -82,7 +71,9 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
 	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED"})
-	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "stopped" })
+	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
+		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
+	})
 	if len(stopped) == 0 {
 		t.Fatal("no batch was stopped")
 	}
@@ -96,7 +87,7 @@ func TestTrace_AHeldGroupTellsWhy(t *testing.T) {
 	g.Group(10, 0, "g")
 	g.MarkDetails(10, 15, `{}`)
 	g.Run("held_groups=1")
-	batches := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return !tells(s, "maintenance.group_id") })
+	batches := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return !servicetest.HasAttribute(s, "maintenance.group_id") })
 	if len(batches) != 1 {
 		t.Fatalf("%d batches of a group", len(batches))
 	}
@@ -111,13 +102,13 @@ func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}))
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
-	throttled(t, s, "somebody waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
-			return !tells(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
+			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
 		})
 		if len(rested) == 0 {
 			t.Errorf("no span %s tells of a rest, with one event", name)

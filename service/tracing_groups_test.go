@@ -22,7 +22,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 	for _, run := range servicetest.Named(spans, "maintenance.run") {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
-	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s, "maintenance.outcome") != "held" })
+	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
 	if len(held) != 4 {
 		t.Fatalf("%d batches of held groups, want two a run", len(held))
 	}
@@ -37,7 +37,7 @@ func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
 	g.Owned(10, 15)
 	g.DryRun("scheduled_jobs=1")
 	for _, s := range spans.Ended() {
-		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || tells(s, "messaging.message.id") || tells(s, "maintenance.queued") {
+		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || servicetest.HasAttribute(s, "messaging.message.id") || servicetest.HasAttribute(s, "maintenance.queued") {
 			t.Errorf("there is a span %s: %v", s.Name(), s.Attributes())
 		}
 	}
@@ -48,7 +48,7 @@ func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
 	// The same job waits already.
 	g.Run("scheduled_jobs=0")
 	sent := servicetest.Named(spans, "send destroy_group")
-	if len(sent) != 2 || tells(sent[1], "maintenance.job_ids") {
+	if len(sent) != 2 || servicetest.HasAttribute(sent[1], "maintenance.job_ids") {
 		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
 	}
 	servicetest.WantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})

@@ -48,7 +48,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	}
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if told := attributeOf(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
+	if told := servicetest.Attribute(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
 		t.Errorf("operations %s", told)
 	}
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
@@ -206,7 +206,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
-	if batches := servicetest.Named(spans, "maintenance.batch"); tells(batches[0], "maintenance.after_id") || attributeOf(batches[1], "maintenance.after_id") != "2" {
+	if batches := servicetest.Named(spans, "maintenance.batch"); servicetest.HasAttribute(batches[0], "maintenance.after_id") || servicetest.Attribute(batches[1], "maintenance.after_id") != "2" {
 		t.Errorf("batches begin at %v, %v", batches[0].Attributes(), batches[1].Attributes())
 	}
 	servicetest.WantAttributes(t, servicetest.Named(spans, "send delete_placeholder_user")[0], map[string]string{
@@ -227,7 +227,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	deleted := servicetest.Named(spans, "maintenance.deleted")
 	gone := map[string]bool{}
 	for _, d := range deleted {
-		gone[attributeOf(d, "maintenance.user_id")] = true
+		gone[servicetest.Attribute(d, "maintenance.user_id")] = true
 	}
 	if len(deleted) != 2 || !gone["201"] || !gone["202"] {
 		t.Fatalf("%d deleted, %v, want users 201 and 202", len(deleted), gone)
@@ -235,7 +235,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	for _, d := range deleted {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
 			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
-				attributeOf(s, "maintenance.user_id") == attributeOf(d, "maintenance.user_id")
+				servicetest.Attribute(s, "maintenance.user_id") == servicetest.Attribute(d, "maintenance.user_id")
 		}) {
 			t.Errorf("%v is not below the job that has sent the user", d)
 		}

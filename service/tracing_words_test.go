@@ -36,7 +36,7 @@ func TestTrace_ATickOfAWorkerThatIsNotConfiguredHasTheTypedReason(t *testing.T) 
 	}
 	root := servicetest.Named(spans, "maintenance.run")[0]
 	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_NOT_CONFIGURED"})
-	if why := attributeOf(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
+	if why := servicetest.Attribute(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
 		t.Errorf("stopped because %q", why)
 	}
 }
@@ -54,7 +54,7 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 		servicetest.WantAttributes(t, servicetest.Named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
 		first = r
 	}
-	if first := servicetest.Named(spans, "first")[0]; tells(first, "maintenance.reason") || len(first.Links()) > 0 {
+	if first := servicetest.Named(spans, "first")[0]; servicetest.HasAttribute(first, "maintenance.reason") || len(first.Links()) > 0 {
 		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
 	}
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
@@ -88,7 +88,7 @@ func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
 	for i, run := range runs {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
 		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
-		for _, text := range []string{attributeOf(run, "maintenance.error"), attributeOf(run, "maintenance.stopped_because"), run.Status().Description} {
+		for _, text := range []string{servicetest.Attribute(run, "maintenance.error"), servicetest.Attribute(run, "maintenance.stopped_because"), run.Status().Description} {
 			if !strings.Contains(text, setting) {
 				t.Errorf("%q does not name %s", text, setting)
 			}
@@ -103,7 +103,7 @@ func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
-	if why := attributeOf(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+servicetest.TokenSettingKey) {
+	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+servicetest.TokenSettingKey) {
 		t.Errorf("stopped because %q", why)
 	}
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {

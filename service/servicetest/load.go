@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -64,4 +65,17 @@ func LoadLimits(l service.LoadConfig) func(*service.Config) {
 			service.Settings[loosefk.Config](c).MaxRuntime = 2 * Patience
 		}
 	}
+}
+
+// WaitThrottled waits until the worker's status says that it is slowed down, with these words.
+func WaitThrottled(t *testing.T, s *service.Service, words string) {
+	t.Helper()
+	WaitFor(t, "the load to be over a limit: "+words, func() bool {
+		st := Status(t, s)
+		over := st.Condition == service.ConditionThrottled
+		if st.Condition == service.ConditionRunning {
+			over = strings.Contains(st.ConditionDetail, "slowed down")
+		}
+		return over && strings.Contains(st.ConditionDetail, words)
+	})
 }

@@ -37,3 +37,16 @@ func WantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, want map[string]st
 		}
 	}
 }
+
+// HasAttribute is whether a span has an attribute.
+func HasAttribute(s sdktrace.ReadOnlySpan, key string) bool { return Attribute(s, key) != "" }
+
+// Attribute is the value of an attribute of a span, "" if it has none.
+func Attribute(s sdktrace.ReadOnlySpan, key string) string {
+	for _, a := range s.Attributes() {
+		if string(a.Key) == key {
+			return a.Value.String()
+		}
+	}
+	return ""
+}

@@ -1,8 +1,7 @@
-package service_test
+package run_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,19 +30,6 @@ func standby(t *testing.T) *pgx.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
-}
-
-// throttled waits until the worker's status says that it is slowed down, with these words.
-func throttled(t *testing.T, s *service.Service, words string) {
-	t.Helper()
-	servicetest.WaitFor(t, "the load to be over a limit: "+words, func() bool {
-		st := servicetest.Status(t, s)
-		over := st.Condition == service.ConditionThrottled
-		if st.Condition == service.ConditionRunning {
-			over = strings.Contains(st.ConditionDetail, "slowed down")
-		}
-		return over && strings.Contains(st.ConditionDetail, words)
-	})
 }
 
 // spared waits until it does not.

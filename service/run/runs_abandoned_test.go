@@ -1,4 +1,4 @@
-package service_test
+package run_test
 
 import (
 	"bytes"
@@ -110,7 +110,7 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
 	}
-	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return tells(s, "maintenance.withheld") })
+	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.HasAttribute(s, "maintenance.withheld") })
 	if len(sent) != 1 {
 		t.Fatalf("%d spans of the run", len(sent))
 	}

@@ -1,4 +1,4 @@
-package service_test
+package run_test
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Exec("main", `CREATE TABLE something ()`)
-	throttled(t, s, "replica standby of main is late: ")
+	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
 	if !strings.Contains(r.Reason, "over load.max_replica_lag = 700ms") {
@@ -55,8 +55,8 @@ func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
-	throttled(t, s, "somebody waits for a lock on public.c of main: ")
-	throttled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	r = servicetest.Ended(t, s, r.ID)
 	wantEverything(t, r)
@@ -111,7 +111,7 @@ func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
 		e.Exec("main", `CREATE TABLE w`+string(rune('a'+i))+` ()`)
 		e.Exec("main", `SELECT pg_switch_wal()`)
 	}
-	throttled(t, s, "write-ahead log of main that waits to be archived: ")
+	servicetest.WaitThrottled(t, s, "write-ahead log of main that waits to be archived: ")
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
 			}
 		}
 	})
-	throttled(t, s, "write-ahead log of main a second: ")
+	servicetest.WaitThrottled(t, s, "write-ahead log of main a second: ")
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
 	close(stop)
 	writer.Wait()
@@ -182,7 +182,7 @@ func TestLoad_RestIsInterrupted(t *testing.T) {
 			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
-			throttled(t, s, "public.c")
+			servicetest.WaitThrottled(t, s, "public.c")
 			if err := stop(s, r); err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +215,7 @@ func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
-	throttled(t, s, "main is too busy for its load to be looked at")
+	servicetest.WaitThrottled(t, s, "main is too busy for its load to be looked at")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
