@@ -87,3 +87,6 @@ func (s *Service) StartClaimed(ctx context.Context, name string, fire time.Time,
 	x, _, err := s.schedule.StartFire(ctx, w, fire, id)
 	return x != nil, err
 }
+
+// AddWorker adds a worker of the test's making to the list.
+func (s *Service) AddWorker(w *run.Worker) error { return s.engine.Add(w) }

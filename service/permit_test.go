@@ -1,0 +1,99 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// writing is a service with a worker whose whole work this is.
+func writing(
+	t *testing.T, work func(context.Context, *run.Execution) error,
+) (*servicetest.Estate, *service.Service) {
+	t.Helper()
+	e := servicetest.New(t, "main", "main")
+	s := e.Service(servicetest.OneChild)
+	err := s.AddWorker(&run.Worker{
+		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: run.Untimed, Work: work,
+		Missing: func(context.Context) (string, error) { return "", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, s
+}
+
+// permitted asks for a permit.
+func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
+	return x.Permit(ctx, x.Database, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
+}
+
+// wantFailed runs the worker, which fails, and wants the lease to be free at once.
+func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
+	e.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
+	defer cancel()
+	r, err := s.RunBatch(ctx, service.RunRequest{Worker: "writer"})
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	if r.State != repo.RunFailed || !strings.Contains(r.Error, words) {
+		e.T.Errorf("%s: %q, want failed: %q", r.State, r.Error, words)
+	}
+	e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = 'writer'`, "true")
+}
+
+func TestPermit_ThatIsNotGivenBackFailsTheRunAndBlocksNothing(t *testing.T) {
+	t.Parallel()
+	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
+		permit, err := permitted(ctx, x)
+		if err == nil {
+			_, err = x.Database.DropTokenPass(ctx, permit.Permit)
+		}
+		return err
+	})
+	wantFailed(e, s, "permit")
+	wantFailed(e, s, "permit")
+}
+
+func TestPermit_IsGivenBackByAPanic(t *testing.T) {
+	t.Parallel()
+	write := func(ctx context.Context, x *run.Execution) (err error) {
+		permit, err := permitted(ctx, x)
+		if err != nil {
+			return err
+		}
+		defer permit.End(&err)
+		panic("no")
+	}
+	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
+		err := run.Guarded(func() error { return write(ctx, x) })
+		// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
+		permit, second := permitted(ctx, x)
+		if second != nil {
+			return second
+		}
+		permit.End(&second)
+		permit.End(&second)
+		return err
+	})
+	wantFailed(e, s, "internal error")
+}
+
+func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
+	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
+	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
+	if err == nil || dropped {
+		t.Errorf("dropped %v, %v", dropped, err)
+	}
+	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
+}
