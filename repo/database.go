@@ -53,23 +53,32 @@ const connectPatience = 5 * time.Second
 // Open prepares the connections to a database; it does not connect. The error names what is wrong with the URL and
 // never contains a password.
 func Open(ctx context.Context, name, url string) (*Database, error) {
-	return open(ctx, name, "databases."+name+".url", url, maxConns, connectPatience)
+	return open(ctx, name, source{"databases." + name + ".url", url, maxConns, connectPatience})
 }
 
-// open prepares at most so many connections by the URL of a configuration key.
-func open(ctx context.Context, name, key, url string, conns int32, patience time.Duration) (*Database, error) {
-	config, err := pgxpool.ParseConfig(url)
+// source is where the connections of a database come from.
+type source struct {
+	// key is that of the URL in the configuration.
+	key, url string
+	// conns is how many there are at most, patience how long one may take, unless the URL says so.
+	conns    int32
+	patience time.Duration
+}
+
+func open(ctx context.Context, name string, from source) (*Database, error) {
+	config, err := pgxpool.ParseConfig(from.url)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, fmt.Errorf("%s: %w", from.key, err)
 	}
-	if !strings.Contains(url, "pool_max_conns") {
-		config.MaxConns = conns
+	if !strings.Contains(from.url, "pool_max_conns") {
+		config.MaxConns = from.conns
 	}
 	if config.MaxConns < minConns {
-		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least", key, config.MaxConns, minConns)
+		return nil, fmt.Errorf("%s: pool_max_conns is %d: set it to %d at least",
+			from.key, config.MaxConns, minConns)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = patience
+		config.ConnConfig.ConnectTimeout = from.patience
 	}
 	mode := config.ConnConfig.DefaultQueryExecMode
 	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
@@ -83,7 +92,7 @@ func open(ctx context.Context, name, key, url string, conns int32, patience time
 	d.spans, d.attributes = newSpans(), traceAttributes(name, config.ConnConfig)
 	config.AfterConnect = d.connected
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, fmt.Errorf("%s: %w", from.key, err)
 	}
 	return d, nil
 }
@@ -162,7 +171,9 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 const planAnew = pgx.QueryExecModeExec
 
 // collect runs a query and reads its rows.
-func collect[T any](ctx context.Context, d *Database, q query, scan pgx.RowToFunc[T]) (out []T, err error) {
+func collect[T any](
+	ctx context.Context, d *Database, q query, scan pgx.RowToFunc[T],
+) (out []T, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.begin(ctx, q.operation)

@@ -68,10 +68,21 @@ WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR outcome = $2)
   AND ($3::timestamptz IS NULL OR (fire_time, worker) < ($3::timestamptz, $4))
 ORDER BY fire_time DESC, worker DESC LIMIT $5`
 
-// ListFires reads up to limit fires, the newest first, of one worker and outcome, each "" for all, behind the fire of
-// afterWorker at after (zero for the first page).
-func (d *Database) ListFires(ctx context.Context, worker, outcome string, after time.Time, afterWorker string, limit int) ([]Fire, error) {
-	return collect(ctx, d, newQuery("list fires", listFiresSQL, planAnew, worker, outcome, orNull(after), afterWorker, limit), scanFire)
+// FireFilter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at After;
+// each zero for all.
+type FireFilter struct {
+	Worker, Outcome string
+	After           time.Time
+	AfterWorker     string
+	// Limit is how many at most.
+	Limit int
+}
+
+// ListFires reads fires, the newest first.
+func (d *Database) ListFires(ctx context.Context, f FireFilter) ([]Fire, error) {
+	q := newQuery("list fires", listFiresSQL, planAnew,
+		f.Worker, f.Outcome, orNull(f.After), f.AfterWorker, f.Limit)
+	return collect(ctx, d, q, scanFire)
 }
 
 // fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has been said so anyway.

@@ -165,25 +165,35 @@ func (r *BotRange) columns() []any {
 	return []any{&r.Examined, &r.Last, &r.More, &r.Inactive, &r.Organizations}
 }
 
-// InactiveBots judges up to limit bots with ids above after. What a replica says of them is only where to look: those that
-// it takes for inactive are judged again on the primary, and so is the end of the bots.
-func (d *Database) InactiveBots(ctx context.Context, f UserFeatures, rules TokenRules, after int64, limit int, l Limits) (r BotRange, err error) {
+// BotPage is the next Limit bots with ids above After.
+type BotPage struct {
+	After int64
+	Limit int
+}
+
+// InactiveBots judges a page of bots by the rules. What a replica says of them is only where to look:
+// those that it takes for inactive are judged again on the primary, and so is the end of the bots.
+func (d *Database) InactiveBots(
+	ctx context.Context, f UserFeatures, rules TokenRules, page BotPage, l Limits,
+) (r BotRange, err error) {
 	organization := "0::bigint"
 	if f.organizations {
 		organization = "u.organization_id"
 	}
-	statement := func(bots string) string {
-		return fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization, "{ghosts}", quote(f.ghosts))
+	judge := func(bots string, which any) query {
+		sql := fill(inactiveBotsSQL, "{bots}", bots, "{organization}", organization,
+			"{ghosts}", quote(f.ghosts))
+		return newQuery("look for inactive bots", sql, rules.args(page.After, which)...)
 	}
-	const operation = "look for inactive bots"
-	stale, err := d.candidateRow(ctx, l, newQuery(operation, statement(botRangeSQL), rules.args(after, limit)...), r.columns()...)
+	whole := judge(botRangeSQL, page.Limit)
+	stale, err := d.candidateRow(ctx, l, whole, r.columns()...)
 	switch {
 	case err != nil || !stale:
 	case !r.More:
-		err = d.readRow(ctx, l, newQuery(operation, statement(botRangeSQL), rules.args(after, limit)...), r.columns()...)
+		err = d.readRow(ctx, l, whole, r.columns()...)
 	case len(r.Inactive) > 0:
 		var again BotRange
-		err = d.readRow(ctx, l, newQuery(operation, statement(botListSQL), rules.args(after, r.Inactive)...), again.columns()...)
+		err = d.readRow(ctx, l, judge(botListSQL, r.Inactive), again.columns()...)
 		r.Inactive, r.Organizations = again.Inactive, again.Organizations
 	}
 	return r, err

@@ -31,7 +31,7 @@ func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, err := d.InactiveBots(context.Background(), f, rules, 0, 1000, generous)
+	r, err := d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 		{3, 9, "{0 3 false [] []}"},
 		{1 << 62, 9, "{0 4611686018427387904 false [] []}"},
 	} {
-		r, err := b.InactiveBots(context.Background(), f, rules, c.after, c.limit, generous)
+		r, err := b.InactiveBots(context.Background(), f, rules, repo.BotPage{After: c.after, Limit: c.limit}, generous)
 		if got := fmt.Sprint(r); err != nil || got != c.want {
 			t.Errorf("after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
 		}
@@ -276,7 +276,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"range": func(ctx context.Context) error {
-			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), 30_000, 1000, generous)
+			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
 			return err
 		},
 		"admin bots": func(ctx context.Context) error {

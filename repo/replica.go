@@ -40,7 +40,8 @@ const (
 // must be called before the database is used; it does not connect. Where the replica cannot be read the primary is, and
 // the logger hears of each change. The error names what is wrong with the URL and never contains a password.
 func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
-	opened, err := open(ctx, d.Name+replicaSuffix, "databases."+d.Name+".replica_url", url, replicaConns, replicaPatience)
+	from := source{"databases." + d.Name + ".replica_url", url, replicaConns, replicaPatience}
+	opened, err := open(ctx, d.Name+replicaSuffix, from)
 	if err != nil {
 		return err
 	}

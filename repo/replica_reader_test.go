@@ -296,7 +296,8 @@ func TestInactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
 	} {
 		r := p.Reader(someWorker, 0)
 		rules := repo.NewTokenRules(time.Now(), 30)
-		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules, int64(c.after), c.limit, repo.Limits{Statement: 5 * time.Second})
+		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules,
+			repo.BotPage{After: int64(c.after), Limit: c.limit}, repo.Limits{Statement: 5 * time.Second})
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("behind %d: %+v, %v, want %+v", c.after, got, err, c.want)
 		}

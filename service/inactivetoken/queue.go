@@ -43,7 +43,8 @@ func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 // next judges the next range, no larger than there is room for its deletions. full: there is no room for any.
 func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err error) {
 	judge := func(limit int) (repo.BotRange, error) {
-		return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, w.pass.Cursor, limit, tokenLimits())
+		return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules,
+			repo.BotPage{After: w.pass.Cursor, Limit: limit}, tokenLimits())
 	}
 	r, err = judge(w.limit)
 	if err != nil || len(r.Inactive) == 0 {

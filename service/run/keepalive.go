@@ -108,9 +108,18 @@ func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
 	return (&WorkerPausedError{Worker: w.Name, Pause: *pause}).Error()
 }
 
-// record writes the end of the run, and only then shows it to those who wait, and tells it. If main does not answer, that
-// is tried again in the background: the run's lease is free by then, and its caller gets the record as we know it. why is
-// what the run's work returned.
+// ending is a run that has ended.
+type ending struct {
+	run Run
+	// closed: others have closed its record, as abandoned, which this end corrects.
+	closed bool
+	// why is what the run's work returned.
+	why error
+}
+
+// record writes the end of the run, and only then shows it to those who wait, and reports it. If
+// main does not answer, that is tried again in the background: the run's lease is free by then, and
+// its caller gets the record as we know it.
 func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	stored, closed, err := r.Main.FinishRun(ctx, run)
 	if err != nil {
@@ -118,18 +127,21 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
 	x.Report(func(r *Run) { *r = stored })
-	if !r.tellEnd(ctx, x, stored, closed, why, err) {
-		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again", "outcome", run.State, "error", err)
-		r.Background.Go(func() { r.recordLater(ctx, x, stored, closed, why) })
+	e := ending{stored, closed, why}
+	if !r.reportEnd(ctx, x, e, err) {
+		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again",
+			"outcome", run.State, "error", err)
+		r.Background.Go(func() { r.recordLater(ctx, x, e) })
 	}
 }
 
-// tellEnd tells a run's end unless that may still come on record: until then others may close it, and tell it. Whoever
-// closes the record of a run tells its end, so that it is told once.
-func (r *Runner) tellEnd(ctx context.Context, x *Execution, run Run, closed bool, why, recordErr error) (told bool) {
+// reportEnd reports a run's end unless that may still come on record: until then others may close
+// and report it. Whoever closes the record of a run reports its end, so that this is done once.
+// recordErr is why it could not be recorded.
+func (r *Runner) reportEnd(ctx context.Context, x *Execution, e ending, recordErr error) (done bool) {
 	switch {
-	case recordErr == nil && closed:
-		r.correct(ctx, x, run, why)
+	case recordErr == nil && e.closed:
+		r.correct(ctx, x, e.run, e.why)
 		return true
 	case recordErr == nil, errors.Is(recordErr, repo.ErrNotFound):
 	case hopeless(recordErr):
@@ -137,7 +149,7 @@ func (r *Runner) tellEnd(ctx context.Context, x *Execution, run Run, closed bool
 	default:
 		return false
 	}
-	r.report(ctx, x, run, why)
+	r.report(ctx, x, e.run, e.why)
 	return true
 }
 
@@ -153,10 +165,11 @@ func hopeless(err error) bool {
 	return is && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
 }
 
-// recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few. The last try is made
-// when the process stops; what is not recorded then is closed, and told, by others as abandoned. closed: others have done
-// so before, and the answer to what corrects their record was lost.
-func (r *Runner) recordLater(ctx context.Context, x *Execution, run Run, closed bool, why error) {
+// recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few.
+// The last try is made when the process stops; what is not recorded then is closed and reported by
+// others as abandoned. That may have happened before, and the answer to what corrects the record
+// have been lost.
+func (r *Runner) recordLater(ctx context.Context, x *Execution, e ending) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
@@ -165,18 +178,18 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, run Run, closed 
 			last = true
 		case <-time.After(wait):
 		}
-		_, found, err := r.Main.FinishRun(ctx, run)
-		if closed && errors.Is(err, repo.ErrNotFound) {
+		_, found, err := r.Main.FinishRun(ctx, e.run)
+		if e.closed && errors.Is(err, repo.ErrNotFound) {
 			err = nil
 		}
-		closed = closed || found && !errors.Is(err, repo.ErrNotFound)
+		e.closed = e.closed || found && !errors.Is(err, repo.ErrNotFound)
 		if err == nil {
 			x.Log.InfoContext(ctx, "end of the run recorded")
 		}
-		if r.tellEnd(ctx, x, run, closed, why, err) {
+		if r.reportEnd(ctx, x, e, err) {
 			return
 		}
 		wait, _ = pace.After(err)
 	}
-	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(run, why)...)
+	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(e.run, e.why)...)
 }

@@ -33,19 +33,26 @@ func (e *Excess) String() string {
 
 // excesses are the limits that a look shows to be exceeded.
 func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []Excess) {
-	add := func(measure, key string, table *repo.TableLoad, value, limit float64, text func(float64) string) {
+	add := func(e Excess, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
-			found = append(found, Excess{measure: measure, key: key, table: table, value: text(value), limit: text(limit), ratio: value / limit})
+			e.value, e.limit, e.ratio = text(value), text(limit), value/limit
+			found = append(found, e)
 		}
 	}
-	add("replica "+l.Replica+" of "+b.name+" is late", "max_replica_lag", nil, l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
-	add("write-ahead log of "+b.name+" a second", "max_wal_rate", nil, float64(rate), float64(c.MaxWALRate), asBytes)
-	add("write-ahead log of "+b.name+" that waits to be archived", "max_wal_archive_backlog", nil, float64(l.Unarchived), float64(c.MaxArchiveBacklog), asBytes)
+	log := "write-ahead log of " + b.name
+	add(Excess{measure: "replica " + l.Replica + " of " + b.name + " is late", key: "max_replica_lag"},
+		l.Lag.Seconds(), c.MaxReplicaLag.Seconds(), asSeconds)
+	add(Excess{measure: log + " a second", key: "max_wal_rate"},
+		float64(rate), float64(c.MaxWALRate), asBytes)
+	add(Excess{measure: log + " that waits to be archived", key: "max_wal_archive_backlog"},
+		float64(l.Unarchived), float64(c.MaxArchiveBacklog), asBytes)
 	for i := range l.Tables {
 		t := &l.Tables[i]
 		place := t.Table + " of " + b.name
-		add("somebody waits for a lock on "+place, "max_lock_wait", t, t.Locked.Seconds(), c.MaxLockWait.Seconds(), asSeconds)
-		add("autovacuum of "+place, "max_autovacuum", t, t.Vacuumed.Seconds(), c.MaxAutovacuum.Seconds(), asSeconds)
+		add(Excess{measure: "somebody waits for a lock on " + place, key: "max_lock_wait", table: t},
+			t.Locked.Seconds(), c.MaxLockWait.Seconds(), asSeconds)
+		add(Excess{measure: "autovacuum of " + place, key: "max_autovacuum", table: t},
+			t.Vacuumed.Seconds(), c.MaxAutovacuum.Seconds(), asSeconds)
 	}
 	return found
 }

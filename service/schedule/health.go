@@ -12,15 +12,8 @@ import (
 // Fire is a moment at which a worker's schedule wants a run, and what became of it.
 type Fire = repo.Fire
 
-// Filter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at After;
-// each zero for all.
-type Filter struct {
-	Worker, Outcome string
-	After           time.Time
-	AfterWorker     string
-	// Limit is how many at most.
-	Limit int
-}
+// Filter selects fires.
+type Filter = repo.FireFilter
 
 // Fires lists the ledger of fires, the newest first.
 func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
@@ -29,7 +22,7 @@ func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
 			return nil, err
 		}
 	}
-	return d.runner.Main.ListFires(ctx, f.Worker, f.Outcome, f.After, f.AfterWorker, f.Limit)
+	return d.runner.Main.ListFires(ctx, f)
 }
 
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and
