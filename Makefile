@@ -4,14 +4,17 @@
 GO         = go
 BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
 LINTER     = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
-RACE       = -race
+# The race detector is for CI, or make test RACE=-race.
+RACE       =
 PACKAGES   = ./...
 TEST_ARGS  =
+# The names of tests of what breaks begin so.
+FAULTS     = ^TestFault_
 BENCH_ARGS =
 DEV_ARGS   =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
+.PHONY: help run build test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -23,9 +26,13 @@ run: build ## start caretaker with a database of its own and demo data (DEV_ARGS
 build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .
 
-test: ## run the tests under the race detector (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=)
+test: ## run the tests but those of faults (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
+	@tools/require.sh postgres $(if $(RACE),compiler)
+	$(GO) test -timeout 30m $(RACE) -skip '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
-	$(GO) test -timeout 40m $(RACE) $(TEST_ARGS) $(PACKAGES)
+	$(GO) test -timeout 40m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
 
 test-web: ## look at the status page with a headless Chromium
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
@@ -50,7 +57,8 @@ jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, qu
 bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
-check: verify test test-web test-prometheus test-jaeger ## all that CI checks
+check: RACE = -race
+check: verify test test-faults test-web test-prometheus test-jaeger ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 

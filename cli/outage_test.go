@@ -37,7 +37,7 @@ func (n *node) untilServing(want bool) time.Time {
 	return time.Now()
 }
 
-func TestOutage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testing.T) {
+func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testing.T) {
 	t.Parallel()
 	there := databases.Clone(t, reference)
 	u, err := url.Parse(there)
@@ -90,7 +90,7 @@ func TestOutage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testing.T) 
 // once a minute.
 const maxLines = 40
 
-func TestOutage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
+func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	config := devdb.Config{Dir: filepath.Join(folder(t), "server")}
@@ -142,7 +142,7 @@ func TestOutage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	n.log.field(t, "stopped", "")
 }
 
-func TestOutage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
+func TestFault_Outage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	cluster, err := devdb.Start(ctx, devdb.Config{Ephemeral: true})

@@ -41,7 +41,7 @@ func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
 	}
 }
 
-func TestSignals_TermStopsTheServerInOrder(t *testing.T) {
+func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
 	prepared(t)
 	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 	t.Setenv("CARETAKER_METRICS_LISTEN", "")
@@ -54,7 +54,7 @@ func TestSignals_TermStopsTheServerInOrder(t *testing.T) {
 	log.field(t, "stopped", "")
 }
 
-func TestSignals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
+func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	sql := prepared(t)
 	defined(t, oneKey)
 	execute(t, sql, slow)

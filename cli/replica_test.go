@@ -28,7 +28,7 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 	}
 }
 
-func TestServe_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
+func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 	sql := prepared(t)
 	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
 	if err != nil {

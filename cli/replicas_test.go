@@ -77,7 +77,7 @@ func (s *shared) wantOnce(children, users int) {
 	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 }
 
-func TestReplicas_ShareJobsAndTakeOverFromTheKilledAndTheStopped(t *testing.T) {
+func TestFault_Replicas_ShareJobsAndTakeOverFromTheKilledAndTheStopped(t *testing.T) {
 	t.Parallel()
 	s := newShared(t, databases.Clone(t, reference)).migrate()
 	s.exec(gateSQL)
@@ -121,7 +121,7 @@ func TestReplicas_ShareJobsAndTakeOverFromTheKilledAndTheStopped(t *testing.T) {
 	sleeper.wantCondition(worker, maintenancev1.Condition_CONDITION_SCHEDULER_OFF)
 }
 
-func TestReplicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
+func TestFault_Replicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newShared(t, databases.Clone(t, reference)).migrate()
 	s.exec(gateSQL)
@@ -161,7 +161,7 @@ INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organi
 INSERT INTO project_repositories (project_id, disk_path) SELECT i, '@hashed/' || i FROM generate_series(1, 4) i;
 CREATE TRIGGER gate BEFORE DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`
 
-func TestReplicas_WaitingJobAndLeaseAreTakenOnWithinASecondOfACleanStop(t *testing.T) {
+func TestFault_Replicas_WaitingJobAndLeaseAreTakenOnWithinASecondOfACleanStop(t *testing.T) {
 	t.Parallel()
 	s := newShared(t, databases.Clone(t, reference)).migrate()
 	s.exec(gateSQL)
@@ -190,7 +190,7 @@ func TestReplicas_WaitingJobAndLeaseAreTakenOnWithinASecondOfACleanStop(t *testi
 	s.want(`SELECT started_at < timestamptz '`+ended+`' + interval '1 s' FROM maintenance.runs WHERE id = '`+run.GetId()+`'`, "true")
 }
 
-func TestReplicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
+func TestFault_Replicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
 	t.Parallel()
 	s := newShared(t, databases.Clone(t, reference)).migrate()
 	s.exec(gateSQL)

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestPooler_SharesFewConnections(t *testing.T) {
+func TestFault_Pooler_SharesFewConnections(t *testing.T) {
 	t.Parallel()
 	p, err := databases.Cluster(t).Pooler(t.Context(), 2)
 	if err != nil {

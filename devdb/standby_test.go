@@ -36,7 +36,7 @@ func becomes(t *testing.T, url, sql, want string) {
 	}
 }
 
-func TestStandby_FollowsItsPrimary(t *testing.T) {
+func TestFault_Standby_FollowsItsPrimary(t *testing.T) {
 	t.Parallel()
 	primary, standby := standbyOf(t)
 	run(t, primary.URL("postgres"), "CREATE TABLE t AS SELECT 1 AS n")
@@ -52,7 +52,7 @@ func TestStandby_FollowsItsPrimary(t *testing.T) {
 	}
 }
 
-func TestStandby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
+func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
 	t.Parallel()
 	primary, standby := standbyOf(t)
 	if err := standby.Kill(); err != nil {

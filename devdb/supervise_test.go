@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestSupervision_ServerAndFolderGoWithAKilledProcess(t *testing.T) {
+func TestFault_Supervision_ServerAndFolderGoWithAKilledProcess(t *testing.T) {
 	for name, signal := range map[string]os.Signal{"SIGKILL": syscall.SIGKILL, "Ctrl-C": syscall.SIGINT} {
 		t.Run(name, func(t *testing.T) {
 			base := reachable(t)
@@ -23,7 +23,7 @@ func TestSupervision_ServerAndFolderGoWithAKilledProcess(t *testing.T) {
 	}
 }
 
-func TestSupervision_PersistentDataOutlivesAKilledProcess(t *testing.T) {
+func TestFault_Supervision_PersistentDataOutlivesAKilledProcess(t *testing.T) {
 	dir := t.TempDir()
 	h := holdCluster(t, os.Args[0], dir, false, nil)
 	run(t, h.url, "CREATE TABLE kept AS SELECT 'here' AS it")
@@ -35,7 +35,7 @@ func TestSupervision_PersistentDataOutlivesAKilledProcess(t *testing.T) {
 	}
 }
 
-func TestSupervision_ATakenOverServerIsStoppedToo(t *testing.T) {
+func TestFault_Supervision_ATakenOverServerIsStoppedToo(t *testing.T) {
 	c := start(t, Config{Dir: t.TempDir()})
 	stop(t, c)
 	orphan(t, c)
@@ -44,7 +44,7 @@ func TestSupervision_ATakenOverServerIsStoppedToo(t *testing.T) {
 	within(t, "the server is gone", func() bool { return !answers(h.url) })
 }
 
-func TestSupervision_CtrlCInTheTerminalReachesUsAlone(t *testing.T) {
+func TestFault_Supervision_CtrlCInTheTerminalReachesUsAlone(t *testing.T) {
 	c := start(t, Config{Ephemeral: true})
 	group, err := syscall.Getpgid(c.server.pid)
 	if err != nil || group == syscall.Getpgrp() {
@@ -54,7 +54,7 @@ func TestSupervision_CtrlCInTheTerminalReachesUsAlone(t *testing.T) {
 
 // As root the server runs as another user all through this package. This runs
 // the whole as an ordinary user.
-func TestSupervision_WorksAsAnOrdinaryUser(t *testing.T) {
+func TestFault_Supervision_WorksAsAnOrdinaryUser(t *testing.T) {
 	attr := &syscall.SysProcAttr{}
 	dir := reachable(t)
 	if os.Geteuid() == 0 {

@@ -73,7 +73,7 @@ func (p *pair) wantPrimary(r *repo.Reader, why string) {
 
 const isBehind = "it has not replayed the last write yet"
 
-func TestReader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testing.T) {
+func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	first, lease := p.run()
@@ -90,7 +90,7 @@ func TestReader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testing.T) 
 	p.end(first, lease, false)
 }
 
-func TestReader_TheNextRunKnowsTheLastWrite(t *testing.T) {
+func TestFault_Reader_TheNextRunKnowsTheLastWrite(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	first, lease := p.run()
@@ -119,7 +119,7 @@ func TestReader_TheNextRunKnowsTheLastWrite(t *testing.T) {
 	p.end(next, lease, false)
 }
 
-func TestReader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
+func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	first, lease := p.run()
@@ -179,7 +179,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 	}
 }
 
-func TestReplica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
+func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	p.wantReplica(p.Reader(someWorker, 0))
@@ -204,7 +204,7 @@ func TestReplica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	}
 }
 
-func TestReplica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
+func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	p.wantReplica(p.Reader(someWorker, 0))
@@ -237,7 +237,7 @@ func TestReplica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
 	}
 }
 
-func TestReplica_PromotedIsNoReplicaAnyMore(t *testing.T) {
+func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	p.wantReplica(p.Reader(someWorker, 0))
@@ -246,7 +246,7 @@ func TestReplica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 	wantSays(t, p.CheckReplica(t.Context()), "no standby")
 }
 
-func TestReplica_ThatComesBackIsReadAgain(t *testing.T) {
+func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	p.wantReplica(p.Reader(someWorker, 0))
@@ -268,7 +268,7 @@ func TestReplica_ThatComesBackIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestInactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
+func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "main")
 	p.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)

@@ -11,10 +11,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// TestScheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce lives through an hour of main's clock in steps of ten
+// TestFault_Scheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce lives through an hour of main's clock in steps of ten
 // seconds: three replicas whose clocks are an hour fast, a year slow, drifting and jumping; one is stopped, one is killed
 // with a run in its hands, another two are started. It is the hour in which Berlin's clocks go back.
-func TestScheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce(t *testing.T) {
+func TestFault_Scheduler_AnHourOfReplicasWithWrongClocksRunsEveryFireOnce(t *testing.T) {
 	t.Parallel()
 	l := newHour(t)
 	definitions := l.definitions()

@@ -151,7 +151,7 @@ func hardened(t *testing.T, settings string, through bool, clones map[string]str
 	return e
 }
 
-func TestSettings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
+func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 	t.Parallel()
 	for _, through := range []bool{false, true} {
 		for name, settings := range hostileSettings(through) {

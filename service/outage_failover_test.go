@@ -15,7 +15,7 @@ import (
 
 // The address of main is that of a proxy, as a virtual one or a name would be. It leads to the primary, by mistake to its
 // standby, to the primary again, and after the primary's death to the standby, which then is promoted.
-func TestOutage_FailOverToAStandby(t *testing.T) {
+func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	e := servicetest.New(t, "main")
@@ -95,7 +95,7 @@ func (r *replica) wantExplained(t *testing.T, words string) {
 	})
 }
 
-func TestOutage_NoConnectionIsLeftOnTheServer(t *testing.T) {
+func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	t.Parallel()
 	const connections = 20
 	ctx := context.Background()

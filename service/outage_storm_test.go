@@ -104,7 +104,7 @@ func stormLeft(e *servicetest.Estate) (left, done string) {
 		+ (SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 2)`)
 }
 
-func TestOutage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T) {
+func TestFault_Outage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T) {
 	t.Parallel()
 	e, own := newStorm(t)
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
@@ -153,7 +153,7 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 	}
 }
 
-func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
+func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	t.Parallel()
 	e, _ := newStorm(t)
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
@@ -172,7 +172,7 @@ func TestOutage_StormsOfTerminatedBackends(t *testing.T) {
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
-func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
+func TestFault_Outage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 8, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
 	stormWork(e)
@@ -191,7 +191,7 @@ func TestOutage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
-func TestOutage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
+func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main")
 	own := servicetest.NewServer(t, "main")

@@ -53,7 +53,7 @@ func wantOutage(t *testing.T, r service.Run, database string) {
 	servicetest.WantCounts(t, r, "processed_records=10 deleted_rows=10")
 }
 
-func TestLooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
 	t.Parallel()
 	e, own, s, result := newOutage(t, "main")
 	own.Stop()
@@ -83,7 +83,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
 	wantOutage(t, servicetest.Ended(t, s, r.ID), "main")
 }
 
-func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testing.T) {
 	t.Parallel()
 	e, own, s, result := newOutage(t, "ci")
 	own.Stop()
@@ -131,7 +131,7 @@ func TestLooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testi
 	}
 }
 
-func TestLooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
 	t.Parallel()
 	e, _, s, result := newOutage(t, "ci")
 	// The death of one backend makes the server break all connections and recover.

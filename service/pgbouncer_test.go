@@ -43,7 +43,7 @@ func storm(e *servicetest.Estate, every time.Duration) (stop func()) {
 	}
 }
 
-func TestPgBouncer_PipelineRunsToItsEnd(t *testing.T) {
+func TestFault_PgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 1, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("all"))})
 	p := &pipelineRun{Estate: e, pipelineEstate: generatePipeline(3)}
@@ -55,14 +55,14 @@ func TestPgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 	p.compare()
 }
 
-func TestPgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing.T) {
+func TestFault_PgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *testing.T) {
 	t.Parallel()
 	// One connection has the lock, the other one does the work.
 	e, _ := servicetest.Pooled(t, 2, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})})
 	installAndClean(e)
 }
 
-func TestPgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
+func TestFault_PgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
 	t.Parallel()
 	// With one connection nothing works that needs a second one while it holds a first.
 	e, _ := servicetest.Pooled(t, 1, map[string]string{
@@ -71,7 +71,7 @@ func TestPgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
 	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 }
 
-func TestPgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *testing.T) {
+func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 4, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci"))})
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
@@ -99,7 +99,7 @@ func TestPgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *testing
 	e.WantLease("main", 2, false)
 }
 
-func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
+func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
@@ -136,7 +136,7 @@ func TestPgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }
 
-func TestPgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
+func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
 	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
@@ -157,7 +157,7 @@ func TestPgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	e.Want("main", `SELECT string_agg(args ->> 'group_id', ' ' ORDER BY args ->> 'group_id') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "401 402 403")
 }
 
-func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
+func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	t.Parallel()
 	_, p := servicetest.Pooled(t, 3, nil)
 	url := p.PlainURL(servicetest.DatabaseOf(servicetest.Databases.Clone(t, servicetest.Migrated("main"))))
@@ -194,7 +194,7 @@ func TestPgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	})
 }
 
-func TestPgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.T) {
+func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	for mode, fits := range map[string]bool{"simple_protocol": true, "cache_describe": true, "exec": true, "describe_exec": false, "cache_statement": false} {
 		t.Run(mode, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestPgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.T) {
 	}
 }
 
-func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
+func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	e, p := servicetest.Pooled(t, 2, nil)
 	url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
@@ -255,9 +255,9 @@ func TestPgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestPgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
+// TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
 // nothing behind on it.
-func TestPgBouncer_SettingsBoundOneTransaction(t *testing.T) {
+func TestFault_PgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 2, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 6)`)

@@ -25,7 +25,7 @@ type pipelineRun struct {
 	onRound func(round int)
 }
 
-func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
+func TestFault_PipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{1, 20261} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestPipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestPipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
+func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 	t.Parallel()
 	p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(31)}
 	p.Exec("main", devdb.NarrowKeys("%"))

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestReplica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
+func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	m.Candidates()
@@ -44,7 +44,7 @@ func TestReplica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
 	m.Want("main", `SELECT count(DISTINCT lsn) FROM maintenance.replica_positions WHERE name <> 'somebody'`, "4")
 }
 
-func TestReplica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
+func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	m.Candidates()
@@ -81,7 +81,7 @@ func TestReplica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
 	}
 }
 
-func TestReplica_StaleCandidatesDecideNothing(t *testing.T) {
+func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	s := m.Service()
@@ -110,7 +110,7 @@ func TestReplica_StaleCandidatesDecideNothing(t *testing.T) {
 	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
 }
 
-func TestReplica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
+func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	m.Candidates()
@@ -142,7 +142,7 @@ func TestReplica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	}
 }
 
-func TestReplica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
+func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	s := m.Service()
@@ -168,7 +168,7 @@ func TestReplica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRea
 	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
 }
 
-func TestReplica_BacklogsAreReadThere(t *testing.T) {
+func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	m.Candidates()
@@ -197,8 +197,8 @@ func TestReplica_BacklogsAreReadThere(t *testing.T) {
 	}
 }
 
-// TestReplica_PipelineOracle pauses and resumes replay between the rounds.
-func TestReplica_PipelineOracle(t *testing.T) {
+// TestFault_Replica_PipelineOracle pauses and resumes replay between the rounds.
+func TestFault_Replica_PipelineOracle(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	p := &pipelineRun{Estate: m.Estate, pipelineEstate: generatePipeline(7), change: []func(*service.Config){servicetest.LogTo(m.Log)}}

@@ -274,7 +274,7 @@ func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 	}
 }
 
-func TestRunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing.T) {
+func TestFault_RunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing.T) {
 	t.Parallel()
 	own := servicetest.NewServer(t, "main")
 	c := clocked{servicetest.New(t, "main")}

@@ -211,7 +211,7 @@ func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 }
 
-func TestUnused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
+func TestFault_Unused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
 	own := servicetest.NewServer(t, "main")
 	c := clocked{servicetest.New(t, "main")}
 	c.Add("main", byTheClock(own.Cluster.URL("main")))

@@ -55,7 +55,7 @@ func TestStatus_SaysWhenAnUnfinishedPassGoesOn(t *testing.T) {
 	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
 }
 
-func TestDestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
+func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
 	g.Owned(10, 15)

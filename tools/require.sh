@@ -237,7 +237,7 @@ require_compiler() {
 	# On macOS the race detector needs none.
 	if [ "$(uname)" != Darwin ] && ! install compiler; then
 		say "no C compiler, which the race detector needs. Install one, for example:" >&2
-		say "sudo apt-get install gcc libc6-dev. Or go without the race detector: make test RACE=" >&2
+		say "sudo apt-get install gcc libc6-dev. Or go without the race detector: make test" >&2
 		return 1
 	fi
 }

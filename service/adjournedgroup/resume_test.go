@@ -19,7 +19,7 @@ func runsGroups(o *servicetest.Order) {
 	o.Definitions, o.Database, o.Worker = "", "", servicetest.AdjournedGroups
 }
 
-func TestDestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsThatAreGone(t *testing.T) {
+func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsThatAreGone(t *testing.T) {
 	t.Parallel()
 	for table, rows := range map[string]string{
 		"projects": "true", "members": "OLD.source_type = 'Namespace' AND OLD.source_id = 10", "epics": "OLD.group_id = 10",
@@ -59,7 +59,7 @@ func TestDestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsThatAre
 	}
 }
 
-func TestAdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
+func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
 	g.Owned(10, 15)

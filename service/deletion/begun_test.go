@@ -175,7 +175,7 @@ func killedJob(e *servicetest.Estate, args repo.DeleteUser) {
 	e.DoomedGone()
 }
 
-func TestDeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinishedOrHasDoneNothing(t *testing.T) {
+func TestFault_DeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinishedOrHasDoneNothing(t *testing.T) {
 	t.Parallel()
 	const notBegun = servicetest.DeletionRefused + "NOT_AUTHORIZED"
 	block := func(e *servicetest.Estate) { e.Gate("main", "users", "OLD.id = 7") }

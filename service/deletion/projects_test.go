@@ -106,7 +106,7 @@ func TestDeleteUser_TwoAttemptsDoNotRemoveProjectsAtOnce(t *testing.T) {
 	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
 }
 
-func TestDeleteUser_KilledWhileItRemovesProjectsGoesOn(t *testing.T) {
+func TestFault_DeleteUser_KilledWhileItRemovesProjectsGoesOn(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.User(7, 0, 1)

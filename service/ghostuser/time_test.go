@@ -140,7 +140,7 @@ func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T)
 	g.Want("main", `SELECT author_id FROM issues`, "5")
 }
 
-func TestGhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
+func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10)

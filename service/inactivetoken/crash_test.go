@@ -31,7 +31,7 @@ func resumeRuns(t *testing.T, s *service.Service) {
 	}
 }
 
-func TestInactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
+func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3, 4, 5, 6)
@@ -59,7 +59,7 @@ func TestInactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasEx
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
+func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3)
@@ -205,7 +205,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "1 2 3 4")
 }
 
-func TestDeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
+func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.Bots(7)

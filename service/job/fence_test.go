@@ -49,7 +49,7 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 	}
 }
 
-func TestWorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *testing.T) {
+func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *testing.T) {
 	t.Parallel()
 	for kind, prepare := range fenced {
 		t.Run(kind, func(t *testing.T) {

@@ -118,7 +118,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 	}
 }
 
-func TestWorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
+func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 1)
 	s := e.Service("", e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1}))

@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestLooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i`)
@@ -49,7 +49,7 @@ func TestLooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *t
 	}
 }
 
-func TestLooseForeignKeysCleanup_KilledInTheMiddleOfAStatementIsTakenOver(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_KilledInTheMiddleOfAStatementIsTakenOver(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 6)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 9)`)
@@ -69,7 +69,7 @@ func TestLooseForeignKeysCleanup_KilledInTheMiddleOfAStatementIsTakenOver(t *tes
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
-func TestLooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
@@ -116,7 +116,7 @@ func TestLooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease
 	e.WantLease("main", 2, false)
 }
 
-func TestLooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 5)
 	e.Gate("main", "c")

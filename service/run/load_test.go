@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
+func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	t.Parallel()
 	replica := standby(t)
 	e := servicetest.NewLoaded(t, "main", 100)
@@ -48,7 +48,7 @@ func TestLoad_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
-func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
+func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 40)
 	book := &servicetest.LogBook{}
@@ -66,7 +66,7 @@ func TestLoad_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	}
 }
 
-func TestLoad_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
+func TestFault_Load_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `CREATE TABLE d ()`)
@@ -75,7 +75,7 @@ func TestLoad_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
-func TestLoad_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
+func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
@@ -86,7 +86,7 @@ func TestLoad_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) 
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
 }
 
-func TestLoad_PartitionInALockQueueCountsForItsTable(t *testing.T) {
+func TestFault_Load_PartitionInALockQueueCountsForItsTable(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `DROP TABLE c; CREATE TABLE c (id bigserial, p_id bigint) PARTITION BY RANGE (p_id);
@@ -96,7 +96,7 @@ func TestLoad_PartitionInALockQueueCountsForItsTable(t *testing.T) {
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
 
-func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
+func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
@@ -123,7 +123,7 @@ func TestLoad_ArchiveThatFallsBehind(t *testing.T) {
 	e.WantQueue("main", "")
 }
 
-func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
+func TestFault_Load_WriteAheadLogThatGrowsFast(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 64 << 10, Patience: short}))
@@ -149,7 +149,7 @@ func TestLoad_WriteAheadLogThatGrowsFast(t *testing.T) {
 	writer.Wait()
 }
 
-func TestLoad_AutovacuumThatLasts(t *testing.T) {
+func TestFault_Load_AutovacuumThatLasts(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
@@ -164,7 +164,7 @@ func TestLoad_AutovacuumThatLasts(t *testing.T) {
 	servicetest.WantCounts(t, r, "")
 }
 
-func TestLoad_RestIsInterrupted(t *testing.T) {
+func TestFault_Load_RestIsInterrupted(t *testing.T) {
 	for name, stop := range map[string]func(*service.Service, service.Run) error{
 		"CANCELLED": func(s *service.Service, r service.Run) error {
 			_, err := s.CancelRun(context.Background(), r.ID, "")
@@ -197,7 +197,7 @@ func TestLoad_RestIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
+func TestFault_Load_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
@@ -208,7 +208,7 @@ func TestLoad_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T
 	e.Want("main", `SELECT count(*) FROM c`, "30")
 }
 
-func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
+func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
@@ -219,7 +219,7 @@ func TestLoad_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
-func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
+func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
@@ -230,7 +230,7 @@ func TestLoad_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 }
 
 // What cannot be seen slows nobody down, and is said once.
-func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
+func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
@@ -246,7 +246,7 @@ func TestLoad_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	}
 }
 
-func TestLoad_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
+func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	t.Parallel()
 	standby(t)
 	e := servicetest.NewLoaded(t, "main", 10)
@@ -264,7 +264,7 @@ func TestLoad_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
 }
 
-func TestLoad_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
+func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 400)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)

@@ -24,7 +24,7 @@ func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *serv
 	return e, s, p, e.Value("main", `SELECT id FROM maintenance.runs`), e.State("main", "c")
 }
 
-func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, p, id, before := elsewhere(t)
 	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
@@ -40,14 +40,14 @@ func TestCancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.
 	}
 }
 
-func TestPauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, p, _, before := elsewhere(t)
 	servicetest.Pause(t, s, service.AllWorkers)
 	e.WantHalf(p.Result().Run, "PAUSED", before)
 }
 
-func TestWatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
+func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	e, s, p, id, _ := elsewhere(t)
 	var seen []service.Run
