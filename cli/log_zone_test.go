@@ -47,7 +47,7 @@ func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T
 			signal(t, server, syscall.SIGTERM)
 			_ = server.Wait()
 			wantUTC(t, "the log", log.String())
-			if !strings.Contains(log.String(), "OpenTelemetry warns") || strings.Contains(log.String(), "secret") {
+			if !strings.Contains(log.String(), "OpenTelemetry warning") || strings.Contains(log.String(), "secret") {
 				t.Errorf("what OpenTelemetry says: %s", log)
 			}
 			for line := range strings.Lines(log.String()) {

@@ -1,29 +1,34 @@
-// Package config reads the configuration: a YAML file, over it environment variables, below both the defaults.
+// Package config reads the configuration: environment variables override a YAML file, which
+// overrides the defaults.
 //
 // What it guarantees:
 //
-//   - Nothing is ignored. An unknown key, a key given twice, a value of another type, a limit of zero: each is an error
-//     that names the key, where it stands, and what is allowed. All mistakes are reported at once.
-//   - The file is not needed: every key has an environment variable, and main's URL is the only one without a default.
+//   - Nothing is ignored. An unknown key, a duplicate key, a value of a wrong type, a limit of
+//     zero: each is an error with the key, its place, and what is allowed. All errors are reported
+//     at once.
+//   - The file is optional: every key has an environment variable, and main's URL alone is
+//     required.
 //   - No message repeats a URL or a token.
 //
-// The keys are the tags of struct fields: those of [Config], and of the structs that the caller hands to [Load].
+// The keys are the tags of struct fields: those of [Config], and of the structs that the caller
+// hands to [Load].
 //
 //	// BatchSize is how many records are worked at a time.
 //	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 //
 // The tags are
 //
-//   - key: the key's name; for a struct, that of its section. An embedded struct's keys are those of the outer one, and
-//     the tag of the embedding may give them other defaults: `schedule:"0 2 * * *"`;
+//   - key: the key's name; for a struct, that of its section. An embedded struct's keys are those
+//     of the outer one; the tag of the embedding may give them other defaults, by their keys;
 //   - default: as it would be written in the file;
-//   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1, or more than 0;
+//   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1,
+//     or more than 0;
 //   - off: zero, or an empty text, is a value, too: it switches something off;
 //   - of: the words that a text may be;
 //   - unit:"bytes": the number is a size such as 64MB.
 //
-// A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]: pointers to
-// structs, by their keys.
+// A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]:
+// pointers to structs, by their keys.
 // What tags cannot say is said by a method Check(key, text string) error of the struct.
 // The comment of a field is its documentation in docs/configuration.md.
 package config
@@ -39,13 +44,15 @@ import (
 	"strings"
 )
 
-// Config is what concerns the process. The structs of the workers and of what else there is are handed to [Load].
+// Config is what concerns the process. The structs of the workers and of what else there is are
+// handed to [Load].
 type Config struct {
 	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
 	// MetricsListen is the address of the Prometheus metrics.
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
-	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for listen.
+	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for
+	// listen.
 	WebListen string `key:"web_listen" off:""`
 	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
 	WebTraceURL string `key:"web.trace_url"`
@@ -55,7 +62,8 @@ type Config struct {
 	Auth     Auth `key:"auth"`
 	// LogLevel is the least that is logged.
 	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
-	// LogFormat is json, one object a line, or text, for people; if it is not set: text on a terminal, else json.
+	// LogFormat is json, one object a line, or text, for people; if it is not set: text on a terminal,
+	// else json.
 	LogFormat string `key:"log.format" of:"json text"`
 	// Databases are those with a URL, in the order of the rotation: main, ci, sec.
 	Databases []Database
@@ -73,7 +81,8 @@ type TLS struct {
 	CertFile string `key:"cert_file"`
 	// KeyFile is the PEM file of its key.
 	KeyFile string `key:"key_file"`
-	// ClientCAFile is the PEM file of authorities; clients then need a certificate signed by one of them.
+	// ClientCAFile is the PEM file of authorities; clients then need a certificate signed by one of
+	// them.
 	ClientCAFile string `key:"client_ca_file"`
 }
 
@@ -97,8 +106,8 @@ type Database struct {
 // DatabaseNames are the databases there can be, in the order of the rotation.
 func DatabaseNames() []string { return []string{"main", "ci", "sec"} }
 
-// Load reads the file, which may be "" for none, and the environment, into a Config and the structs that into points to.
-// Its error lists every mistake, one a line.
+// Load reads the file, "" for none, and the environment into a Config and the structs that into
+// points to. Its error lists every mistake, one a line.
 func Load(file string, into ...any) (*Config, error) {
 	return load(file, os.Environ(), into...)
 }
@@ -114,8 +123,8 @@ func load(file string, environ []string, into ...any) (*Config, error) {
 		return nil, err
 	}
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
-		return nil, errors.New("databases.main.url is required: set it in the file given with --config, or set " +
-			Variable("databases.main.url"))
+		return nil, errors.New("databases.main.url is required: set it in the file given with " +
+			"--config, or set " + Variable("databases.main.url"))
 	}
 	return c, nil
 }
@@ -130,7 +139,7 @@ func read(file string, environ []string, into ...any) (*Config, error) {
 	for _, k := range keys {
 		v, given := inEnvironment[k.Path]
 		if given && v.text == "" && k.set("") != nil {
-			given = false // As compose files make of a variable that nobody has set.
+			given = false // Compose files pass variables that are not set as empty ones.
 		}
 		if !given {
 			v, given = inFile[k.Path]
@@ -147,7 +156,8 @@ func read(file string, environ []string, into ...any) (*Config, error) {
 	}
 	fill(keys)
 	c.OpenTelemetry = openTelemetry(environ)
-	c.Databases = slices.DeleteFunc(c.Databases, func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
+	c.Databases = slices.DeleteFunc(c.Databases,
+		func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
 	mistakes = append(mistakes, c.contradictions()...)
 	if len(mistakes) > 0 {
 		return nil, errors.Join(mistakes...)
@@ -168,7 +178,7 @@ func (c *Config) Keys(into ...any) []Key {
 	return append(keys, Keys(into...)...)
 }
 
-// Check says what is wrong with addresses.
+// Check returns an error for addresses that are not valid.
 func (c *Config) Check(key, text string) error {
 	examples := map[string]string{
 		"listen": "127.0.0.1:50051", "metrics_listen": "127.0.0.1:9464", "web_listen": "127.0.0.1:8080",
@@ -180,13 +190,14 @@ func (c *Config) Check(key, text string) error {
 		return nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(text, "{trace_id}") {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+		!strings.Contains(text, "{trace_id}") {
 		return fmt.Errorf("%q is not an address such as https://jaeger.example/trace/{trace_id}", text)
 	}
 	return nil
 }
 
-// CheckAddress says what is wrong with an address to listen on, and gives an example of one.
+// CheckAddress returns an error, with an example, for an address that cannot be listened on.
 func CheckAddress(s, example string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err == nil {
@@ -198,13 +209,14 @@ func CheckAddress(s, example string) error {
 	return nil
 }
 
-// Validate reports what does not fit together, after a command has changed keys.
+// Validate reports settings that contradict each other, after a command has changed some.
 func (c *Config) Validate() error { return errors.Join(c.contradictions()...) }
 
-// contradictions are mistakes that no single key shows.
+// contradictions are the mistakes that concern several keys.
 func (c *Config) contradictions() (found []error) {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		found = append(found, errors.New("tls.cert_file and tls.key_file belong together: set both or none"))
+		found = append(found,
+			errors.New("tls.cert_file and tls.key_file belong together: set both or none"))
 	}
 	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
 		found = append(found, errors.New("tls.client_ca_file needs tls.cert_file and tls.key_file"))
@@ -214,19 +226,24 @@ func (c *Config) contradictions() (found []error) {
 	}
 	for _, d := range c.Databases {
 		if d.URL == "" {
-			found = append(found, fmt.Errorf("databases.%s.replica_url is set without databases.%s.url", d.Name, d.Name))
+			found = append(found,
+				fmt.Errorf("databases.%s.replica_url is set without databases.%s.url", d.Name, d.Name))
 		}
 	}
-	for _, l := range []struct{ key, address string }{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
-		if l.address != "" && !c.Insecure && c.TLS.CertFile == "" && c.Auth == (Auth{}) && !Loopback(l.address) {
-			found = append(found, fmt.Errorf("%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
-				"tls.key_file) or auth (auth.token_file), or say insecure: true, or listen on 127.0.0.1", l.key, l.address))
+	if c.Insecure || c.TLS.CertFile != "" || c.Auth != (Auth{}) {
+		return found
+	}
+	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
+		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
+			found = append(found, fmt.Errorf("%s: %q can be reached from other hosts: configure tls "+
+				"(tls.cert_file, tls.key_file) or auth (auth.token_file), or set insecure: true, or "+
+				"listen on 127.0.0.1", key, address))
 		}
 	}
 	return found
 }
 
-// Loopback says whether only this host can reach the address.
+// Loopback reports whether only this host can reach the address.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

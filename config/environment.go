@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// AddressVariable is what commands that ask a server take its address from. It is no key: serve ignores it.
+// AddressVariable has the server's address for client commands. It is no key: serve ignores it.
 const AddressVariable = "CARETAKER_ADDRESS"
 
 // ClientAddress is the address in [AddressVariable], "" if there is none.
 func ClientAddress() string { return os.Getenv(AddressVariable) }
 
-// Mistyped are the variables that serve would refuse because they are nearly, or begin like, one that there is: whoever
-// sets one for a command that does not read the configuration would never hear of it.
+// Mistyped are errors about the variables that serve would refuse, for commands that do not read
+// the configuration.
 func Mistyped(into ...any) []error {
 	_, mistakes := environmentValues(os.Environ(), new(Config).Keys(into...))
 	return mistakes
@@ -23,11 +23,12 @@ func Mistyped(into ...any) []error {
 // prefix of the variables that set keys.
 const prefix = "CARETAKER_"
 
-// kubernetes matches the variables that Kubernetes sets in a pod for services that happen to be called caretaker.
-const kubernetes = `^CARETAKER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`
+// kubernetes matches the variables that Kubernetes sets in a pod for services named caretaker.
+const kubernetes = `^CARETAKER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|` +
+	`PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`
 
-// environmentValues reads the variables that set keys. A variable that looks like one of them and is none is a mistake:
-// it begins like a section of the configuration, or is a slip of the pen away from a key. Others are somebody else's.
+// environmentValues reads the variables that set keys. An unknown variable is an error if it begins
+// like a section of the configuration or resembles a key's; others are not caretaker's.
 func environmentValues(environ []string, keys []Key) (map[string]value, []error) {
 	values := map[string]value{}
 	var mistakes []error
@@ -61,7 +62,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 	return values, mistakes
 }
 
-// inSection says whether the variable's name begins like those of a section with several keys.
+// inSection reports whether the variable's name begins like those of a section with several keys.
 func inSection(name string, keys []Key) bool {
 	for _, k := range keys {
 		section, _, nested := strings.Cut(k.Path, ".")
@@ -78,8 +79,8 @@ func sectionOf(name string) string {
 	return prefix + section + "_"
 }
 
-// withoutName is what the keys are like that a variable would be if it named a worker or a database, "" if there are none:
-// CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
+// withoutName is the form of the variables that a variable would be one of if it named a worker or
+// a database, "" for none: CARETAKER_WORKERS_<NAME>_ENABLED for CARETAKER_WORKERS_ENABLED.
 func withoutName(name string, keys []Key) string {
 	for _, k := range keys {
 		parts := strings.SplitN(k.Path, ".", 3)
@@ -90,7 +91,8 @@ func withoutName(name string, keys []Key) string {
 	return ""
 }
 
-// nearest is the candidate with the smallest edit distance, if that is a slip of the pen: at most a fifth of the name.
+// nearest is the candidate with the smallest edit distance, "" if that is more than a typing error:
+// more than 2 and more than a fifth of the name.
 func nearest(name string, candidates []string) string {
 	best, smallest := "", max(2, len(name)/5)+1
 	for _, c := range candidates {
@@ -101,7 +103,7 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance is Levenshtein's, in bytes.
+// distance is the Levenshtein distance, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

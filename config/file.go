@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value is a value as it was written, and where.
+// value is a value as it is written, and its place.
 type value struct{ text, where string }
 
 // reader collects the values of a file.
@@ -23,7 +23,7 @@ type reader struct {
 	mistakes []error
 }
 
-// fileValues reads the YAML file: a mapping of mappings, as the dots of the keys say.
+// fileValues reads the YAML file: nested mappings, one for each dot of a key.
 func fileValues(file string, keys []Key) (map[string]value, []error) {
 	r := reader{file: file, keys: keys, values: map[string]value{}}
 	if file == "" {
@@ -48,7 +48,7 @@ func fileValues(file string, keys []Key) (map[string]value, []error) {
 	return r.values, r.mistakes
 }
 
-// hint explains the one syntax error that cron expressions provoke.
+// hint explains the syntax error of a cron expression without quotes.
 func hint(content []byte) string {
 	if regexp.MustCompile(`(?m)^\s*schedule:\s*\*`).Match(content) {
 		return ` (a schedule that begins with * has to be quoted: schedule: "* * * * *")`
@@ -98,8 +98,8 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 	r.mapping(path+".", child)
 }
 
-// scalar takes a value whose YAML type is the key's. Durations are text, so that 30 is not taken for seconds or for
-// nanoseconds; 0 is 0. Sizes may be numbers of bytes.
+// scalar accepts a value of the key's YAML type. Durations are text, as the unit of 30 is anybody's
+// guess; 0 is allowed. Sizes may be numbers of bytes.
 func (r *reader) scalar(k Key, node *yaml.Node) {
 	node = resolved(node)
 	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str", size: "!!str"}
@@ -137,7 +137,7 @@ func (r *reader) mistake(node *yaml.Node, path string, err error) {
 	r.mistakes = append(r.mistakes, fmt.Errorf("%s: %w", r.where(node, path), err))
 }
 
-// nearest suggests what was meant by an unknown key: a key, or for the first or middle part of one its section.
+// nearest suggests a key, or a section, for an unknown key.
 func (r *reader) nearest(path string) string {
 	candidates := make([]string, 0, len(r.keys))
 	depth := strings.Count(path, ".") + 1

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// kind is the type of a value, as an error message calls it.
+// kind is the type of a value, in the words of error messages.
 type kind string
 
 const (
@@ -28,25 +28,26 @@ const (
 type Key struct {
 	// Path is the key's name: its path in the file, joined by dots.
 	Path string
-	// Default is the default as it would be written; empty: none.
+	// Default is written as in the file; "" stands for none.
 	Default string
 	// Owner is the struct that has the field.
 	Owner reflect.Type
 	Field reflect.StructField
 
 	kind kind
-	// off says that zero is a value.
+	// off is set if zero is a value.
 	off   bool
 	to    reflect.Value
 	check func(key, text string) error
 }
 
-// checker is a struct that checks values by itself. It is asked with the key as in the field's tag.
+// checker is a struct that checks values itself; the key is that of the field's tag.
 type checker interface {
 	Check(key, text string) error
 }
 
-// sectioned is a struct with sections besides those of its fields: pointers to structs, by their keys.
+// sectioned is a struct with sections besides those of its fields: pointers to structs, by their
+// keys.
 type sectioned interface {
 	Sections() iter.Seq2[string, any]
 }
@@ -56,13 +57,13 @@ func Variable(path string) string {
 	return "CARETAKER_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// Defaults gives the fields that are zero their defaults, unless zero is a value. [Load] does so, too.
+// Defaults sets the fields that are zero to their defaults, unless zero is a value. So does [Load].
 func Defaults(into ...any) { fill(Keys(into...)) }
 
 func fill(keys []Key) {
 	for _, k := range keys {
 		if k.Default != "" && !k.off && k.to.IsZero() {
-			_ = k.set(k.Default) // A default is right: see the tests.
+			_ = k.set(k.Default) // The tests check that defaults are valid.
 		}
 	}
 }
@@ -79,7 +80,8 @@ func keysOf(prefix string, into any) []Key {
 	return fieldsOf(prefix, reflect.ValueOf(into).Elem(), "")
 }
 
-// fieldsOf goes through a struct. embedding is the tag of the field that embeds it, with defaults.
+// fieldsOf are the keys of a struct. embedding is the tag of the field that embeds it, with
+// defaults.
 func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys []Key) {
 	for i := range s.NumField() {
 		f, to := s.Type().Field(i), s.Field(i)
@@ -157,7 +159,7 @@ func (k Key) set(s string) error {
 	}
 }
 
-// setText takes one of the words, in capitals, too; names with commas between them; or any text.
+// setText accepts one of the allowed words in any case, names separated by commas, or any text.
 func (k Key) setText(s string) error {
 	if words := strings.Fields(k.Field.Tag.Get("of")); len(words) > 0 {
 		if !slices.Contains(words, strings.ToLower(s)) {
@@ -177,8 +179,8 @@ func (k Key) setText(s string) error {
 	return nil
 }
 
-// number takes what is within the bounds. What is beyond them is a slip of the pen: no run is helped by it, and some
-// would take all memory or hold a lease for years.
+// number accepts values within the bounds. Others are most likely typing errors, which would take
+// all memory or hold a lease for years.
 func (k Key) number(s string) (int64, error) {
 	n, err := k.kind.parse(s)
 	if err != nil {
@@ -205,7 +207,7 @@ func (k Key) number(s string) (int64, error) {
 	return n, nil
 }
 
-// parse makes a number of a text. What is beyond 64 bits is the largest or smallest that there is.
+// parse converts a text to a number. Values beyond 64 bits become the largest or smallest number.
 func (k kind) parse(s string) (int64, error) {
 	if k == duration {
 		d, err := time.ParseDuration(s)
@@ -232,7 +234,7 @@ func (k kind) parse(s string) (int64, error) {
 	return n * factor, nil
 }
 
-// withoutUnit splits a size into its number and its unit: as PostgreSQL counts, 1 kB is 1024 B.
+// withoutUnit splits a size into its number and its unit. As in PostgreSQL, 1 kB is 1024 B.
 func withoutUnit(s string) (number string, factor int64) {
 	upper := strings.ToUpper(strings.TrimSpace(s))
 	for i, unit := range []string{"TB", "GB", "MB", "KB", "B"} {

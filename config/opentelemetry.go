@@ -7,17 +7,18 @@ import (
 	"strings"
 )
 
-// OpenTelemetry is what the standard variables of OpenTelemetry ask for. The variables that say how, such as
-// OTEL_EXPORTER_OTLP_PROTOCOL, are read by the SDK itself.
+// OpenTelemetry is what the standard variables of OpenTelemetry ask for. The SDK reads the others,
+// such as OTEL_EXPORTER_OTLP_PROTOCOL, itself.
 type OpenTelemetry struct {
 	// Disabled by OTEL_SDK_DISABLED.
 	Disabled bool
-	// Traces and Metrics are to be exported: an exporter or an OTLP endpoint is set. Metrics does not count
-	// "prometheus", which is served on metrics_listen in any case.
+	// Traces and Metrics are set if an exporter or an OTLP endpoint is. The exporter "prometheus"
+	// does not count: it is served on metrics_listen in any case.
 	Traces, Metrics bool
 	// Propagators is OTEL_PROPAGATORS.
 	Propagators string
-	// Mistakes name variables with which nothing can be sent, Warnings those that are not understood and passed over.
+	// Mistakes are about variables with which nothing can be exported, Warnings about those that are
+	// ignored.
 	Mistakes, Warnings []string
 }
 
@@ -53,8 +54,8 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	return o
 }
 
-// endpointMistakes says what is wrong with the endpoint of a signal: its own, else the one of all. Endpoints are not repeated,
-// they may have passwords.
+// endpointMistakes is about the endpoint of a signal: its own, else the common one. Endpoints are
+// not repeated, as they may have passwords.
 func endpointMistakes(set map[string]string, own string) []string {
 	name := own
 	if set[own] == "" {
@@ -63,25 +64,31 @@ func endpointMistakes(set map[string]string, own string) []string {
 	if set[name] == "" || sendable(set[name]) {
 		return nil
 	}
-	return []string{name + " is no URL such as http://localhost:4318: begin it with http:// or https://, or unset it to send nothing"}
+	return []string{name + " is no URL such as http://localhost:4318: begin it with http:// or " +
+		"https://, or unset it to send nothing"}
 }
 
-// samplerWarnings are words about the variables of the sampler that the SDK passes over: the specification wants that such
-// values do not keep a service from starting.
+// samplerWarnings are about invalid variables of the sampler. By OpenTelemetry's specification they
+// are ignored, and do not keep a service from starting.
 func samplerWarnings(set map[string]string) (warnings []string) {
-	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	samplers := []string{
+		"always_on", "always_off", "traceidratio", "parentbased_always_on",
+		"parentbased_always_off", "parentbased_traceidratio",
+	}
 	sampler, share := strings.ToLower(set["OTEL_TRACES_SAMPLER"]), set["OTEL_TRACES_SAMPLER_ARG"]
 	if sampler != "" && !slices.Contains(samplers, sampler) {
-		warnings = append(warnings, "OTEL_TRACES_SAMPLER is none of "+strings.Join(samplers, ", ")+": all traces are kept")
+		warnings = append(warnings, "OTEL_TRACES_SAMPLER is none of "+
+			strings.Join(samplers, ", ")+": all traces are kept")
 	}
 	ratio, err := strconv.ParseFloat(share, 64)
 	if share != "" && strings.HasSuffix(sampler, "traceidratio") && (err != nil || ratio < 0 || ratio > 1) {
-		warnings = append(warnings, "OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1: all traces are kept")
+		warnings = append(warnings,
+			"OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1: all traces are kept")
 	}
 	return warnings
 }
 
-// sendable says whether an endpoint says where to: a host without http:// is none to the SDK.
+// sendable reports whether the SDK can send to an endpoint: it needs a scheme such as http://.
 func sendable(endpoint string) bool {
 	u, err := url.Parse(endpoint)
 	return err == nil && (u.Host != "" || u.Scheme == "unix")

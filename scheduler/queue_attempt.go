@@ -22,7 +22,7 @@ type arguments struct{ kind string }
 // Kind of the job.
 func (a arguments) Kind() string { return a.kind }
 
-// worker hands River's jobs to package service.
+// worker is River's: it lets package service work the jobs.
 type worker struct {
 	river.WorkerDefaults[arguments]
 	service  JobWorker
@@ -34,7 +34,7 @@ type worker struct {
 type jobMetadata struct {
 	RunID       string `json:"run_id"`
 	TraceParent string `json:"traceparent"`
-	// Snoozes and Rescues are counted by River, Reported are the rescues that an attempt has reported.
+	// River counts Snoozes and Rescues; Reported is how many rescues attempts have reported.
 	Snoozes  int `json:"snoozes"`
 	Rescues  int `json:"river:rescue_count"`
 	Reported int `json:"rescues_reported"`
@@ -55,28 +55,29 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 	}
 	result, err := w.service.WorkJob(ctx, request)
 	if w.lost(ctx, job.JobRow) {
-		// What another attempt says of the job stays.
+		// What the other attempt has stored stays.
 		return service.PublicJobError(repo.ErrJobLost)
 	}
 	if request.Lost != nil {
 		err = errors.Join(err, recordLost(ctx, m.Rescues))
 	}
-	if kept := recordTrace(ctx, result.TraceID); err == nil {
-		err = kept
+	// Also of an attempt that failed: that is when somebody looks for its trace.
+	if traceErr := setMetadata(ctx, traceIDKey, result.TraceID); err == nil {
+		err = traceErr
 	}
 	return w.end(ctx, job, result, err)
 }
 
-// lost says that the job has meanwhile been given to another attempt: River would write the end of this one into the job
+// lost reports whether another attempt has the job by now: River would store the end of this one
 // all the same.
 func (w *worker) lost(ctx context.Context, row *rivertype.JobRow) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	err := w.database.CheckAttempt(ctx, repo.AttemptOf{ID: row.ID, AttemptedAt: *row.AttemptedAt})
 	return errors.Is(err, repo.ErrJobLost)
 }
 
-// end is what River is told of an attempt that has ended.
+// end returns what tells River how an attempt has ended.
 func (w *worker) end(
 	ctx context.Context, job *river.Job[arguments], result service.JobResult, err error,
 ) error {
@@ -89,12 +90,13 @@ func (w *worker) end(
 	case err != nil:
 		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, result.Reason))
 	case result.Snooze > 0 && result.Snooze <= sliceSnooze && w.isStopping():
-		// Somebody else can go on at once.
+		// Another server can go on at once.
 		return river.JobSnooze(0)
 	case result.Snooze > 0:
 		return river.JobSnooze(result.Snooze)
 	}
-	err = errors.Join(record(ctx, result.Outcome, result.Reason), recordSpan(ctx, result.TraceParent))
+	err = errors.Join(record(ctx, result.Outcome, result.Reason),
+		setMetadata(ctx, processedByKey, result.TraceParent))
 	if err == nil && result.Outcome == service.JobRefused {
 		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Words, ": ")}
 	}
@@ -110,23 +112,24 @@ func (w *worker) isStopping() bool {
 	}
 }
 
-// interrupted says that an attempt ends because it was told to, not because it took too long.
+// interrupted reports whether an attempt was cancelled for another reason than its timeout.
 func interrupted(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
-// reportedKey of a job's metadata is how many of its rescues have been reported.
+// reportedKey is the key, in a job's metadata, of the number of rescues that have been reported.
 const reportedKey = "rescues_reported"
 
-// recordLost keeps with the job, until the attempt says otherwise, how the one before has ended, and that it has been
-// reported.
+// recordLost stores how the previous attempt has ended, until this one stores its own end, and that
+// this has been reported.
 func recordLost(ctx context.Context, rescues int) error {
 	return errors.Join(
-		record(ctx, service.JobFailed, repo.ReasonProcessGone), river.MetadataSet(ctx, reportedKey, rescues))
+		record(ctx, service.JobFailed, repo.ReasonProcessGone),
+		river.MetadataSet(ctx, reportedKey, rescues))
 }
 
-// attemptName names an attempt, or the one so many fetches before: by the process that worked it, which works a job
-// again only when its number or its count of snoozes has grown.
+// attemptName identifies an attempt, or the one so many fetches before, by its number, the job's
+// snoozes, and the process: a process works a job again only when one of the two has grown.
 func attemptName(row *rivertype.JobRow, m jobMetadata, before int) string {
 	client := ""
 	if n := len(row.AttemptedBy) - before; n > 0 {
@@ -135,7 +138,7 @@ func attemptName(row *rivertype.JobRow, m jobMetadata, before int) string {
 	return fmt.Sprintf("%d %d %d %s", row.ID, row.Attempt-before, m.Snoozes, client)
 }
 
-// lostAttempt is the one before, which River has taken for dead.
+// lostAttempt is the previous attempt, which River has taken for dead.
 func lostAttempt(row *rivertype.JobRow, m jobMetadata) *service.LostAttempt {
 	lost := &service.LostAttempt{Name: attemptName(row, m, 1)}
 	if n := len(row.Errors); n > 0 {
@@ -145,24 +148,36 @@ func lostAttempt(row *rivertype.JobRow, m jobMetadata) *service.LostAttempt {
 	return lost
 }
 
-// record keeps the outcome and its reason with the job.
+// record stores the outcome and its reason with the job.
 func record(ctx context.Context, outcome, reason string) error {
-	return errors.Join(river.MetadataSet(ctx, outcomeKey, outcome), river.MetadataSet(ctx, reasonKey, reason))
+	return errors.Join(
+		river.MetadataSet(ctx, outcomeKey, outcome), river.MetadataSet(ctx, reasonKey, reason))
 }
 
-// refusedError cancels a job: nothing is tried again.
+// setMetadata stores a value with the job, unless it is empty.
+func setMetadata(ctx context.Context, key, value string) error {
+	if value == "" {
+		return nil
+	}
+	if err := river.MetadataSet(ctx, key, value); err != nil {
+		return fmt.Errorf("store %s of a job: %w", key, err)
+	}
+	return nil
+}
+
+// refusedError cancels a job: it is not tried again.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "refused: " + e.reason }
 
-// Unwrap tells River.
+// Unwrap returns the error by which River cancels the job.
 func (e *refusedError) Unwrap() error { return river.JobCancel(nil) }
 
-// retries is when a failed job is tried again: n⁴ seconds ± 10 % after attempt n began. That is at once for one whose
-// attempt lasted longer, or was taken for dead only then.
+// retries is when a failed job is tried again: n⁴ seconds ± 10 % after attempt n began, or at once
+// if that time has passed.
 type retries struct{}
 
-// NextRetry is asked by River.
+// NextRetry implements River's retry policy.
 func (retries) NextRetry(job *rivertype.JobRow) time.Time {
 	n := float64(job.Attempt)
 	wait := time.Duration(n * n * n * n * (0.9 + 0.2*rand.Float64()) * float64(time.Second))

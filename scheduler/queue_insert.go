@@ -24,32 +24,35 @@ const (
 	reasonKey      = "reason"
 )
 
-// candidate is a job with what it is unique by.
+// candidate is a job with what makes it unique.
 type candidate struct {
 	unique string
 	params river.InsertManyParams
 }
 
-// prepare turns jobs into River's. They are sorted by what they are unique by: two transactions that insert the same
-// jobs wait for each other in one order, and River cannot take a job twice in one statement.
-func (q *Queue) prepare(ctx context.Context, tx repo.Tx, jobs []repo.Job) ([]river.InsertManyParams, error) {
+// prepare converts jobs to River's, sorted and without duplicates: transactions that insert the
+// same jobs then lock in the same order, and River refuses a job that comes twice in a statement.
+func (q *Queue) prepare(
+	ctx context.Context, tx repo.Tx, jobs []repo.Job,
+) ([]river.InsertManyParams, error) {
 	candidates := make([]candidate, 0, len(jobs))
 	for _, j := range jobs {
-		waits, err := waits(ctx, tx, j.Args)
-		if err != nil {
+		if waits, err := waits(ctx, tx, j.Args); err != nil {
 			return nil, err
-		}
-		if waits {
+		} else if waits {
 			continue
 		}
 		opts, err := options(j)
 		if err != nil {
 			return nil, err
 		}
-		candidates = append(candidates, candidate{uniqueBy(j.Args), river.InsertManyParams{Args: j.Args, InsertOpts: opts}})
+		params := river.InsertManyParams{Args: j.Args, InsertOpts: opts}
+		candidates = append(candidates, candidate{uniqueBy(j.Args), params})
 	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.unique, b.unique) })
-	candidates = slices.CompactFunc(candidates, func(a, b candidate) bool { return a.unique == b.unique })
+	slices.SortStableFunc(candidates,
+		func(a, b candidate) int { return cmp.Compare(a.unique, b.unique) })
+	candidates = slices.CompactFunc(candidates,
+		func(a, b candidate) bool { return a.unique == b.unique })
 	params := make([]river.InsertManyParams, len(candidates))
 	for i, c := range candidates {
 		params[i] = c.params
@@ -57,7 +60,8 @@ func (q *Queue) prepare(ctx context.Context, tx repo.Tx, jobs []repo.Job) ([]riv
 	return params, nil
 }
 
-// waits asks for the kinds that River's own uniqueness, which always includes running jobs, does not fit.
+// waits reports whether the same job waits already, for kinds that may be queued again while one
+// runs: River's own uniqueness always includes running jobs.
 func waits(ctx context.Context, tx repo.Tx, args repo.JobArgs) (bool, error) {
 	if _, special := args.(repo.UniqueWhileWaiting); !special {
 		return false, nil
@@ -69,7 +73,8 @@ func waits(ctx context.Context, tx repo.Tx, args repo.JobArgs) (bool, error) {
 	return repo.JobWaits(ctx, tx, args.Kind(), string(encoded))
 }
 
-// uniqueBy are the kind and the values of the fields that River takes for its unique key: the tagged ones, else all.
+// uniqueBy is a job's kind and the values of the fields in River's unique key: those tagged, else
+// all.
 func uniqueBy(args repo.JobArgs) string {
 	var key, all strings.Builder
 	v := reflect.ValueOf(args)
@@ -96,7 +101,9 @@ func options(j repo.Job) (*river.InsertOpts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metadata of %s: %w", j.Args.Kind(), err)
 	}
-	opts := &river.InsertOpts{Metadata: metadata, Queue: queueOf(j.Args.Kind()), ScheduledAt: j.ScheduledAt}
+	opts := &river.InsertOpts{
+		Metadata: metadata, Queue: queueOf(j.Args.Kind()), ScheduledAt: j.ScheduledAt,
+	}
 	if _, special := j.Args.(repo.UniqueWhileWaiting); !special {
 		opts.UniqueOpts = river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
 			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateScheduled,
@@ -106,7 +113,8 @@ func options(j repo.Job) (*river.InsertOpts, error) {
 	return opts, nil
 }
 
-// queueOf is the queue of a kind: destroy_group has its own, as at most two of these work at a time in a process.
+// queueOf is the queue of a kind: destroy_group has its own, with a limit of two at a time in a
+// process.
 func queueOf(kind string) string {
 	if kind == (repo.DestroyGroup{}).Kind() {
 		return kind
@@ -114,11 +122,12 @@ func queueOf(kind string) string {
 	return river.QueueDefault
 }
 
-// dueByDatabase lets the database's clock say when a job was made and, unless it is to start later, is due: River
-// takes the host's clock where there is no time, and the database's where it is zero.
+// dueByDatabase takes the times at which a job was created and is due from the database's clock,
+// unless it starts later. River uses the host's clock for a nil time, the database's for a zero
+// one.
 type dueByDatabase struct{ river.HookDefaults }
 
-// InsertBegin is called by River for each job.
+// InsertBegin implements River's hook before a job is inserted.
 func (*dueByDatabase) InsertBegin(_ context.Context, params *rivertype.JobInsertParams) error {
 	params.CreatedAt = &time.Time{}
 	if params.State == rivertype.JobStateAvailable {

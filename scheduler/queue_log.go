@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// warnings lets through what River says of importance, each message once a minute at most: its loops try on every second
-// or so while main does not answer, and say so every time.
+// warnings passes River's warnings and errors, each message once a minute at most: while main does
+// not answer its loops log one every second or so.
 type warnings struct {
 	slog.Handler
-	said *said
+	passed *passed
 }
 
 func newWarnings(h slog.Handler) warnings {
-	return warnings{h, &said{at: map[string]time.Time{}, left: map[string]int{}}}
+	return warnings{h, &passed{at: map[string]time.Time{}, omitted: map[string]int{}}}
 }
 
-// warningInterval is how often a message is let through at most.
+// warningInterval is the time between two records with the same message.
 const warningInterval = time.Minute
 
-// said are the times at which messages were let through, and how often they were not since. River's messages are
-// constant, so that there are few.
-type said struct {
-	mu   sync.Mutex
-	at   map[string]time.Time
-	left map[string]int
+// passed is when messages passed last, and how many have been omitted since. River's messages are
+// constant, so there are few.
+type passed struct {
+	mu      sync.Mutex
+	at      map[string]time.Time
+	omitted map[string]int
 }
 
-// due says whether a message may pass, and how many did not since the last one.
-func (s *said) due(message string) (leftOut int, due bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if at, known := s.at[message]; known && time.Since(at) < warningInterval {
-		s.left[message]++
+// due reports whether a message may pass, and how many were omitted since the last one.
+func (p *passed) due(message string) (omitted int, due bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, known := p.at[message]; known && time.Since(at) < warningInterval {
+		p.omitted[message]++
 		return 0, false
 	}
-	leftOut = s.left[message]
-	s.at[message], s.left[message] = time.Now(), 0
-	return leftOut, true
+	omitted = p.omitted[message]
+	p.at[message], p.omitted[message] = time.Now(), 0
+	return omitted, true
 }
 
 // Enabled from warnings on.
@@ -47,25 +47,25 @@ func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
 }
 
-// Handle lets a record through if its message is due.
+// Handle passes a record if its message is due.
 func (w warnings) Handle(ctx context.Context, r slog.Record) error {
-	leftOut, due := w.said.due(r.Message)
+	omitted, due := w.passed.due(r.Message)
 	if !due {
 		return nil
 	}
-	if leftOut > 0 {
+	if omitted > 0 {
 		r = r.Clone()
-		r.AddAttrs(slog.Int("left_out", leftOut))
+		r.AddAttrs(slog.Int("left_out", omitted))
 	}
 	return w.Handler.Handle(ctx, r)
 }
 
 // WithAttrs keeps the level and the times.
 func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return warnings{w.Handler.WithAttrs(attrs), w.said}
+	return warnings{w.Handler.WithAttrs(attrs), w.passed}
 }
 
 // WithGroup keeps the level and the times.
 func (w warnings) WithGroup(name string) slog.Handler {
-	return warnings{w.Handler.WithGroup(name), w.said}
+	return warnings{w.Handler.WithGroup(name), w.passed}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Migrate brings the schema maintenance of a database up to date, in main with River's tables, and returns the names of
-// the migrations applied. Replicas may go on working meanwhile. It runs in one process at a time.
+// Migrate creates or updates the schema maintenance of a database, in main with River's tables, and
+// returns the names of the migrations applied. Servers may keep working meanwhile. Calls in several
+// processes wait for each other.
 func Migrate(ctx context.Context, d *repo.Database) (applied []string, err error) {
 	applied, err = d.Migrate(ctx)
 	if err != nil || d.Name != "main" {
@@ -34,15 +35,16 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			return fmt.Errorf("migrate the queue of jobs: %w", err)
 		}
 		for _, v := range result.Versions {
-			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, strings.ReplaceAll(v.Name, " ", "_")))
+			name := strings.ReplaceAll(v.Name, " ", "_")
+			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, name))
 		}
 		return nil
 	})
 	return applied, err
 }
 
-// CheckQueueMigrated returns [repo.ErrNotMigrated] if River's tables are missing or older than this program, and
-// [repo.ErrUnreachable] if main does not answer.
+// CheckQueueMigrated returns [repo.ErrNotMigrated] if River's tables are missing or older than this
+// program, and [repo.ErrUnreachable] if main does not answer.
 func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 	if err := main.Ping(ctx); err != nil {
 		return err

@@ -87,7 +87,7 @@ func TestQueue_StartsWhenMainIsMigrated(t *testing.T) {
 	said := make(chan string, 100)
 	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
 	l.work(l.Queue, &jobs{})
-	if line := <-said; !strings.Contains(line, "jobs are not worked at present") {
+	if line := <-said; !strings.Contains(line, "jobs cannot be worked") {
 		t.Error(line)
 	}
 	l.stop(l.Queue)
@@ -182,7 +182,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 // dead one must be worked again within a few minutes.
 func TestQueue_TimesFitTogether(t *testing.T) {
 	t.Parallel()
-	if rescueAfter < attemptTime+15*time.Second+skewLimit {
+	if rescueAfter < attemptTimeout+15*time.Second+skewLimit {
 		t.Error("a live attempt could be taken for dead")
 	}
 	if rescueAfter > 2*time.Minute {

@@ -13,39 +13,39 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// JobWorker works jobs: [service.Service], and in tests parts of it, or what fails.
+// JobWorker works jobs. It is [service.Service]; tests have others.
 type JobWorker interface {
-	// JobKinds are the kinds that it can work; jobs of others wait.
+	// JobKinds are the kinds that it can work; jobs of other kinds wait.
 	JobKinds() []string
 	WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error)
 }
 
 const (
-	// attemptTime is when an attempt is cancelled. It should have snoozed by itself after 45 s.
-	attemptTime = time.Minute
+	// attemptTimeout is when an attempt is cancelled. It should have snoozed by itself after 45 s.
+	attemptTimeout = time.Minute
 	// rescueAfter is the age at which an attempt is taken for dead. The margin is for the end of its
-	// last statement, and for clocks of servers that differ. River looks every 30 s.
+	// last statement, and for differing clocks of servers. River checks every 30 s.
 	rescueAfter = 2 * time.Minute
-	// skewLimit is by how much the clock of this server may differ from that of main without a warning.
+	// skewLimit is how far the clock of this server may be off that of main without a warning.
 	skewLimit = 30 * time.Second
 	// probeInterval is how often main is probed; while it does not answer it is tried again after
 	// firstProbeRetry to probeInterval.
 	probeInterval   = 10 * time.Second
 	firstProbeRetry = 500 * time.Millisecond
-	// stopMargin is what River has to stop fetching before attempts at work put their jobs back.
+	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
 	stopMargin = 20 * time.Millisecond
-	// checkPatience is how long an attempt that has ended asks whether it still has its job.
-	checkPatience = 2 * time.Second
-	// cancelPatience is how long cancelled attempts have to return.
-	cancelPatience = 5 * time.Second
-	// sliceSnooze is for how long an attempt snoozes at most that could go on at once.
+	// checkTimeout bounds the check whether an attempt that has ended still has its job.
+	checkTimeout = 2 * time.Second
+	// cancelTimeout is how long cancelled attempts have to return.
+	cancelTimeout = 5 * time.Second
+	// sliceSnooze is the longest snooze of an attempt that could go on at once.
 	sliceSnooze = time.Second
 	// destroyGroupWorkers is how many groups are removed at a time in a process.
 	destroyGroupWorkers = 2
 )
 
-// Start works jobs until Stop, if w knows any kind. While main does not answer it tries again. The error is a mistake of
-// ours, not main's.
+// Start works jobs until Stop, if w has any kind. While main does not answer it retries: its error
+// is a bug.
 func (q *Queue) Start(w JobWorker) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
@@ -59,7 +59,8 @@ func (q *Queue) Start(w JobWorker) error {
 	stopping := make(chan struct{})
 	workers := river.NewWorkers()
 	for _, kind := range kinds {
-		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](&worker{service: w, database: q.database, stopping: stopping}))
+		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](
+			&worker{service: w, database: q.database, stopping: stopping}))
 	}
 	client, err := q.newClient(map[string]river.QueueConfig{
 		river.QueueDefault:                  {MaxWorkers: q.config.Workers},
@@ -74,7 +75,7 @@ func (q *Queue) Start(w JobWorker) error {
 	return nil
 }
 
-// run starts River as soon as main answers, and from then on probes main.
+// run starts River as soon as main answers, and probes main from then on.
 func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
 	pace := service.Backoff{First: firstProbeRetry, Most: probeInterval}
 	for started := false; ; {
@@ -88,11 +89,11 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
 			return
 		}
 		q.setTrouble(err)
-		wait, news := pace.After(err)
+		wait, changed := pace.After(err)
 		switch {
-		case err != nil && news:
-			q.config.Logger.WarnContext(ctx, "jobs are not worked at present, will be tried again", "error", err.Error())
-		case news:
+		case err != nil && changed:
+			q.config.Logger.WarnContext(ctx, "jobs cannot be worked, retrying", "error", err.Error())
+		case changed:
 			q.config.Logger.InfoContext(ctx, "jobs are worked again")
 		}
 		select {
@@ -103,11 +104,12 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
 	}
 }
 
-// checkClock warns of a clock by which jobs would be retried, or taken for dead, at the wrong time.
+// checkClock warns of a clock by which jobs would be retried or rescued at the wrong time.
 func (q *Queue) checkClock(ctx context.Context, main time.Time) {
 	if ahead := time.Since(main); ahead.Abs() > skewLimit {
-		q.config.Logger.WarnContext(ctx, "the clock of this server differs from that of main, set it right: "+
-			"jobs are resumed, retried and rescued by it", "ahead", ahead.Round(time.Second).String())
+		q.config.Logger.WarnContext(ctx, "the clock of this server differs from that of main, "+
+			"correct it: jobs are resumed, retried and rescued by it",
+			"ahead", ahead.Round(time.Second).String())
 	}
 }
 
@@ -122,8 +124,8 @@ func (q *Queue) setTrouble(err error) {
 	q.trouble = err
 }
 
-// Trouble is what keeps jobs from being worked here, and since when; nil: nothing does, or they are to be worked
-// elsewhere.
+// Trouble is what keeps jobs from being worked here, and since when. It is nil if nothing does, or
+// if the queue has not been started.
 func (q *Queue) Trouble() (since time.Time, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -141,8 +143,8 @@ func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error 
 	return nil
 }
 
-// Stop takes no more jobs. Attempts at work snooze after the statement in flight; after StopPatience, or when ctx ends,
-// they are cancelled. They use up no attempt and are worked again as soon as somebody does.
+// Stop fetches no more jobs. Attempts snooze after the statement in flight; after StopPatience, or
+// when ctx ends, they are cancelled. No attempt is used up: any server goes on with the jobs.
 func (q *Queue) Stop(ctx context.Context) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
@@ -151,7 +153,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 	}
 	q.cancel()
 	q.loop.Wait()
-	// Nothing is taken any more when the attempts hear of it: they would get what they have just put back.
+	// Fetching ends before attempts put their jobs back, which it would else fetch again.
 	stopping := q.stopping
 	fetched := time.AfterFunc(stopMargin, func() { close(stopping) })
 	err := q.client.Stop(ctx)
@@ -159,7 +161,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 		close(stopping)
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer cancel()
 		err = q.client.StopAndCancel(ctx)
 	}

@@ -3,13 +3,14 @@
 //
 // What it guarantees:
 //
-//   - Every error of caretaker carries google.rpc.ErrorInfo with the domain "caretaker" and a stable
-//     reason; the one table is in status.go. No driver text and no SQL reaches a client: the log has
-//     them, under the trace_id that the client gets.
+//   - Every error of caretaker carries google.rpc.ErrorInfo with the domain "caretaker" and a
+//     stable reason; the one table is in status.go. No driver text and no SQL reaches a client: the
+//     log has them, under the trace_id that the client gets.
 //   - A panic ends one call, not the process.
 //   - Health: the server as a whole and maintenance.v1.MaintenanceService are SERVING from main's
-//     first answer until the server stops, except while main has been unusable for 10 s. The service
-//     "live" is SERVING until the server stops: an outage of main must not fail a liveness probe.
+//     first answer until the server stops, except while main has been unusable for 10 s. The
+//     service "live" is SERVING until the server stops: an outage of main must not fail a liveness
+//     probe.
 //   - One log line a call, except for health checks.
 package server
 

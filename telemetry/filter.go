@@ -7,18 +7,17 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// withheldKey is the attribute of a span that is not to be sent: who ended it has said so.
+// withheldKey is an attribute that keeps a span from being exported.
 const withheldKey = "maintenance.withheld"
 
-// filter leaves out, when they end, spans that are marked as withheld, and the roots of quiet
-// names, unless they failed. It keeps no state: that nothing is below what it leaves out is up to
-// those who make the spans.
+// filter drops, when they end, withheld spans and those roots with quiet names that have not
+// failed. It keeps no state: whoever makes such spans sees to it that they have no children.
 type filter struct {
 	sdktrace.SpanProcessor
 	quiet []string
 }
 
-// OnEnd passes on what is to be sent.
+// OnEnd passes on the spans to export.
 func (f filter) OnEnd(span sdktrace.ReadOnlySpan) {
 	for _, a := range span.Attributes() {
 		if a.Key == withheldKey && a.Value.AsBool() {

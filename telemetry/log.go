@@ -24,11 +24,11 @@ const (
 // maxStack is how deep the stack of an error is logged.
 const maxStack = 32
 
-// NewLogger writes one JSON object a line, or key=value pairs when the format is text or, with no format, when to is a
-// terminal; from level (debug, info, warn, error; anything else is info) on.
+// NewLogger writes one JSON object a line, or key=value pairs if the format is text or, without a
+// format, if to is a terminal. The level is debug, info, warn or error; anything else is info.
 //
-// Lines of a context that belongs to a trace bear its trace_id. Lines of level error bear a stack: of where the error
-// arose, if it knows (a method Callers), else of where it is logged.
+// Lines whose context belongs to a trace have its trace_id. Lines of level error have a stack: of
+// the error's origin, if it has a method Callers, else of the line that logs it.
 func NewLogger(to io.Writer, level, format string) *slog.Logger {
 	var from slog.Level
 	if err := from.UnmarshalText([]byte(level)); err != nil {
@@ -64,7 +64,7 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// stack is a line for each function, without the folders of the machine that built it.
+// stack is a line for each function, with the base names of files.
 func stack(callers []uintptr) string {
 	var lines []string
 	frames := runtime.CallersFrames(callers)
@@ -82,11 +82,11 @@ func stack(callers []uintptr) string {
 // traced adds the trace_id of the context, and stacks to errors.
 type traced struct {
 	slog.Handler
-	// has is true when the logger itself bears a trace_id.
+	// has is set if the logger itself has a trace_id.
 	has bool
 }
 
-// Handle adds what the line does not have.
+// Handle adds what the record lacks.
 func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	span := trace.SpanContextFromContext(ctx)
 	hasTrace, hasStack := h.has || !span.HasTraceID(), record.Level < slog.LevelError
@@ -111,14 +111,14 @@ func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// callersOf are those of the error, or of the line that logs it, which is at pc.
+// callersOf is the stack of the error, else of the line that logs it, which is at pc.
 func callersOf(origin interface{ Callers() []uintptr }, pc uintptr) []uintptr {
 	if origin != nil {
 		return origin.Callers()
 	}
 	callers := make([]uintptr, maxStack)
 	callers = callers[:runtime.Callers(0, callers)]
-	// Without what is between the line and this one: that is slog's.
+	// The frames above that line are slog's.
 	return callers[max(0, slices.Index(callers, pc)):]
 }
 

@@ -1,78 +1,89 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
-// lostInterval is how often it is said at most that telemetry of a signal is lost: exporters say so at every try, every
-// few seconds, as long as a collector is down.
+// lostInterval is the time between two messages of the same loss: while a collector is down,
+// exporters report an error every few seconds.
 const lostInterval = time.Minute
 
-// mostTexts is how many are remembered.
-const mostTexts = 100
+// maxTexts is how many texts are remembered.
+const maxTexts = 100
 
-// lost says in the log what could not be exported, of traces and metrics each by itself: who has a collector that takes
-// traces alone still hears of traces that are lost. What else OpenTelemetry says comes once a minute for each text.
+// lost logs the errors that OpenTelemetry reports, each once a minute at most: the loss of traces
+// and that of metrics as one error each, others by their text.
 type lost struct {
 	logger *slog.Logger
 
-	mu   sync.Mutex
-	said map[string]*tally
+	mu     sync.Mutex
+	logged map[string]*tally
 }
 
-// tally is when one signal's loss was said last, and how many errors have not been told since.
+// tally is when an error was logged last, and how many have been left out since.
 type tally struct {
 	at   time.Time
 	left int
 }
 
-// Handle is called by OpenTelemetry.
+// Handle implements OpenTelemetry's error handler.
 func (l *lost) Handle(err error) {
 	signal := signalOf(err)
 	if signal == "" && aboutSampler(err) {
-		// Who has read the settings has said so, with the variable's name.
-		return
+		return // package config has found it, and knows the variable's name
 	}
-	about := signal
-	if about == "" {
-		about = err.Error()
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.said[about]
-	if before != nil && time.Since(before.at) < lostInterval {
-		before.left++
+	left, due := l.due(cmp.Or(signal, err.Error()))
+	if !due {
 		return
 	}
 	attrs := []any{"error", err.Error()}
-	if before != nil && before.left > 0 {
-		attrs = append(attrs, "left_out", before.left)
+	if left > 0 {
+		attrs = append(attrs, "left_out", left)
 	}
-	if len(l.said) >= mostTexts {
-		// Texts with changing parts must not fill the memory.
-		l.said = nil
-	}
-	if l.said == nil {
-		l.said = map[string]*tally{}
-	}
-	l.said[about] = &tally{at: time.Now()}
 	ctx := context.Background()
-	switch signal {
-	case "":
-		l.logger.WarnContext(ctx, "OpenTelemetry warns", attrs...)
-	case "metrics":
-		attrs = append(attrs, "advice", "OTEL_METRICS_EXPORTER=none sends traces alone; Prometheus has the metrics in any case")
-		fallthrough
-	default:
-		l.logger.WarnContext(ctx, "telemetry was lost", append([]any{"signal", signal}, attrs...)...)
+	if signal == "" {
+		l.logger.WarnContext(ctx, "OpenTelemetry warning", attrs...)
+		return
 	}
+	if signal == "metrics" {
+		attrs = append(attrs, "advice", "OTEL_METRICS_EXPORTER=none sends traces alone; "+
+			"Prometheus has the metrics in any case")
+	}
+	l.logger.WarnContext(ctx, "telemetry was lost", append([]any{"signal", signal}, attrs...)...)
 }
 
-// signalOf is what an error says has been lost, "" if nothing: OTLP's exporters say it in words alone.
+// due reports whether an error is to be logged, and how many like it have been left out since the
+// last one.
+func (l *lost) due(about string) (left int, due bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.logged[about]
+	if before != nil && time.Since(before.at) < lostInterval {
+		before.left++
+		return 0, false
+	}
+	if before != nil {
+		left = before.left
+	}
+	if len(l.logged) >= maxTexts || l.logged == nil {
+		// Texts with changing parts must not fill the memory.
+		l.logged = map[string]*tally{}
+	}
+	l.logged[about] = &tally{at: time.Now()}
+	return left, true
+}
+
+// signalOf is the signal that an error is about, "" for none. OTLP's exporters have no types for
+// it.
 func signalOf(err error) string {
 	switch text := err.Error(); {
 	case strings.Contains(text, "upload metrics"):
@@ -83,9 +94,38 @@ func signalOf(err error) string {
 	return ""
 }
 
-// aboutSampler says whether an error is the SDK's about OTEL_TRACES_SAMPLER or its argument.
+// aboutSampler reports whether an error of the SDK is about OTEL_TRACES_SAMPLER or its argument.
 func aboutSampler(err error) bool {
 	text := err.Error()
-	return strings.HasPrefix(text, "unsupported sampler") || strings.HasPrefix(text, "parsing sampler argument") ||
+	return strings.HasPrefix(text, "unsupported sampler") ||
+		strings.HasPrefix(text, "parsing sampler argument") ||
 		strings.HasPrefix(text, "invalid trace ID ratio")
 }
+
+// sdkLog logs what the SDK reports besides errors, such as variables that it cannot read: by itself
+// it writes text to the standard error. Keys and values are left out, as they may be headers and
+// addresses with passwords.
+type sdkLog struct{ lost *lost }
+
+// sdkWarning is the SDK's level of warnings; errors are 0, higher levels are for its developers.
+const sdkWarning = 1
+
+// Init implements logr.LogSink.
+func (sdkLog) Init(logr.RuntimeInfo) {}
+
+// Enabled implements logr.LogSink, for errors and warnings.
+func (sdkLog) Enabled(level int) bool { return level <= sdkWarning }
+
+// Info implements logr.LogSink.
+func (l sdkLog) Info(_ int, message string, _ ...any) { l.lost.Handle(errors.New(message)) }
+
+// Error implements logr.LogSink.
+func (l sdkLog) Error(err error, message string, _ ...any) {
+	l.lost.Handle(fmt.Errorf("%s: %w", message, err))
+}
+
+// WithValues implements logr.LogSink.
+func (l sdkLog) WithValues(...any) logr.LogSink { return l }
+
+// WithName implements logr.LogSink.
+func (l sdkLog) WithName(string) logr.LogSink { return l }

@@ -44,7 +44,7 @@ func TestLost_NamesTheSignalAndEachHasItsOwnMinute(t *testing.T) {
 	if len(lines) != 3 {
 		t.Fatalf("got %s", text)
 	}
-	for i, want := range []string{`msg="telemetry was lost" signal=metrics`, `msg="telemetry was lost" signal=traces`, `msg="OpenTelemetry warns"`} {
+	for i, want := range []string{`msg="telemetry was lost" signal=metrics`, `msg="telemetry was lost" signal=traces`, `msg="OpenTelemetry warning"`} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %s, want %s", i, lines[i], want)
 		}

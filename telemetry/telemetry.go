@@ -2,12 +2,13 @@
 //
 // What it guarantees:
 //
-//   - Nothing is exported, and no connection tried, unless the standard OTEL variables ask for it. How, where and how
-//     much is up to these variables; the SDK reads them.
-//   - Traces have ids in any case, so that a run can be found in the log by its trace_id.
-//   - Spans that say so of themselves are not sent: see filter. Without an exporter tracing costs nothing.
-//   - Prometheus names are those of the contract's section 6: no scope labels, units and _total as Prometheus wants.
-//   - Telemetry never stops the service: what cannot be exported is said in the log and dropped.
+//   - Nothing is exported, and no connection is tried, unless the standard OTEL variables ask for
+//     it. They say how, where and how much; the SDK reads them.
+//   - Traces have IDs in any case, so that a run can be found in the log by its trace_id.
+//   - Some spans are not exported: see filter. Without an exporter tracing costs nothing.
+//   - Names of metrics follow Prometheus's conventions, with units and _total, without scope
+//     labels.
+//   - Telemetry never stops the service: what cannot be exported is logged and dropped.
 package telemetry
 
 import (
@@ -39,48 +40,52 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// Config says what to set up. The zero value traces and counts without exporting.
+// Config is what to set up. The zero value traces and counts without exporting.
 type Config struct {
 	// Version of the program, and the name of this process among its replicas, "" if it has none.
 	Version, Instance string
-	// Disabled turns tracing and counting off, the log excepted.
+	// Disabled switches tracing and metrics off, but not the log.
 	Disabled bool
-	// Traces and Metrics are exported as the OTEL variables say, which means OTLP where they name no exporter.
+	// Traces and Metrics are exported as the OTEL variables say, by default with OTLP.
 	Traces, Metrics bool
-	// Propagators are names as in OTEL_PROPAGATORS; "": those of W3C.
+	// Propagators are names as in OTEL_PROPAGATORS; "" stands for those of W3C.
 	Propagators string
-	// Quiet are names of spans that are not exported as roots of traces, unless they fail: what is asked again and again.
+	// Quiet are names of spans that are not exported as roots of traces unless they fail: those of
+	// calls that are polled.
 	Quiet []string
-	// IDs makes the ids of traces and spans; nil: the SDK does.
+	// IDs makes the IDs of traces and spans; nil: the SDK's generator.
 	IDs trace.IDGenerator
-	// Logger hears what could not be exported.
+	// Logger gets what could not be exported; nil: none.
 	Logger *slog.Logger
 }
 
-// Telemetry is what runs. Tracers and meters are had from OpenTelemetry's global providers.
+// Telemetry is the process's telemetry. OpenTelemetry's global providers have the tracers and
+// meters.
 type Telemetry struct {
 	registry *prometheus.Registry
 	logger   *slog.Logger
 	stops    []stop
 }
 
-// stop sends what is left of a signal.
+// stop shuts a signal's provider down, which sends what is left.
 type stop struct {
 	signal string
 	do     func(context.Context) error
 }
 
-// Start sets up the process's tracing and metrics. It does not wait for exporters to connect. The error names an OTEL
-// variable's value that is not understood.
+// Start sets up the process's tracing and metrics. It does not wait for exporters to connect. The
+// error names the OTEL variable whose value is invalid.
 func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	t := &Telemetry{registry: prometheus.NewRegistry(), logger: config.Logger}
 	if t.logger == nil {
 		t.logger = slog.New(slog.DiscardHandler)
 	}
-	t.registry.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	said := &lost{logger: t.logger}
-	otel.SetErrorHandler(said)
-	otel.SetLogger(logr.New(sdkLog{said}))
+	t.registry.MustRegister(
+		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	handler := &lost{logger: t.logger}
+	otel.SetErrorHandler(handler)
+	otel.SetLogger(logr.New(sdkLog{handler}))
 	otel.SetTextMapPropagator(t.propagator(ctx, config.Propagators))
 	if config.Disabled {
 		otel.SetTracerProvider(tracenoop.NewTracerProvider())
@@ -98,34 +103,39 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// propagator is W3C's unless others are asked for. Of these, names that nobody knows are passed over.
-func (t *Telemetry) propagator(ctx context.Context, askedFor string) propagation.TextMapPropagator {
-	w3c := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
-	names := strings.FieldsFunc(askedFor, func(r rune) bool { return r == ',' || r == ' ' })
+// propagator is W3C's unless others are named. Unknown names are ignored.
+func (t *Telemetry) propagator(ctx context.Context, named string) propagation.TextMapPropagator {
+	w3c := propagation.NewCompositeTextMapPropagator(
+		propagation.TraceContext{}, propagation.Baggage{})
+	names := strings.FieldsFunc(named, func(r rune) bool { return r == ',' || r == ' ' })
 	if len(names) == 0 {
 		return w3c
 	}
-	asked, err := autoprop.TextMapPropagator(names...)
+	propagator, err := autoprop.TextMapPropagator(names...)
 	if err != nil {
-		t.logger.WarnContext(ctx, "OpenTelemetry variable ignored", "error", "OTEL_PROPAGATORS: "+err.Error())
+		t.logger.WarnContext(ctx, "OpenTelemetry variable ignored",
+			"error", "OTEL_PROPAGATORS: "+err.Error())
 	}
-	if asked == nil {
+	if propagator == nil {
 		return w3c
 	}
-	return asked
+	return propagator
 }
 
-// identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own.
+// identity is the resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the defaults.
 func identity(ctx context.Context, config Config) (*resource.Resource, error) {
-	own := []attribute.KeyValue{semconv.ServiceName("caretaker"), semconv.ServiceVersion(config.Version)}
+	own := []attribute.KeyValue{
+		semconv.ServiceName("caretaker"), semconv.ServiceVersion(config.Version),
+	}
 	if config.Instance != "" {
 		own = append(own, semconv.ServiceInstanceID(config.Instance))
 	}
 	who, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
-		resource.WithAttributes(own...), resource.WithFromEnv(), resource.WithSchemaURL(semconv.SchemaURL))
+		resource.WithAttributes(own...), resource.WithFromEnv(),
+		resource.WithSchemaURL(semconv.SchemaURL))
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return nil, fmt.Errorf("describe the service to OpenTelemetry, see OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fmt.Errorf("OpenTelemetry resource, see OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	return who, nil
 }
@@ -139,15 +149,17 @@ func (t *Telemetry) trace(ctx context.Context, config Config, who *resource.Reso
 	if config.Traces {
 		spans, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+			return fmt.Errorf("set up tracing, see OTEL_TRACES_EXPORTER and "+
+				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(spans) {
-			options = append(options, trace.WithSpanProcessor(filter{trace.NewBatchSpanProcessor(spans), config.Quiet}))
+			processor := filter{trace.NewBatchSpanProcessor(spans), config.Quiet}
+			options = append(options, trace.WithSpanProcessor(processor))
 			exported = true
 		}
 	}
 	if !exported {
-		// Ids are all that anybody will see of a trace: nothing else is worth its price.
+		// Nobody will see more of a trace than its ID: record nothing.
 		options = append(options, trace.WithSampler(trace.NeverSample()))
 	}
 	provider := trace.NewTracerProvider(options...)
@@ -162,11 +174,14 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	if err != nil {
 		return fmt.Errorf("set up Prometheus metrics: %w", err)
 	}
-	options := []metric.Option{metric.WithResource(who), metric.WithReader(pull), metric.WithView(views()...)}
+	options := []metric.Option{
+		metric.WithResource(who), metric.WithReader(pull), metric.WithView(callView()),
+	}
 	if config.Metrics {
 		push, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return fmt.Errorf("set up metrics, see OTEL_METRICS_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
+			return fmt.Errorf("set up metrics, see OTEL_METRICS_EXPORTER and "+
+				"OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneMetricReader(push) {
 			options = append(options, metric.WithReader(push))
@@ -178,22 +193,23 @@ func (t *Telemetry) count(ctx context.Context, config Config, who *resource.Reso
 	return nil
 }
 
-// views keep what libraries measure to what is looked at: calls by their status, not by each method and each status, which
-// the log has.
-func views() []metric.View {
-	return []metric.View{
-		metric.NewView(metric.Instrument{Name: "rpc.server.*"}, metric.Stream{
-			AttributeFilter: attribute.NewAllowKeysFilter("rpc.response.status_code"),
-			Aggregation:     metric.AggregationExplicitBucketHistogram{Boundaries: []float64{.01, .1, 1, 10}},
-		}),
-	}
+// callView keeps the number of series of calls low: they are by status and in four buckets; the log
+// has the methods.
+func callView() metric.View {
+	return metric.NewView(metric.Instrument{Name: "rpc.server.*"}, metric.Stream{
+		AttributeFilter: attribute.NewAllowKeysFilter("rpc.response.status_code"),
+		Aggregation: metric.AggregationExplicitBucketHistogram{
+			Boundaries: []float64{.01, .1, 1, 10},
+		},
+	})
 }
 
 // Handler serves the metrics to Prometheus, below /metrics.
 func (t *Telemetry) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
-		ErrorLog: complaints{t.logger}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10,
+		ErrorLog: errorLog{t.logger}, ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 10,
 	}))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "caretaker: metrics are at /metrics\n")
@@ -201,7 +217,8 @@ func (t *Telemetry) Handler() http.Handler {
 	return mux
 }
 
-// Shutdown sends what has not been sent yet, until ctx ends. The error names the signals that were lost.
+// Shutdown sends what has not been sent yet, until ctx ends. The error names the signals that are
+// lost.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, stop := range t.stops {
@@ -212,13 +229,13 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// complaints is promhttp's view of our log.
-type complaints struct{ logger *slog.Logger }
+// errorLog is promhttp's logger.
+type errorLog struct{ logger *slog.Logger }
 
-// Println is called for metrics that cannot be collected. That who asked for them has hung up is no trouble of ours.
-func (c complaints) Println(v ...any) {
-	for _, said := range v {
-		err, _ := said.(error)
+// Println logs metrics that cannot be collected. It ignores that a client has hung up.
+func (c errorLog) Println(v ...any) {
+	for _, part := range v {
+		err, _ := part.(error)
 		if _, gone := errors.AsType[*net.OpError](err); gone {
 			return
 		}

@@ -236,7 +236,7 @@ func TestStart_TakesThePropagatorsThatAreAskedFor(t *testing.T) {
 
 func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
 	var out bytes.Buffer
-	log := complaints{NewLogger(&out, "info", "")}
+	log := errorLog{NewLogger(&out, "info", "")}
 	log.Println("error encoding and sending metric family:", &net.OpError{Op: "write", Err: syscall.EPIPE})
 	if out.Len() > 0 {
 		t.Errorf("got %s", out.String())

@@ -10,34 +10,38 @@ import (
 )
 
 const (
-	// overviewSpan and workerSpan are how far back curves go. Where there is less, they begin an hour ago.
+	// overviewSpan and workerSpan are how far back curves go, shortest the span of one with less.
 	overviewSpan, workerSpan = 6 * time.Hour, 24 * time.Hour
 	shortest                 = time.Hour
-	// hole is how long nothing may have been kept without a gap in the curve.
-	hole = 10 * time.Minute
-	// The drawing's own units.
+	// maxGap is the time between two samples from which on the curve is interrupted.
+	maxGap = 10 * time.Minute
+	// The size of the drawing, in units of its own.
 	curveWidth, curveHeight = 600, 100
 )
 
 // curve is a backlog over time, as an SVG path in a box of curveWidth x curveHeight.
 type curve struct {
-	// Line is the curve, Area what is below it.
+	// Line is the curve, Area the area below it.
 	Line, Area string
-	// Dead is the curve of what was given up, "" if there was none.
+	// Dead is the curve of dead items, "" if there were none.
 	Dead string
-	// Peak is the highest value, Least the lowest, Last the present one.
+	// Peak is the highest value, Least the lowest, Last the current one.
 	Peak, Least, Last int64
 	Span              time.Duration
 	From, To          time.Time
 }
 
-// Words are for those who do not see it.
+// Words describe the curve for screen readers.
 func (c *curve) Words() string {
-	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.", span(c.Span), c.Least, c.Peak, c.Last)
+	return fmt.Sprintf("Backlog over the last %s: between %d and %d, now %d.",
+		span(c.Span), c.Least, c.Peak, c.Last)
 }
 
-// curveOf is that of a worker. It ends with what was kept last where the present backlog is not known.
-func curveOf(samples []service.BacklogSample, w service.WorkerStatus, at time.Time, most time.Duration) *curve {
+// curveOf is the curve of a worker. It ends with the last sample if the current backlog is not
+// known.
+func curveOf(
+	samples []service.BacklogSample, w service.WorkerStatus, at time.Time, most time.Duration,
+) *curve {
 	if !w.BacklogUnknown {
 		return newCurve(samples, w.Backlog.Pending, at, most)
 	}
@@ -48,8 +52,10 @@ func curveOf(samples []service.BacklogSample, w service.WorkerStatus, at time.Ti
 	return newCurve(samples, last.Pending, last.At, most)
 }
 
-// newCurve is nil if there are no samples within the span. The present value ends it.
-func newCurve(samples []service.BacklogSample, now int64, at time.Time, most time.Duration) *curve {
+// newCurve is nil if there are no samples within the span. It ends with the current value.
+func newCurve(
+	samples []service.BacklogSample, now int64, at time.Time, most time.Duration,
+) *curve {
 	c := &curve{To: at, Span: most, Last: now, Peak: now, Least: now}
 	for len(samples) > 0 && at.Sub(samples[0].At) > most {
 		samples = samples[1:]
@@ -63,26 +69,31 @@ func newCurve(samples []service.BacklogSample, now int64, at time.Time, most tim
 	c.From = at.Add(-c.Span)
 	var dead int64
 	for _, s := range samples {
-		c.Peak, c.Least, dead = max(c.Peak, s.Pending), min(c.Least, s.Pending), max(dead, s.Dead)
+		c.Peak, c.Least = max(c.Peak, s.Pending), min(c.Least, s.Pending)
+		dead = max(dead, s.Dead)
 	}
 	present := service.BacklogSample{At: at, Pending: now, Dead: samples[len(samples)-1].Dead}
 	points := slices.Concat(samples, []service.BacklogSample{present})
-	c.Line, c.Area = c.path(points, c.Peak, func(s service.BacklogSample) int64 { return s.Pending })
+	c.Line, c.Area = c.path(points, c.Peak,
+		func(s service.BacklogSample) int64 { return s.Pending })
 	if dead > 0 {
-		c.Dead, _ = c.path(points, max(c.Peak, dead), func(s service.BacklogSample) int64 { return s.Dead })
+		c.Dead, _ = c.path(points, max(c.Peak, dead),
+			func(s service.BacklogSample) int64 { return s.Dead })
 	}
 	return c
 }
 
-// path draws a value, with gaps where nothing was kept.
-func (c *curve) path(points []service.BacklogSample, peak int64, value func(service.BacklogSample) int64) (line, area string) {
+// path draws a value, with gaps where samples are missing.
+func (c *curve) path(
+	points []service.BacklogSample, peak int64, value func(service.BacklogSample) int64,
+) (line, area string) {
 	var lines, areas strings.Builder
 	first := 0.0
 	for i, s := range points {
 		x := curveWidth * (1 - float64(c.To.Sub(s.At))/float64(c.Span))
 		x = min(max(x, 0), curveWidth)
 		y := curveHeight * (1 - float64(value(s))/float64(max(peak, 1)))
-		if i == 0 || s.At.Sub(points[i-1].At) > hole {
+		if i == 0 || s.At.Sub(points[i-1].At) > maxGap {
 			first = x
 			fmt.Fprintf(&lines, "M%.1f %.1f", x, y)
 			fmt.Fprintf(&areas, "M%.1f %dL%.1f %.1f", x, curveHeight, x, y)
@@ -90,7 +101,7 @@ func (c *curve) path(points []service.BacklogSample, peak int64, value func(serv
 			fmt.Fprintf(&lines, "L%.1f %.1f", x, y)
 			fmt.Fprintf(&areas, "L%.1f %.1f", x, y)
 		}
-		if i == len(points)-1 || points[i+1].At.Sub(s.At) > hole {
+		if i == len(points)-1 || points[i+1].At.Sub(s.At) > maxGap {
 			fmt.Fprintf(&areas, "L%.1f %dL%.1f %dZ", x, curveHeight, first, curveHeight)
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// policy lets a browser load the page's own style, script and icon, and nothing else from anywhere.
-const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// policy lets a browser load the page's own style, script and icon, and nothing else.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; " +
+	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// handler guards the pages.
+// handler serves the pages to admitted requests, with headers that protect them.
 func (s *Site) handler(listening net.Addr) http.Handler {
 	routes := s.pages.routes()
 	local := isLoopback(listening)
@@ -27,19 +27,22 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "this page only shows; use the API or the command line to change something", http.StatusMethodNotAllowed)
+			http.Error(w, "this page is read-only; use the API or the command line to make changes",
+				http.StatusMethodNotAllowed)
 		case local && !namesThisHost(r.Host):
-			http.Error(w, "ask for this page by 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
+			http.Error(w, "use the host name 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
 		case !s.admitted(r):
-			h.Set("WWW-Authenticate", `Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
-			http.Error(w, "a token is needed: as bearer, or as password with any name", http.StatusUnauthorized)
+			h.Set("WWW-Authenticate",
+				`Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
+			http.Error(w, "a token is needed: as bearer token, or as password with any name",
+				http.StatusUnauthorized)
 		default:
 			routes.ServeHTTP(w, r)
 		}
 	})
 }
 
-// admitted says whether the request has the token, where one is needed.
+// admitted reports whether the request has the token, if one is configured.
 func (s *Site) admitted(r *http.Request) bool {
 	if s.config.Token == "" {
 		return true
@@ -60,8 +63,8 @@ func isLoopback(a net.Addr) bool {
 	return is && tcp.IP.IsLoopback()
 }
 
-// namesThisHost refuses names that a foreign page's own domain has been pointed here with (DNS rebinding): what listens on
-// loopback is asked for by an address, or as localhost.
+// namesThisHost reports whether a host is an address or localhost. What listens on loopback refuses
+// others: another site's domain may have been pointed here (DNS rebinding).
 func namesThisHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

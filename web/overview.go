@@ -21,7 +21,7 @@ const (
 	workerRuns = 40
 )
 
-// board is what the overview shows.
+// board is the data of the overview.
 type board struct {
 	Workers part[[]service.WorkerStatus]
 	Runs    part[[]service.Run]
@@ -52,12 +52,12 @@ func (b *board) Current() (runs []service.Run) {
 // running is the state of a run that has not ended.
 const running = "running"
 
-// Ended are the runs that are not at work any more.
+// Ended are the runs that have ended.
 func (b *board) Ended() []service.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r service.Run) bool { return r.State == running })
 }
 
-// Leases of all workers, those held first.
+// Leases are those of all workers, held ones first.
 func (b *board) Leases() (leases []service.Lease) {
 	for _, w := range b.Workers.Value {
 		leases = append(leases, w.Leases...)
@@ -82,20 +82,22 @@ func (b *board) Curve(w service.WorkerStatus) *curve {
 // Used are the workers that are enabled and configured.
 func (b *board) Used() []service.WorkerStatus { return used(b.Workers.Value, true) }
 
-// Unused are the workers of which there is nothing to show.
+// Unused are the others.
 func (b *board) Unused() []service.WorkerStatus { return used(b.Workers.Value, false) }
 
 func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
-	return slices.DeleteFunc(slices.Clone(all), func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
+	return slices.DeleteFunc(slices.Clone(all),
+		func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
 }
 
-// Down says that main does not answer.
+// Down reports whether main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
 func (p *pages) statuses(ctx context.Context) part[[]service.WorkerStatus] {
-	return read(ctx, p.recent, "status", readEvery, func(ctx context.Context) ([]service.WorkerStatus, error) {
-		return p.config.Service.Status(ctx, "")
-	})
+	return read(ctx, p.recent, "status", readEvery,
+		func(ctx context.Context) ([]service.WorkerStatus, error) {
+			return p.config.Service.Status(ctx, "")
+		})
 }
 
 func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSample] {
@@ -103,26 +105,25 @@ func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSa
 }
 
 func (p *pages) jobs(ctx context.Context, state string) part[[]service.Job] {
-	return read(ctx, p.recent, "jobs "+state, readEvery, func(ctx context.Context) ([]service.Job, error) {
-		return p.config.Service.Jobs(ctx, service.JobFilter{State: state, Limit: jobsShown})
-	})
+	filter := service.JobFilter{State: state, Limit: jobsShown}
+	return read(ctx, p.recent, "jobs "+state, readEvery,
+		func(ctx context.Context) ([]service.Job, error) { return p.config.Service.Jobs(ctx, filter) })
 }
 
 func (p *pages) runs(ctx context.Context, worker string, limit int) part[[]service.Run] {
-	return read(ctx, p.recent, "runs "+worker, readEvery, func(ctx context.Context) ([]service.Run, error) {
-		return p.config.Service.Runs(ctx, service.RunFilter{Worker: worker, Limit: limit})
-	})
+	filter := service.RunFilter{Worker: worker, Limit: limit}
+	return read(ctx, p.recent, "runs "+worker, readEvery,
+		func(ctx context.Context) ([]service.Run, error) { return p.config.Service.Runs(ctx, filter) })
 }
 
-func (p *pages) fires(ctx context.Context, worker, outcome string, limit int) part[[]service.Fire] {
-	return read(ctx, p.recent, "fires "+worker+" "+outcome, readEvery, func(ctx context.Context) ([]service.Fire, error) {
-		return p.config.Service.Fires(ctx, service.FireFilter{Worker: worker, Outcome: outcome, Limit: limit})
-	})
+func (p *pages) fires(ctx context.Context, f service.FireFilter) part[[]service.Fire] {
+	return read(ctx, p.recent, "fires "+f.Worker+" "+f.Outcome, readEvery,
+		func(ctx context.Context) ([]service.Fire, error) { return p.config.Service.Fires(ctx, f) })
 }
 
-// board reads everything side by side.
+// board reads its parts concurrently.
 func (p *pages) board(ctx context.Context) *board {
-	b := &board{}
+	b, missed := &board{}, service.FireFilter{Outcome: "missed", Limit: firesShown}
 	var wait sync.WaitGroup
 	wait.Go(func() { b.Workers = p.statuses(ctx) })
 	wait.Go(func() { b.Runs = p.runs(ctx, "", runsShown) })
@@ -130,7 +131,7 @@ func (p *pages) board(ctx context.Context) *board {
 	wait.Go(func() { b.Working = p.jobs(ctx, running) })
 	wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
 	wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
-	wait.Go(func() { b.Missed = p.fires(ctx, "", "missed", firesShown) })
+	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
 	wait.Go(func() { b.History = p.history(ctx) })
 	wait.Wait()
 	b.Verdict = judge(b.Used(), b.Down()).withDead(b.Used(), b.Counts.Value)
@@ -139,10 +140,10 @@ func (p *pages) board(ctx context.Context) *board {
 
 func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 	b := p.board(r.Context())
-	p.show(w, r, http.StatusOK, "overview", b.Verdict.Short+" · caretaker", b)
+	p.show(w, r, "overview", b.Verdict.Short+" · caretaker", b)
 }
 
-// workerPage is what the page of a worker shows.
+// workerPage is the data of a worker's page.
 type workerPage struct {
 	Status  service.WorkerStatus
 	Runs    part[[]service.Run]
@@ -151,7 +152,7 @@ type workerPage struct {
 	Verdict verdict
 }
 
-// Down says that main does not answer.
+// Down reports whether main does not answer.
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
 
 func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
@@ -166,50 +167,51 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	var history part[map[string][]service.BacklogSample]
 	var wait sync.WaitGroup
 	wait.Go(func() { page.Runs = p.runs(ctx, name, workerRuns) })
-	wait.Go(func() { page.Fires = p.fires(ctx, name, "", workerRuns) })
+	wait.Go(func() {
+		page.Fires = p.fires(ctx, service.FireFilter{Worker: name, Limit: workerRuns})
+	})
 	wait.Go(func() { history = p.history(ctx) })
 	wait.Wait()
 	page.Curve = curveOf(history.Value[name], page.Status, all.At, workerSpan)
 	page.Verdict = judge(all.Value[i:i+1], page.Runs.Err != nil).withDead(all.Value[i:i+1], nil)
-	p.show(w, r, http.StatusOK, "worker", words(page.Status.Condition)+" · "+name, page)
+	p.show(w, r, "worker", words(page.Status.Condition)+" · "+name, page)
 }
 
-// runPage is what the page of a run shows.
+// runPage is the data of a run's page.
 type runPage struct {
 	Run  service.Run
 	Jobs part[[]service.Job]
 }
 
-// runJobs is how many jobs the page of a run has.
+// runJobs is how many jobs a run's page shows.
 const runJobs = 50
 
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
-	found, err := lookup(r.Context(), p, "run "+id, func(ctx context.Context) (service.Run, error) {
-		return p.config.Service.Run(ctx, id)
-	})
+	found, err := lookup(r.Context(), p, "run "+id,
+		func(ctx context.Context) (service.Run, error) { return p.config.Service.Run(ctx, id) })
 	if err != nil {
 		p.fail(w, r, err)
 		return
 	}
 	page := &runPage{Run: found}
-	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery, func(ctx context.Context) ([]service.Job, error) {
-		return p.config.Service.JobsOfRun(ctx, id, runJobs)
-	})
-	p.show(w, r, http.StatusOK, "run", found.State+" · "+found.Worker, page)
+	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
+		func(ctx context.Context) ([]service.Job, error) {
+			return p.config.Service.JobsOfRun(ctx, id, runJobs)
+		})
+	p.show(w, r, "run", found.State+" · "+found.Worker, page)
 }
 
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	id, err := jobOf(r)
 	var found service.Job
 	if err == nil {
-		found, err = lookup(r.Context(), p, fmt.Sprint("job ", id), func(ctx context.Context) (service.Job, error) {
-			return p.config.Service.Job(ctx, id)
-		})
+		found, err = lookup(r.Context(), p, fmt.Sprint("job ", id),
+			func(ctx context.Context) (service.Job, error) { return p.config.Service.Job(ctx, id) })
 	}
 	if err != nil {
 		p.fail(w, r, err)
 		return
 	}
-	p.show(w, r, http.StatusOK, "job", fmt.Sprintf("%s · job %d", found.State, id), found)
+	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.State, id), found)
 }

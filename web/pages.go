@@ -21,11 +21,11 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// pages are the templates and where their data comes from.
+// pages serves the pages.
 type pages struct {
 	config    Config
 	templates map[string]*template.Template
-	// assets are the files that pages load, by their paths; a path changes with the content.
+	// assets are the files that pages load, by path; a path has a hash of the content.
 	assets map[string]asset
 	recent *recent
 }
@@ -47,7 +47,8 @@ func newPages(c Config) (*pages, error) {
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
 	for _, name := range []string{"overview", "worker", "run", "job", "sorry"} {
-		t, err := template.New("").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html", "templates/"+name+".html")
+		t, err := template.New("").Funcs(functions).ParseFS(files,
+			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("page %s: %w", name, err)
 		}
@@ -59,7 +60,8 @@ func newPages(c Config) (*pages, error) {
 // loadAssets returns the paths of the assets by the names of their files.
 func (p *pages) loadAssets() (map[string]string, error) {
 	kinds := map[string]string{
-		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+		".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+		".svg": "image/svg+xml",
 	}
 	names := map[string]string{}
 	entries, err := fs.ReadDir(files, "static")
@@ -69,7 +71,8 @@ func (p *pages) loadAssets() (map[string]string, error) {
 		hash := fnv.New64a()
 		_, _ = hash.Write(content)
 		extension := path.Ext(e.Name())
-		where := fmt.Sprintf("/static/%s-%x%s", strings.TrimSuffix(e.Name(), extension), hash.Sum64(), extension)
+		base := strings.TrimSuffix(e.Name(), extension)
+		where := fmt.Sprintf("/static/%s-%x%s", base, hash.Sum64(), extension)
 		names[e.Name()], p.assets[where] = where, asset{content, kinds[extension]}
 	}
 	return names, err
@@ -99,30 +102,37 @@ func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.content)
 }
 
-// frame is what every page has around its content.
+// frame is the data of a page: that of the layout, and Body.
 type frame struct {
 	Title, Version string
 	Now            time.Time
-	// Refresh is in seconds, 0 for a page that stays as it is.
+	// Refresh is in seconds; 0: never.
 	Refresh int
-	// Here is the path of the page.
+	// Here is the page's path.
 	Here string
 	Body any
 }
 
-// refreshSeconds is how often a browser asks again.
+// refreshSeconds is how often a browser reloads the page.
 const refreshSeconds = 5
 
-// show writes a page.
-func (p *pages) show(w http.ResponseWriter, r *http.Request, code int, name, title string, body any) {
-	f := frame{Title: title, Version: p.config.Version, Now: time.Now().UTC(), Refresh: refreshSeconds, Here: r.URL.Path, Body: body}
+// show writes the page of a template, with a title.
+func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string, body any) {
+	p.write(w, r, http.StatusOK, name, frame{Title: title, Body: body})
+}
+
+func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name string, f frame) {
+	f.Version, f.Now, f.Here = p.config.Version, time.Now().UTC(), r.URL.Path
+	f.Refresh = refreshSeconds
 	if r.URL.Query().Get("refresh") == "off" {
 		f.Refresh = 0
 	}
 	var out bytes.Buffer
 	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
-		p.config.Logger.ErrorContext(r.Context(), "page not made", "page", name, "error", err.Error())
-		http.Error(w, "this page could not be made; the log says why", http.StatusInternalServerError)
+		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
+			"page", name, "error", err.Error())
+		http.Error(w, "this page could not be rendered; the log says why",
+			http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -131,16 +141,19 @@ func (p *pages) show(w http.ResponseWriter, r *http.Request, code int, name, tit
 }
 
 func (p *pages) sorry(w http.ResponseWriter, r *http.Request, code int, text string) {
-	p.show(w, r, code, "sorry", "caretaker", text)
+	p.write(w, r, code, "sorry", frame{Title: "caretaker", Body: text})
 }
 
-// fail says that what was asked for is not there, or cannot be read now.
+// fail writes that what was asked for does not exist, or cannot be read now.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
-	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob), errors.Is(err, service.ErrUnknownWorker):
-		p.sorry(w, r, http.StatusNotFound, "There is nothing of this name or number, or it is so old that it was deleted.")
+	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob),
+		errors.Is(err, service.ErrUnknownWorker):
+		p.sorry(w, r, http.StatusNotFound,
+			"There is nothing of this name or number, or it is so old that it was deleted.")
 	default:
-		p.sorry(w, r, http.StatusServiceUnavailable, "The database main does not answer: this cannot be read now.")
+		p.sorry(w, r, http.StatusServiceUnavailable,
+			"The database main does not answer: this cannot be read now.")
 	}
 }
 
@@ -153,8 +166,10 @@ func jobOf(r *http.Request) (int64, error) {
 	return id, nil
 }
 
-// lookup is read for one thing that may not be there: then it is an error that it is not, not that it could not be read.
-func lookup[T any](ctx context.Context, p *pages, name string, load func(context.Context) (T, error)) (T, error) {
+// lookup is read for one thing. Its error is also that the thing does not exist.
+func lookup[T any](
+	ctx context.Context, p *pages, name string, load func(context.Context) (T, error),
+) (T, error) {
 	found := read(ctx, p.recent, name, readEvery, load)
 	return found.Value, found.Err
 }

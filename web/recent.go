@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// readEvery is how old what is shown may be before it is read again.
+	// readEvery is the age from which on a reading is read again.
 	readEvery = 2 * time.Second
-	// readPatience is how long one reading may take.
-	readPatience = 4 * time.Second
-	// kept is how many different readings are remembered.
-	kept = 200
+	// readTimeout bounds one reading.
+	readTimeout = 4 * time.Second
+	// maxReadings is how many readings are cached.
+	maxReadings = 200
 )
 
-// recent remembers readings, so that many browsers cost no more than one.
+// recent caches readings, so that many browsers cost no more than one.
 type recent struct {
 	mu    sync.Mutex
 	known map[string]*reading
 }
 
-// reading is what was last read under one name. A reading that failed keeps what was known before.
+// reading is what was last read under a name. One that fails keeps the value of the one before.
 type reading struct {
-	// turn holds the one who may look at the rest.
+	// turn is a lock of the other fields, which can be waited for with a context.
 	turn    chan struct{}
 	tried   time.Time
 	at      time.Time
@@ -31,8 +31,11 @@ type reading struct {
 	failure error
 }
 
-// read is what was read under a name at most maxAge ago: by this call, or by another one that this one waited for.
-func read[T any](ctx context.Context, r *recent, name string, maxAge time.Duration, load func(context.Context) (T, error)) part[T] {
+// read returns what was read under a name at most maxAge ago, by this call or by another one.
+func read[T any](
+	ctx context.Context, r *recent, name string, maxAge time.Duration,
+	load func(context.Context) (T, error),
+) part[T] {
 	e := r.reading(name)
 	select {
 	case e.turn <- struct{}{}:
@@ -41,8 +44,8 @@ func read[T any](ctx context.Context, r *recent, name string, maxAge time.Durati
 		return part[T]{Err: context.Cause(ctx)}
 	}
 	if time.Since(e.tried) >= maxAge {
-		// What is read is for others too: this caller may go away.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readPatience)
+		// Other requests wait for this reading, even if this one is cancelled.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
 		value, err := load(ctx)
 		e.tried, e.failure = time.Now(), err
@@ -54,13 +57,13 @@ func read[T any](ctx context.Context, r *recent, name string, maxAge time.Durati
 	return part[T]{Value: value, At: e.at, Err: e.failure}
 }
 
-// reading finds or makes the place of a name, and forgets old ones when there are too many.
+// reading finds or makes the reading of a name. When there are too many, all others are dropped.
 func (r *recent) reading(name string) *reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.known[name]
 	if e == nil {
-		if len(r.known) >= kept {
+		if len(r.known) >= maxReadings {
 			clear(r.known)
 		}
 		e = &reading{turn: make(chan struct{}, 1)}
@@ -69,7 +72,7 @@ func (r *recent) reading(name string) *reading {
 	return e
 }
 
-// part of a page.
+// part of a page, with the time of its reading.
 type part[T any] struct {
 	Value T
 	// At is when Value was read; zero: never.
@@ -78,5 +81,5 @@ type part[T any] struct {
 	Err error
 }
 
-// Stale says that what is shown is not of now.
+// Stale reports that Value could not be read just now, and is an older one.
 func (p part[T]) Stale() bool { return p.Err != nil }

@@ -57,10 +57,10 @@ func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
 
 func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
 	r := &recent{known: map[string]*reading{}}
-	for i := range 10 * kept {
+	for i := range 10 * maxReadings {
 		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })
 	}
-	if len(r.known) > kept {
-		t.Errorf("%d are kept", len(r.known))
+	if len(r.known) > maxReadings {
+		t.Errorf("%d are maxReadings", len(r.known))
 	}
 }

@@ -18,13 +18,13 @@ import (
 type Config struct {
 	Service *service.Service
 	Logger  *slog.Logger
-	// Version is shown.
+	// Version of the program, which the page shows.
 	Version string
-	// Token, if set, is needed for everything.
+	// Token, if set, is needed for every request.
 	Token string
-	// TLS, if set, is spoken.
+	// TLS, if set, enables TLS.
 	TLS *tls.Config
-	// TraceURL is where a trace is shown, with {trace_id} in it; empty: trace ids are shown without a link.
+	// TraceURL is the address of a trace, with {trace_id} in it; "": trace IDs have no link.
 	TraceURL string
 }
 
@@ -36,8 +36,8 @@ const (
 	maxHeader  = 16 << 10
 )
 
-// sampleEvery is how often backlogs are kept for the curves.
-const sampleEvery = time.Minute
+// sampleInterval is how often backlogs are saved for the charts.
+const sampleInterval = time.Minute
 
 // Site serves the page on one listener.
 type Site struct {
@@ -50,7 +50,7 @@ type Site struct {
 	samples  sync.WaitGroup
 }
 
-// New prepares the page.
+// New prepares the page. Its error is a bug in the templates.
 func New(config Config) (*Site, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -62,8 +62,9 @@ func New(config Config) (*Site, error) {
 	s := &Site{config: config, pages: made}
 	s.sampling, s.stop = context.WithCancel(context.Background())
 	s.server = &http.Server{
-		TLSConfig: config.TLS, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime,
-		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug),
+		TLSConfig: config.TLS, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime,
+		WriteTimeout: answerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug),
 	}
 	return s, nil
 }
@@ -86,7 +87,7 @@ func (s *Site) Serve(listener net.Listener) error {
 	return nil
 }
 
-// Stop lets the requests at work end until ctx ends.
+// Stop waits for the requests in flight until ctx ends, and then aborts them.
 func (s *Site) Stop(ctx context.Context) {
 	s.stop()
 	if s.server.Shutdown(ctx) != nil {
@@ -95,19 +96,20 @@ func (s *Site) Stop(ctx context.Context) {
 	s.samples.Wait()
 }
 
-// sample keeps the backlogs once a minute. A page that was started a moment ago has the first one already.
+// sample saves the backlogs at once, and then once a minute.
 func (s *Site) sample() {
 	failed := false
 	for {
 		err := s.config.Service.SampleBacklogs(s.sampling)
 		if err != nil && !failed && s.sampling.Err() == nil {
-			s.config.Logger.WarnContext(s.sampling, "backlogs not kept for the curves of the page, will be tried again", "error", err.Error())
+			s.config.Logger.WarnContext(s.sampling,
+				"backlogs not saved for the charts of the status page, retrying", "error", err.Error())
 		}
 		failed = err != nil
 		select {
 		case <-s.sampling.Done():
 			return
-		case <-time.After(sampleEvery):
+		case <-time.After(sampleInterval):
 		}
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// verdict is the state of the whole in a few words.
+// verdict is the overall state in a few words.
 type verdict struct {
-	// Short is for the title, Long for the head of the page; Tone is its colour.
+	// Short is for the title, Long for the head of the page, Tone for the colour.
 	Short, Long, Tone string
 }
 
-// tone of a condition: the name of a style. The words say the same, for those who see no colours.
+// tone is the CSS class of a condition. No information is in the colour alone.
 func tone(c service.Condition) string {
 	switch c {
 	case service.ConditionFailing:
@@ -34,15 +34,17 @@ func words(c service.Condition) string {
 	return strings.ToLower(strings.ReplaceAll(string(c), "_", " "))
 }
 
-// judge finds the worst: what is down or failing first, then what does not work by somebody's will, then work.
+// judge summarises the workers by the worst condition: failing ones first, then those that are kept
+// from working, then running ones.
 func judge(workers []service.WorkerStatus, down bool) verdict {
 	if down {
-		return verdict{"main is down", "The database main does not answer. What is shown below is what this server knows by itself; " +
-			"lists are those of before.", "bad"}
+		return verdict{"main is down", "The database main does not answer. What follows is what this " +
+			"server knows by itself; lists are older.", "bad"}
 	}
 	for _, c := range []service.Condition{
-		service.ConditionFailing, service.ConditionPaused, service.ConditionThrottled, service.ConditionLeaseHeldElsewhere,
-		service.ConditionRunning, service.ConditionNotConfigured, service.ConditionSchedulerOff,
+		service.ConditionFailing, service.ConditionPaused, service.ConditionThrottled,
+		service.ConditionLeaseHeldElsewhere, service.ConditionRunning,
+		service.ConditionNotConfigured, service.ConditionSchedulerOff,
 	} {
 		var names []string
 		for _, w := range workers {
@@ -51,7 +53,10 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 			}
 		}
 		if len(names) > 0 {
-			return verdict{fmt.Sprintf("%d %s", len(names), words(c)), strings.Join(names, ", ") + ": " + words(c) + ".", tone(c)}
+			return verdict{
+				Short: fmt.Sprintf("%d %s", len(names), words(c)),
+				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: tone(c),
+			}
 		}
 	}
 	if len(workers) == 0 {
@@ -60,8 +65,8 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
 }
 
-// withDead adds what has been given up, or waits for somebody to decide, to whatever is less bad than a failure. Some of
-// it may be told twice: the jobs of a worker are dead for its backlog too.
+// withDead adds to a verdict that is no failure what was given up or needs a decision. Some of it
+// may be counted twice: a worker's dead jobs are in its backlog, too.
 func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCount) verdict {
 	if v.Tone == "bad" {
 		return v

@@ -15,12 +15,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// functions are what the templates know.
+// functions are those of the templates.
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
-		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number, "brief": brief, "words": words, "tone": tone,
-		"took": took, "counts": counts, "runTone": runTone, "jobTone": jobTone, "subject": subject, "plain": plain,
-		"trace": p.traceLink, "why": why, "detail": detail, "fireTone": fireTone, "late": late, "args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
+		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
+		"brief": brief, "words": words, "tone": tone, "took": took, "counts": counts,
+		"runTone": runTone, "jobTone": jobTone, "fireTone": fireTone, "subject": subject,
+		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
+		"args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
 		"row": func(run service.Run, named bool) runRow { return runRow{run, named} },
 	}
 }
@@ -31,7 +33,7 @@ type runRow struct {
 	Named bool
 }
 
-// ago is a time as seen from now.
+// ago is a time relative to now.
 func ago(t time.Time) string {
 	d := time.Since(t)
 	switch {
@@ -43,7 +45,7 @@ func ago(t time.Time) string {
 	return span(d) + " ago"
 }
 
-// span is a duration in one unit, or two where one is too coarse.
+// span is a duration in one unit.
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	switch {
@@ -63,7 +65,7 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
 
 func rfc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// number has its thousands apart.
+// number separates thousands.
 func number(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	var out strings.Builder
@@ -87,7 +89,7 @@ func brief(n int64) string {
 	return number(n)
 }
 
-// took is how long a run worked, or has worked.
+// took is how long a run took, or has taken so far.
 func took(r service.Run) string {
 	end := r.FinishedAt
 	if end.IsZero() {
@@ -109,7 +111,7 @@ type count struct {
 	Value int64
 }
 
-// counts are those that are not zero.
+// counts are the counts that are not zero, by name.
 func counts(all map[string]int64) (out []count) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if all[name] != 0 {
@@ -119,7 +121,7 @@ func counts(all map[string]int64) (out []count) {
 	return out
 }
 
-// plain is a name as people say it: deleted_rows is deleted rows.
+// plain is a name in plain text: deleted_rows is deleted rows.
 func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 func runTone(state string) string {
@@ -167,7 +169,8 @@ func late(f service.Fire) string {
 	return span(d)
 }
 
-// detail is why a worker's condition is what it is: for one that is idle nothing but remarks, the next run stands elsewhere.
+// detail is why a worker's condition is what it is. Of an idle one it is the remarks alone, as the
+// page has its next run elsewhere.
 func detail(w service.WorkerStatus) string {
 	if w.Condition != service.ConditionIdle {
 		return w.ConditionDetail
@@ -176,7 +179,7 @@ func detail(w service.WorkerStatus) string {
 	return remarks
 }
 
-// why a job is as it is: what became of its last attempt.
+// why is the outcome of a job's last attempt with its reason and error.
 func why(j service.Job) string {
 	var parts []string
 	if j.Outcome != "" {
@@ -186,7 +189,7 @@ func why(j service.Job) string {
 		parts = append(parts, j.Reason)
 	}
 	if n := len(j.Errors); n > 0 && j.State != "completed" {
-		// The reason is said already.
+		// Without the reason, which is there already.
 		words := strings.TrimPrefix(j.Errors[n-1].Error, "refused: ")
 		if words = strings.TrimPrefix(words, j.Reason+": "); words != j.Reason {
 			parts = append(parts, words)
@@ -195,10 +198,10 @@ func why(j service.Job) string {
 	return cut(strings.Join(parts, " · "))
 }
 
-// cut is a text as it stands in a list.
+// cut shortens a text for a list.
 func cut(text string) string { return run.Shorten(text, 2<<10, "its page has all") }
 
-// subject is what a run works on.
+// subject is a run's worker, with the database that it works on.
 func subject(r service.Run) string {
 	if r.Database != "" {
 		return r.Worker + " on " + r.Database
@@ -206,7 +209,7 @@ func subject(r service.Run) string {
 	return r.Worker
 }
 
-// args of a job, each as name and value.
+// args are the arguments of a job that are set, each as name and value.
 func args(raw json.RawMessage) []string {
 	fields := map[string]any{}
 	decoder := json.NewDecoder(strings.NewReader(string(raw)))
@@ -223,7 +226,7 @@ func args(raw json.RawMessage) []string {
 	return out
 }
 
-// short is the part of an id that tells it from its neighbours: its end.
+// short is the end of an ID, which differs from that of its neighbours.
 func short(id string) string {
 	if len(id) > 12 {
 		return id[len(id)-12:]
@@ -231,7 +234,7 @@ func short(id string) string {
 	return id
 }
 
-// busiest are the tables in which most has changed, up to six.
+// busiest are up to six tables with the most rows changed.
 func busiest(r service.Run) []count {
 	all := make([]count, 0, len(r.Tables))
 	for _, t := range r.Tables {
@@ -249,7 +252,7 @@ func by(r service.Run) string {
 	return r.Trigger + " by " + r.RequestedBy
 }
 
-// link of a trace: URL is empty where none is configured.
+// link is that of a trace; URL is "" if none is configured.
 type link struct{ ID, URL string }
 
 func (p *pages) traceLink(id string) link {

@@ -32,11 +32,11 @@ type RunState int32
 const (
 	// Not set; as a filter: any state.
 	RunState_RUN_STATE_UNSPECIFIED RunState = 0
-	// At work.
+	// Running.
 	RunState_RUN_STATE_RUNNING RunState = 1
 	// Ended as planned, also when a limit ended it.
 	RunState_RUN_STATE_SUCCEEDED RunState = 2
-	// Could not go on, or items failed; error and reason say why.
+	// Could not continue, or items failed; error and reason say why.
 	RunState_RUN_STATE_FAILED RunState = 3
 	// Stopped by CancelRun or by the server's shutdown.
 	RunState_RUN_STATE_CANCELLED RunState = 4
@@ -97,7 +97,7 @@ type Trigger int32
 const (
 	// Not set.
 	Trigger_TRIGGER_UNSPECIFIED Trigger = 0
-	// The worker's schedule, also of what goes on with a scheduled run that stopped before its end.
+	// The worker's schedule. Also of a run that resumes an abandoned scheduled run.
 	Trigger_TRIGGER_SCHEDULE Trigger = 1
 	// A call of RunBatch.
 	Trigger_TRIGGER_REQUEST Trigger = 2
@@ -144,19 +144,19 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
-// FireOutcome is what became of a fire.
+// FireOutcome is the outcome of a fire.
 type FireOutcome int32
 
 const (
 	// Not set; as a filter: any outcome.
 	FireOutcome_FIRE_OUTCOME_UNSPECIFIED FireOutcome = 0
-	// A server has taken it and is about to start its run.
+	// A server has claimed it and is about to start its run.
 	FireOutcome_FIRE_OUTCOME_CLAIMED FireOutcome = 1
-	// Its run was started; how that ended is in the run.
+	// Its run was started; the run has its own outcome.
 	FireOutcome_FIRE_OUTCOME_RAN FireOutcome = 2
-	// It was to have no run: the lease was held, or the worker paused. It is not caught up.
+	// No run was started: the lease was held, or the worker paused. It is not caught up.
 	FireOutcome_FIRE_OUTCOME_SKIPPED FireOutcome = 3
-	// Nobody ran it in time: no scheduler was at work, or the database was down.
+	// No server ran it in time: no scheduler was running, or the database was down.
 	FireOutcome_FIRE_OUTCOME_MISSED FireOutcome = 4
 )
 
@@ -214,18 +214,18 @@ const (
 	Condition_CONDITION_UNSPECIFIED Condition = 0
 	// Waiting for its next fire.
 	Condition_CONDITION_IDLE Condition = 1
-	// A run is at work, on any server.
+	// A run is running, on any server.
 	Condition_CONDITION_RUNNING Condition = 2
 	// Paused by PauseWorker.
 	Condition_CONDITION_PAUSED Condition = 3
 	// A lease of this worker is held by another process.
 	Condition_CONDITION_LEASE_HELD_ELSEWHERE Condition = 4
-	// The scheduler of the server that answers, or this worker's schedule there, is switched off: there only requests start
-	// runs. Other servers have schedules of their own.
+	// The scheduler of the answering server, or this worker's schedule there, is switched off: that server starts runs on
+	// request only. Other servers have schedules of their own.
 	Condition_CONDITION_SCHEDULER_OFF Condition = 5
 	// Something it needs is missing: condition_detail names it.
 	Condition_CONDITION_NOT_CONFIGURED Condition = 6
-	// Slowed down to spare the database.
+	// Waiting for the load of a database to fall.
 	Condition_CONDITION_THROTTLED Condition = 7
 	// The last run failed, or a database cannot be reached: condition_detail and failing say what.
 	Condition_CONDITION_FAILING Condition = 8
@@ -284,19 +284,19 @@ func (Condition) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
 }
 
-// FailureClass is what kind of trouble keeps a worker from its work.
+// FailureClass is the class of the problem that keeps a worker from running.
 type FailureClass int32
 
 const (
 	// Not set.
 	FailureClass_FAILURE_CLASS_UNSPECIFIED FailureClass = 0
-	// A database does not answer, refuses us, has no connection left, or is read-only.
+	// A database does not answer, refuses the connection, has no connection left, or is read-only.
 	FailureClass_FAILURE_CLASS_UNREACHABLE FailureClass = 1
-	// A statement does not fit the schema or our rights, or the schema maintenance is not migrated.
+	// A statement does not match the schema or lacks a privilege, or the schema maintenance is not migrated.
 	FailureClass_FAILURE_CLASS_SCHEMA FailureClass = 2
-	// Rows or tables are locked by others.
+	// Other sessions have locked rows or tables.
 	FailureClass_FAILURE_CLASS_LOCK FailureClass = 3
-	// Statements take longer than they may.
+	// Statements exceed their timeout.
 	FailureClass_FAILURE_CLASS_TIMEOUT FailureClass = 4
 	// Rows that the database refuses to change.
 	FailureClass_FAILURE_CLASS_DATA FailureClass = 5
@@ -365,16 +365,16 @@ func (FailureClass) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
 }
 
-// Failing is why the condition of a worker is CONDITION_FAILING. Of several troubles it is the first.
+// Failing is why the condition of a worker is CONDITION_FAILING: the first of several problems.
 type Failing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of a failed run: the end of the first one that failed since the last success. Else when this server first noticed.
+	// For failed runs the end of the first one since the last success, else when this server first noticed the problem.
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
-	// What kind of trouble it is.
+	// Class of the problem.
 	Class FailureClass `protobuf:"varint,2,opt,name=class,proto3,enum=maintenance.v1.FailureClass" json:"class,omitempty"`
-	// In words. Never driver text, values or SQL.
+	// The problem in words. Never driver text, values or SQL.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Database that is in trouble, empty where it is not known.
+	// Database with the problem, empty if it is not known.
 	Database      string `protobuf:"bytes,4,opt,name=database,proto3" json:"database,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -445,7 +445,7 @@ type TableCount struct {
 	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
 	// Rows deleted.
 	Deleted int64 `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// Rows updated, nullified ones included.
+	// Rows updated, including nullified ones.
 	Updated       int64 `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -515,7 +515,7 @@ type DefinitionCount struct {
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	// Rows that a run would change.
 	Rows int64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The count was cut off: there are at least so many rows.
+	// The count was stopped at a limit: rows is a lower bound.
 	AtLeast       bool `protobuf:"varint,6,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -600,22 +600,22 @@ type Run struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name of the worker.
 	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Database the run works on; empty for workers that have no turn by database.
+	// Database the run works on; empty for workers that work on all.
 	Database string `protobuf:"bytes,3,opt,name=database,proto3" json:"database,omitempty"`
 	// What started it.
 	Trigger Trigger `protobuf:"varint,4,opt,name=trigger,proto3,enum=maintenance.v1.Trigger" json:"trigger,omitempty"`
 	// Its state.
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=maintenance.v1.RunState" json:"state,omitempty"`
-	// Typed or worded reason of the state, for instance LEASE_LOST. While the run is at work: since when it has given no
-	// sign of life, if that is more than ten seconds ago.
+	// Reason of the state, as code or text, for instance LEASE_LOST. While the run is running: the time of its last
+	// heartbeat, if that is more than ten seconds ago.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Nothing was written.
 	DryRun bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Start, by the clock of main.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// End; absent while it runs. Of a run whose process died: its last sign of life.
+	// End; absent while it runs. For a run whose process died, its last heartbeat.
 	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
-	// What was done, by name; the names belong to the worker. While the run is at work: so far.
+	// What was done, by name; each worker has its own names. While the run is running: so far.
 	Counts map[string]int64 `protobuf:"bytes,10,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Rows changed by table.
 	Tables []*TableCount `protobuf:"bytes,11,rep,name=tables,proto3" json:"tables,omitempty"`
@@ -623,8 +623,8 @@ type Run struct {
 	OverLimit bool `protobuf:"varint,12,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// Dry runs of loose_foreign_keys_cleanup: what each definition would change.
 	Definitions []*DefinitionCount `protobuf:"bytes,13,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// What went wrong, or of a skipped run what to do about it, or of one that a pause has ended, whose and why. Never driver
-	// text, values or SQL. Lists and GetStatus have the first 2 KiB, GetRun has all.
+	// The error; for a skipped run what to do about it; for a run that a pause has ended, who paused it and why. Never
+	// driver text, values or SQL. Lists and GetStatus have the first 2 KiB, GetRun has all.
 	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
 	// W3C trace id of the run's trace, empty when tracing has none.
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -632,10 +632,10 @@ type Run struct {
 	LeaseEpoch int64 `protobuf:"varint,16,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// The run had the limits of turbo mode.
 	TurboMode bool `protobuf:"varint,17,opt,name=turbo_mode,json=turboMode,proto3" json:"turbo_mode,omitempty"`
-	// Who asked for it: the client's name, if it has given one, and address, or the replica whose schedule fired. The name is
-	// that in the client's certificate where the server asks for one, else what the header caretaker-user says.
+	// Who requested it: the client's name, if known, and address, or the replica whose schedule fired. The name is that in
+	// the client's certificate if the server asks for one, else the value of the header caretaker-user.
 	RequestedBy string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
-	// The server that runs it, or has run it, by the name under which it holds leases.
+	// The server that runs or ran it, by the name under which it holds leases.
 	Replica       string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -804,22 +804,22 @@ func (x *Run) GetReplica() string {
 	return ""
 }
 
-// Fire is a moment at which the schedule of a worker wants a run.
+// Fire is a time at which a worker is to run by its schedule.
 type Fire struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// When it was due.
 	FireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=fire_time,json=fireTime,proto3" json:"fire_time,omitempty"`
-	// What became of it.
+	// Its outcome.
 	Outcome FireOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED; ABANDONED: missed, as
-	// the server that had claimed it died. Of a fire that ran: CAUGHT_UP after it was missed, TAKEN_OVER from a server that
-	// died or stopped.
+	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED. ABANDONED: it was missed because the server that had
+	// claimed it died. For a fire that ran, CAUGHT_UP if it had been missed, TAKEN_OVER if from a server that died or
+	// stopped.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Id of its run, also of one that is on record as skipped; empty when there is none.
+	// ID of its run, also of one that was recorded as skipped; empty if there is none.
 	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// The server that claimed it; empty when none did.
+	// The server that claimed it; empty if none did.
 	ClaimedBy string `protobuf:"bytes,6,opt,name=claimed_by,json=claimedBy,proto3" json:"claimed_by,omitempty"`
 	// When it did so, by the clock of main.
 	ClaimedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=claimed_at,json=claimedAt,proto3" json:"claimed_at,omitempty"`
@@ -924,7 +924,7 @@ func (x *Fire) GetLate() *durationpb.Duration {
 	return nil
 }
 
-// Lease makes sure that two runs never do the same work.
+// Lease keeps two runs from doing the same work.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: the worker's, or worker/database.
@@ -1119,15 +1119,15 @@ func (x *Pause) GetUntil() *timestamppb.Timestamp {
 // to 15 seconds old; condition_detail says so.
 type Backlog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Everything that waits, deferred ones included, dead ones not.
+	// Everything that waits, including what is deferred, without what is dead.
 	Pending int64 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
-	// Since when the oldest has waited; absent when nothing waits.
+	// Since when the oldest has been waiting; absent if nothing waits.
 	OldestAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=oldest_at,json=oldestAt,proto3" json:"oldest_at,omitempty"`
-	// Of pending, what could be worked now.
+	// Of pending, what is due now.
 	Due int64 `protobuf:"varint,3,opt,name=due,proto3" json:"due,omitempty"`
-	// Of pending, what has been put off.
+	// Of pending, what has been postponed.
 	Deferred int64 `protobuf:"varint,4,opt,name=deferred,proto3" json:"deferred,omitempty"`
-	// What was given up after too many failures and waits for somebody to look at it.
+	// What was given up after too many failures and needs a decision.
 	Dead          int64 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1205,20 +1205,20 @@ type WorkerStatus struct {
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Cron expression, UTC.
 	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	// Next fire on the server that answers; absent when its scheduler is off.
+	// Next fire on the answering server; absent if its scheduler is off.
 	NextRunAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next_run_at,json=nextRunAt,proto3" json:"next_run_at,omitempty"`
 	// The pause in force, absent when there is none.
 	Paused *Pause `protobuf:"bytes,4,opt,name=paused,proto3" json:"paused,omitempty"`
 	// The worker's leases.
 	Leases []*Lease `protobuf:"bytes,5,rep,name=leases,proto3" json:"leases,omitempty"`
-	// The newest run at work, on any server.
+	// The newest run that is running, on any server.
 	CurrentRun *Run `protobuf:"bytes,6,opt,name=current_run,json=currentRun,proto3" json:"current_run,omitempty"`
 	// The newest run that has ended, without dry runs and those that could not start: ListRuns and ListFires have them.
 	LastRun *Run `protobuf:"bytes,7,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	// End of the newest run that succeeded, without dry runs.
 	LastSuccessAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_success_at,json=lastSuccessAt,proto3" json:"last_success_at,omitempty"`
-	// What is left to do; absent when the server that answers has not been able to read it since it was started. Of several
-	// databases it is the sum of those that could be read; condition_detail names the others.
+	// What is left to do; absent if the answering server has not been able to read it since its start. It is the sum over
+	// the databases that could be read; condition_detail names the others.
 	Backlog *Backlog `protobuf:"bytes,9,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Why it is, or is not, running now.
 	Condition Condition `protobuf:"varint,10,opt,name=condition,proto3,enum=maintenance.v1.Condition" json:"condition,omitempty"`
@@ -1355,11 +1355,11 @@ type Job struct {
 	// retryable (failed, will be tried again), running, completed, cancelled (refused), discarded (failed in its last
 	// attempt), pending (not used).
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// What it is to be done to; the names belong to the kind.
+	// Arguments; each kind has its own names.
 	Args *structpb.Struct `protobuf:"bytes,4,opt,name=args,proto3" json:"args,omitempty"`
-	// Number of the attempt at work, or of the last one; 0 before the first.
+	// Number of the current or last attempt; 0 before the first.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// After so many failed attempts it is discarded.
+	// Number of failed attempts after which it is discarded.
 	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// When it may start, or may be tried again.
 	ScheduledAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=scheduled_at,json=scheduledAt,proto3" json:"scheduled_at,omitempty"`
@@ -1373,11 +1373,11 @@ type Job struct {
 	Outcome string `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// When it was queued.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Begin of the last attempt; absent before the first.
+	// Start of the last attempt; absent before the first.
 	AttemptedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=attempted_at,json=attemptedAt,proto3" json:"attempted_at,omitempty"`
 	// When it ended; absent while it waits or runs.
 	FinalizedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
-	// Trace of the last attempt that has ended, however it did; empty before there is one, and when its process died.
+	// Trace ID of the last attempt that has ended, in whatever way; empty if there is none or its process died.
 	TraceId       string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1518,14 +1518,14 @@ func (x *Job) GetTraceId() string {
 	return ""
 }
 
-// JobError is why an attempt of a job failed.
+// JobError is the error of an attempt of a job.
 type JobError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the attempt began.
+	// Start of the attempt.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	// Number of the attempt.
 	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What went wrong. Never driver text, values or SQL. Lists have the first 2 KiB, ListJobs with an id has all.
+	// The error. Never driver text, values or SQL. Lists have the first 2 KiB, ListJobs with an id has all.
 	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2731,7 +2731,7 @@ type ListJobsRequest struct {
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only the job with this id, whatever else is asked for; 0: all. UNKNOWN_JOB if there is none.
+	// Only the job with this ID, whatever the other fields are; 0: all. UNKNOWN_JOB if there is none.
 	Id            int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -41,7 +41,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// MaintenanceService starts maintenance workers, tells what they do and why they do not.
+// MaintenanceService runs maintenance workers, and reports what they are doing or why they are not running.
 //
 // Every error carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason.
 type MaintenanceServiceClient interface {
@@ -50,18 +50,19 @@ type MaintenanceServiceClient interface {
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
 	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
-	// ALREADY_EXISTS REQUEST_ID_REUSED when the request_id has started a run of something else, UNAVAILABLE when the run's database cannot be reached or the server is stopping.
+	// ALREADY_EXISTS REQUEST_ID_REUSED if the request_id has started a different run, UNAVAILABLE if the run's database
+	// cannot be reached or the server is stopping.
 	RunBatch(ctx context.Context, in *RunBatchRequest, opts ...grpc.CallOption) (*RunBatchResponse, error)
-	// GetStatus says for one worker, or for all, what it is doing, when it is next due, what is left to do, and why it is
-	// not running now.
+	// GetStatus returns for one worker, or for all, what it is doing or why it is not running, when it is due next, and
+	// what is left to do.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// ListLeases lists the leases that make sure that no two runs do the same work, expired ones included.
+	// ListLeases lists the leases, which keep two runs from doing the same work, including expired ones.
 	ListLeases(ctx context.Context, in *ListLeasesRequest, opts ...grpc.CallOption) (*ListLeasesResponse, error)
 	// GetRun returns a run by its id. Errors: NOT_FOUND UNKNOWN_RUN.
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(ctx context.Context, in *ListRunsRequest, opts ...grpc.CallOption) (*ListRunsResponse, error)
-	// ListFires lists the fires of the schedules, the newest first, with what became of each: whether it ran, and how late,
+	// ListFires lists the fires of the schedules, the newest first, with the outcome of each: that it ran, and how late,
 	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
 	ListFires(ctx context.Context, in *ListFiresRequest, opts ...grpc.CallOption) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
@@ -71,22 +72,22 @@ type MaintenanceServiceClient interface {
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
 	// cancelling a run that has ended changes nothing.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
-	// resumed or the ttl has passed. The deferred jobs that do its destroying wait too. The worker "*" stands for all, with
-	// every deferred job: the kill switch.
+	// PauseWorker keeps a worker from starting runs, and ends running ones after the statement in flight, until it is
+	// resumed or the ttl has passed. The worker's deferred jobs wait, too. The worker "*" stands for all workers and all
+	// deferred jobs: the kill switch.
 	PauseWorker(ctx context.Context, in *PauseWorkerRequest, opts ...grpc.CallOption) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the pause of all;
-	// workers that are paused by themselves stay so, and condition_detail names them.
+	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
+	// pause; workers with a pause of their own stay paused, and condition_detail names them.
 	ResumeWorker(ctx context.Context, in *ResumeWorkerRequest, opts ...grpc.CallOption) (*ResumeWorkerResponse, error)
-	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
+	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
-	// RetryJob lets a job be worked now, whatever has become of it, with one more attempt if it has used up its own. Every
-	// job checks everything again before it does something, so one that was refused, skipped or completed may be retried
-	// too. A job at work, or one that is due, stays as it is. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION
-	// DUPLICATE_JOB when another job for the same waits or runs already.
+	// RetryJob makes a job due now, also one that has ended, with one more attempt if it has used up its own. A job checks
+	// everything again before it changes anything, so one that was refused, skipped or completed may be retried, too. A job
+	// that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION DUPLICATE_JOB if another
+	// job with the same arguments waits or runs already.
 	RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error)
-	// SetFeatureFlag switches a feature flag; runs read it at their start.
+	// SetFeatureFlag switches a feature flag; runs read it when they start.
 	SetFeatureFlag(ctx context.Context, in *SetFeatureFlagRequest, opts ...grpc.CallOption) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
 	ListFeatureFlags(ctx context.Context, in *ListFeatureFlagsRequest, opts ...grpc.CallOption) (*ListFeatureFlagsResponse, error)
@@ -253,7 +254,7 @@ func (c *maintenanceServiceClient) ListFeatureFlags(ctx context.Context, in *Lis
 // All implementations must embed UnimplementedMaintenanceServiceServer
 // for forward compatibility.
 //
-// MaintenanceService starts maintenance workers, tells what they do and why they do not.
+// MaintenanceService runs maintenance workers, and reports what they are doing or why they are not running.
 //
 // Every error carries google.rpc.ErrorInfo with the domain "caretaker" and a stable reason.
 type MaintenanceServiceServer interface {
@@ -262,18 +263,19 @@ type MaintenanceServiceServer interface {
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
 	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
-	// ALREADY_EXISTS REQUEST_ID_REUSED when the request_id has started a run of something else, UNAVAILABLE when the run's database cannot be reached or the server is stopping.
+	// ALREADY_EXISTS REQUEST_ID_REUSED if the request_id has started a different run, UNAVAILABLE if the run's database
+	// cannot be reached or the server is stopping.
 	RunBatch(context.Context, *RunBatchRequest) (*RunBatchResponse, error)
-	// GetStatus says for one worker, or for all, what it is doing, when it is next due, what is left to do, and why it is
-	// not running now.
+	// GetStatus returns for one worker, or for all, what it is doing or why it is not running, when it is due next, and
+	// what is left to do.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// ListLeases lists the leases that make sure that no two runs do the same work, expired ones included.
+	// ListLeases lists the leases, which keep two runs from doing the same work, including expired ones.
 	ListLeases(context.Context, *ListLeasesRequest) (*ListLeasesResponse, error)
 	// GetRun returns a run by its id. Errors: NOT_FOUND UNKNOWN_RUN.
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// ListRuns lists runs, the newest first.
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
-	// ListFires lists the fires of the schedules, the newest first, with what became of each: whether it ran, and how late,
+	// ListFires lists the fires of the schedules, the newest first, with the outcome of each: that it ran, and how late,
 	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
 	ListFires(context.Context, *ListFiresRequest) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
@@ -283,22 +285,22 @@ type MaintenanceServiceServer interface {
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
 	// cancelling a run that has ended changes nothing.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
-	// PauseWorker keeps a worker from starting runs, and ends its running ones after the statement in flight, until it is
-	// resumed or the ttl has passed. The deferred jobs that do its destroying wait too. The worker "*" stands for all, with
-	// every deferred job: the kill switch.
+	// PauseWorker keeps a worker from starting runs, and ends running ones after the statement in flight, until it is
+	// resumed or the ttl has passed. The worker's deferred jobs wait, too. The worker "*" stands for all workers and all
+	// deferred jobs: the kill switch.
 	PauseWorker(context.Context, *PauseWorkerRequest) (*PauseWorkerResponse, error)
-	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the pause of all;
-	// workers that are paused by themselves stay so, and condition_detail names them.
+	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
+	// pause; workers with a pause of their own stay paused, and condition_detail names them.
 	ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error)
-	// ListJobs lists the deferred jobs that the workers queue, the newest first, with what became of them. Jobs that ended
+	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
-	// RetryJob lets a job be worked now, whatever has become of it, with one more attempt if it has used up its own. Every
-	// job checks everything again before it does something, so one that was refused, skipped or completed may be retried
-	// too. A job at work, or one that is due, stays as it is. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION
-	// DUPLICATE_JOB when another job for the same waits or runs already.
+	// RetryJob makes a job due now, also one that has ended, with one more attempt if it has used up its own. A job checks
+	// everything again before it changes anything, so one that was refused, skipped or completed may be retried, too. A job
+	// that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION DUPLICATE_JOB if another
+	// job with the same arguments waits or runs already.
 	RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error)
-	// SetFeatureFlag switches a feature flag; runs read it at their start.
+	// SetFeatureFlag switches a feature flag; runs read it when they start.
 	SetFeatureFlag(context.Context, *SetFeatureFlagRequest) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
 	ListFeatureFlags(context.Context, *ListFeatureFlagsRequest) (*ListFeatureFlagsResponse, error)
