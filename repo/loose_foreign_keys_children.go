@@ -4,9 +4,49 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// Actions of a loose foreign key, in the words of the definitions file.
+const (
+	AsyncDelete    = "async_delete"
+	AsyncNullify   = "async_nullify"
+	UpdateColumnTo = "update_column_to"
+)
+
+// LooseForeignKey is one definition: what becomes of the rows of Table whose Column refers to a
+// deleted row of Parent. Names are unqualified and literal.
+type LooseForeignKey struct {
+	Table, Column, Parent string
+	// OnDelete is one of the actions above.
+	OnDelete string
+	// TargetColumn and TargetValue belong to UpdateColumnTo.
+	TargetColumn, TargetValue string
+	// Conditions narrow the rows: all of them must hold.
+	Conditions []ColumnValue
+	// DeleteLimit caps the rows of one statement, whatever the action; 0: adaptive.
+	DeleteLimit int
+}
+
+// ColumnValue is an equality, the value in the text form that PostgreSQL converts to the column's
+// type.
+type ColumnValue struct{ Column, Value string }
+
+// String is the definition's identity in messages: "child.column -> parent".
+func (k LooseForeignKey) String() string { return k.Table + "." + k.Column + " -> " + k.Parent }
+
+// changes is the column that the action sets; "": rows are deleted.
+func (k LooseForeignKey) changes() string {
+	switch k.OnDelete {
+	case AsyncNullify:
+		return k.Column
+	case UpdateColumnTo:
+		return k.TargetColumn
+	}
+	return ""
+}
 
 // Child is one definition in one home of its child table.
 type Child struct {
@@ -15,33 +55,39 @@ type Child struct {
 	schema   string
 	table    string
 	types    columnTypes
-	// lock is how rows are locked before they are changed: an update that leaves unique columns alone gets along with
-	// the checks of foreign keys.
+	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
+	// gets along with the checks of foreign keys.
 	lock string
 }
 
-// columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut values off.
+// columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut
+// values off.
 type columnTypes map[[2]string]string
 
-// childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger
-// refuses every write is a leftover of a split database and is no home.
+// childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose
+// enabled trigger refuses every write is a leftover of a split database and is no home.
 const childTablesSQL = `
 SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname,
-  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
+  EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
-LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attribute a
+  ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
 
-// Children finds the definitions whose child table has a home in this database. The result has an entry a definition,
-// nil where the table is not here. Without an application schema the error is a [*NoSchemaError].
+// Children finds the definitions whose child table has a home in this database. The result has an
+// entry a definition, nil where the table is not here. Without an application schema the error is a
+// [*NoSchemaError].
 func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
 	tables, columns := namesOf(keys)
 	type column struct {
 		Table, Name, Type, Schema string
 		Unique                    bool
 	}
-	found, err := collect(ctx, d, newQuery("look for child tables", childTablesSQL, tables, columns), pgx.RowToStructByPos[column])
+	find := newQuery("find child tables", childTablesSQL, tables, columns)
+	found, err := collect(ctx, d, find, pgx.RowToStructByPos[column])
 	if err == nil && len(found) == 0 {
 		_, err = d.ApplicationSchema(ctx)
 	}
@@ -57,7 +103,10 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if schema, here := schemas[key.Table]; here {
-			children[i] = &Child{Key: key, Database: d, schema: schema, table: quote(schema, key.Table), types: types, lock: "FOR UPDATE SKIP LOCKED"}
+			children[i] = &Child{
+				Key: key, Database: d, schema: schema, table: quote(schema, key.Table),
+				types: types, lock: "FOR UPDATE SKIP LOCKED",
+			}
 			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
 				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
 			}
@@ -80,8 +129,9 @@ func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	return tables, columns
 }
 
-// sql fills the child's identifiers into a statement whose own parameters end before $first, and returns the values of
-// the parameters from there on. A column that does not exist has no type: the statement then fails by its name.
+// sql fills the child's identifiers into a statement whose own parameters end before $first, and
+// returns the values of the parameters from there on. A column that does not exist has no type: the
+// statement then fails by its name.
 func (c *Child) sql(template string, first int, more ...string) (sql string, values []any) {
 	var conditions strings.Builder
 	parameter := func(column, value string) string {
@@ -111,12 +161,14 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 	return fill(template, names...), values
 }
 
-// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and changing see one
-// snapshot, so the cap holds whatever others commit meanwhile; a row that moves to another parent is left alone.
+// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
+// changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
+// another parent is left alone.
 const purgeAllSQL = `
 WITH {guard},
 counted AS MATERIALIZED (
-  SELECT count(*) AS n FROM (SELECT FROM {child} t WHERE t.{column} = ANY ($1::bigint[]){conditions} LIMIT $2::bigint + 1) x
+  SELECT count(*) AS n FROM (
+    SELECT FROM {child} t WHERE t.{column} = ANY ($1::bigint[]){conditions} LIMIT $2::bigint + 1) x
 ),
 changed AS (
   {change}
@@ -132,35 +184,32 @@ tally AS MATERIALIZED (
 const purgeAllResultSQL = `
 SELECT EXISTS (SELECT FROM guard), found, changed, 0::bigint FROM tally`
 
-// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last definition of the keys:
-// their records go with their rows. They stay if the cap was reached or not every row was changed; whether a key has
-// rows left is then for [Child.Remaining] to say.
+// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
+// definition of the keys: their records go with their rows. They stay if the cap was reached or not
+// every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
-removed AS (
+gone AS (
   DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND (SELECT held FROM guard) = 1
-    AND tally.found = tally.changed AND tally.found <= $2::bigint
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
+    AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
   RETURNING q.partition, q.id
-),
-forgotten AS (
-  DELETE FROM maintenance.record_failures x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
-),
-untraced AS (
-  DELETE FROM maintenance.record_traces x USING removed r WHERE x.partition = r.partition AND x.record_id = r.id
-)
-SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM removed) FROM tally`
+)` + forgetSQL + `
+SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM gone) FROM tally`
 
-// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by (tableoid, ctid), because
-// ctid alone is not unique in a partitioned table and a child may have no primary key. A row that has moved on since
-// is left alone, and missing in changed: only found rows that the statement's snapshot still sees, and that are not
-// changed, were kept. LIMIT 1 makes seen look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at hand.
+// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
+// (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
+// primary key. A row that has moved on since is left alone, and missing in changed: only found rows
+// that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
+// look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
+// hand.
 const purgeSharesSQL = `
 WITH {guard},
 found AS MATERIALIZED (
   SELECT k.key, c.tbl, c.loc
   FROM guard CROSS JOIN unnest($1::bigint[]) AS k (key)
   CROSS JOIN LATERAL (
-    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $3::bigint {lock}
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
+    WHERE t.{column} = k.key{conditions} LIMIT $3::bigint {lock}
   ) c
   LIMIT $2::bigint
 ),
@@ -176,9 +225,12 @@ seen AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
   WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
 )
-SELECT EXISTS (SELECT FROM guard), ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
+SELECT EXISTS (SELECT FROM guard),
+  ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
   (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
-  ARRAY(SELECT DISTINCT key FROM seen WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
+  ARRAY(
+    SELECT DISTINCT key FROM seen
+    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
 
 // Purge is one statement on a child.
 type Purge struct {
@@ -195,8 +247,8 @@ type PurgeResult struct {
 	Found, Changed int64
 	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
 	Shares map[int64]int64
-	// Kept are keys of which there are rows that the statement has locked and not changed, although nobody else has changed
-	// them: triggers do that. Only PurgeShares with skipLocked knows them.
+	// Kept are keys of which there are rows that the statement has locked and not changed, although
+	// nobody else has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
 	Kept []int64
 	// Removed records.
 	Removed int64
@@ -205,7 +257,9 @@ type PurgeResult struct {
 // PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
 // than the cap. If it changes all rows it finds, it removes the given records from the queue; that
 // is possible in the queue's own database only.
-func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record) (r PurgeResult, err error) {
+func (c *Child) PurgeAll(
+	ctx context.Context, p Purge, q Queue, records []Record,
+) (r PurgeResult, err error) {
 	ending, first, args := purgeAllResultSQL, 3, []any{p.Keys, p.Cap}
 	if len(records) > 0 {
 		ending, first, args = purgeAllRemovalSQL, 5, append(args, recordArrays(records)...)
@@ -217,8 +271,8 @@ func (c *Child) PurgeAll(ctx context.Context, p Purge, q Queue, records []Record
 	return r, err
 }
 
-// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all, in
-// one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
+// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all,
+// in one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
 // Limits.Lock.
 func (c *Child) PurgeShares(
 	ctx context.Context, p Purge, perKey int64, skipLocked bool,
@@ -246,7 +300,8 @@ CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} L
 // Remaining says which of the keys still have rows.
 func (c *Child) Remaining(ctx context.Context, keys []int64, l Limits) ([]int64, error) {
 	sql, values := c.sql(remainingSQL, 2)
-	return readRows(ctx, c.Database, l, newQuery("probe "+c.Key.String(), sql, append([]any{keys}, values...)...), pgx.RowTo[int64])
+	probe := newQuery("probe "+c.Key.String(), sql, append([]any{keys}, values...)...)
+	return readRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
 }
 
 const countChildrenSQL = `
@@ -257,8 +312,47 @@ SELECT count(*) FROM (
 ) capped`
 
 // Count counts the rows that Purge would change, up to limit.
-func (c *Child) Count(ctx context.Context, keys []int64, limit int64, l Limits) (n int64, err error) {
+func (c *Child) Count(
+	ctx context.Context, keys []int64, limit int64, l Limits,
+) (n int64, err error) {
 	sql, values := c.sql(countChildrenSQL, 3)
-	err = c.Database.readRow(ctx, l, newQuery("count "+c.Key.String(), sql, append([]any{keys, limit}, values...)...), &n)
+	count := newQuery("count "+c.Key.String(), sql, append([]any{keys, limit}, values...)...)
+	err = c.Database.readRow(ctx, l, count, &n)
 	return n, err
+}
+
+// AbsentChild is a child table that is in no configured database and whose definitions are skipped,
+// because somebody has accepted that: a row of maintenance.absent_children, in main.
+type AbsentChild struct {
+	Child      string    `json:"child"`
+	AcceptedAt time.Time `json:"accepted_at"`
+	AcceptedBy string    `json:"accepted_by"`
+}
+
+const absentChildrenSQL = `
+SELECT child, accepted_at, accepted_by FROM maintenance.absent_children ORDER BY child`
+
+// AbsentChildren reads the accepted absent children by name.
+func (d *Database) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
+	return collect(ctx, d, newQuery("list accepted absent children", absentChildrenSQL),
+		pgx.RowToStructByPos[AbsentChild])
+}
+
+const acceptAbsentSQL = `
+INSERT INTO maintenance.absent_children (child, accepted_by)
+SELECT child, $2 FROM unnest($1::text[]) AS c (child)
+ON CONFLICT (child) DO NOTHING`
+
+// AcceptAbsent accepts children as absent. One that is accepted already keeps its time and name.
+func (d *Database) AcceptAbsent(ctx context.Context, children []string, by string) error {
+	_, err := d.exec(ctx, "accept absent children", acceptAbsentSQL, children, by)
+	return err
+}
+
+const endAbsenceSQL = `DELETE FROM maintenance.absent_children WHERE child = ANY ($1::text[])`
+
+// EndAbsence ends the acceptance of children: they have been found, or somebody has revoked it.
+func (d *Database) EndAbsence(ctx context.Context, children []string) error {
+	_, err := d.exec(ctx, "end the acceptance of absent children", endAbsenceSQL, children)
+	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Partitions of a queue that caretaker made. Every step is one transaction that
-// waits at most 100 ms for each lock, so that no deletion of the application waits longer for us than that.
+// Partitions of a queue that caretaker made. Every step is one transaction that waits at most 100
+// ms for each lock, so that no deletion of the application waits longer for us than that.
 
 // PartitionLimits bound each statement of a step on partitions.
 func PartitionLimits() Limits {
@@ -24,15 +24,18 @@ const QueueLeafSchema = "gitlab_partitions_dynamic"
 
 // createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
 const createLeafSQL = `
-CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number}) WITH (autovacuum_vacuum_scale_factor = 0.01)`
+CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number})
+WITH (autovacuum_vacuum_scale_factor = 0.01)`
 
 // CreatePartition makes a partition and marks it as active from now on.
 func CreatePartition(ctx context.Context, tx pgx.Tx, q Queue, number int64) error {
-	return execAll(ctx, tx, statement{createLeaf(q, number), nil}, statement{markPartitionSQL, []any{number}})
+	return execAll(ctx, tx, statement{createLeaf(q, number), nil},
+		statement{markPartitionSQL, []any{number}})
 }
 
 func createLeaf(q Queue, number int64) string {
-	return fill(createLeafSQL, "{leaf}", quote(QueueLeafSchema, fmt.Sprintf("%s_%d", queueTable, number)),
+	return fill(createLeafSQL, "{leaf}", quote(QueueLeafSchema,
+		fmt.Sprintf("%s_%d", queueTable, number)),
 		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
 }
 
@@ -40,15 +43,18 @@ const markPartitionSQL = `
 INSERT INTO maintenance.queue_partitions (partition, active_since) VALUES ($1, now())
 ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 
-// RepairPartition makes the partition that new records are sent to if it is missing: without it every deletion from a
-// tracked table fails. It returns whether it had to.
-func (d *Database) RepairPartition(ctx context.Context, p Permit, q Queue) (repaired bool, err error) {
+// RepairPartition makes the partition that new records are sent to if it is missing: without it
+// every deletion from a tracked table fails. It returns whether it had to.
+func (d *Database) RepairPartition(
+	ctx context.Context, p Permit, q Queue,
+) (repaired bool, err error) {
 	if q.Active == 0 || !q.ActiveMissing() {
 		return false, nil
 	}
-	err = d.transaction(ctx, "repair the queue's active partition", p, func(ctx context.Context, tx pgx.Tx) error {
-		return CreatePartition(ctx, tx, q, q.Active)
-	})
+	err = d.transaction(ctx, "repair the queue's active partition", p,
+		func(ctx context.Context, tx pgx.Tx) error {
+			return CreatePartition(ctx, tx, q, q.Active)
+		})
 	return err == nil, err
 }
 
@@ -57,15 +63,15 @@ const rollDueSQL = `
 SELECT p.active_since <= now() - interval '24 hours' AND pg_relation_size(leaf.oid) > 0
 FROM maintenance.queue_partitions p
 JOIN pg_inherits i ON i.inhparent = to_regclass($2)
-JOIN pg_class leaf ON leaf.oid = i.inhrelid
-  AND pg_get_expr(leaf.relpartbound, leaf.oid) IN (format('FOR VALUES IN (%s)', $1::bigint), format('FOR VALUES IN (''%s'')', $1::bigint))
+JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, leaf.oid)
+  IN (format('FOR VALUES IN (%s)', $1::bigint), format('FOR VALUES IN (''%s'')', $1::bigint))
 WHERE p.partition = $1`
 
-// RollPartition lets new records go to a new partition once the active one has been so for 24 hours and was ever
-// written to. It returns the new partition's number, 0 when there was nothing to do.
+// RollPartition lets new records go to a new partition once the active one has been so for 24 hours
+// and was ever written to. It returns the new partition's number, 0 when there was nothing to do.
 func (d *Database) RollPartition(ctx context.Context, p Permit, q Queue) (next int64, err error) {
 	var due bool
-	err = d.queryRow(ctx, "look at the active partition", []any{&due}, rollDueSQL, q.Active, q.sql)
+	err = d.queryRow(ctx, "read the active partition", []any{&due}, rollDueSQL, q.Active, q.sql)
 	if errors.Is(err, ErrNotFound) || (err == nil && !due) {
 		return 0, nil
 	}
@@ -73,11 +79,13 @@ func (d *Database) RollPartition(ctx context.Context, p Permit, q Queue) (next i
 		return 0, err
 	}
 	next = slices.Max(q.Partitions) + 1
-	err = d.transaction(ctx, "roll the queue's partition", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "roll the queue's "+
+		"partition", p, func(ctx context.Context, tx pgx.Tx) error {
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
-			statement{fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.sql, next), nil},
+			statement{fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.sql, next),
+				nil},
 			statement{markPartitionSQL, []any{next}})
 	})
 	if err != nil {
@@ -91,14 +99,18 @@ const emptyPartitionsSQL = `
 SELECT number, format('%I.%I', n.nspname, leaf.relname)
 FROM unnest($1::bigint[]) AS number
 JOIN pg_inherits i ON i.inhparent = to_regclass($2)
-JOIN pg_class leaf ON leaf.oid = i.inhrelid
-  AND pg_get_expr(leaf.relpartbound, leaf.oid) IN (format('FOR VALUES IN (%s)', number), format('FOR VALUES IN (''%s'')', number))
+JOIN pg_class leaf ON leaf.oid = i.inhrelid AND pg_get_expr(leaf.relpartbound, leaf.oid)
+  IN (format('FOR VALUES IN (%s)', number), format('FOR VALUES IN (''%s'')', number))
 JOIN pg_namespace n ON n.oid = leaf.relnamespace
-WHERE (SELECT true FROM {queue} q WHERE q.partition = number AND q.status = 1 ORDER BY q.fully_qualified_table_name LIMIT 1) IS NULL
+WHERE (
+  SELECT true FROM {queue} q WHERE q.partition = number AND q.status = 1
+  ORDER BY q.fully_qualified_table_name LIMIT 1) IS NULL
 ORDER BY number`
 
 const partitionStillPendingSQL = `
-SELECT EXISTS (SELECT FROM {queue} WHERE partition = $1 AND status = 1 ORDER BY fully_qualified_table_name LIMIT 1)`
+SELECT EXISTS (
+  SELECT FROM {queue} WHERE partition = $1 AND status = 1
+  ORDER BY fully_qualified_table_name LIMIT 1)`
 
 const forgetFailuresSQL = `DELETE FROM maintenance.record_failures WHERE partition = $1`
 
@@ -106,9 +118,12 @@ const forgetTracesSQL = `DELETE FROM maintenance.record_traces WHERE partition =
 
 const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE partition = $1`
 
-// DropPartitions drops every partition, at any position, that is neither the active nor the highest and has no pending
-// record, and returns their numbers. A partition that cannot be locked within 100 ms stays for the next run.
-func (d *Database) DropPartitions(ctx context.Context, p Permit, q Queue) (dropped []int64, err error) {
+// DropPartitions drops every partition, at any position, that is neither the active nor the highest
+// and has no pending record, and returns their numbers. A partition that cannot be locked within
+// 100 ms stays for the next run.
+func (d *Database) DropPartitions(
+	ctx context.Context, p Permit, q Queue,
+) (dropped []int64, err error) {
 	candidates := slices.DeleteFunc(slices.Clone(q.Partitions), func(n int64) bool {
 		return n == q.Active || n == slices.Max(q.Partitions)
 	})
@@ -119,23 +134,31 @@ func (d *Database) DropPartitions(ctx context.Context, p Permit, q Queue) (dropp
 		Number int64
 		Name   string
 	}
-	empty, err := collect(ctx, d, newQuery("look for empty partitions", fill(emptyPartitionsSQL, "{queue}", q.sql), candidates, q.sql), pgx.RowToStructByPos[leaf])
+	find := newQuery("find empty partitions", fill(emptyPartitionsSQL, "{queue}", q.sql), candidates,
+		q.sql)
+	empty, err := collect(ctx, d, find, pgx.RowToStructByPos[leaf])
 	for _, l := range empty {
-		err = errors.Join(err, d.transaction(ctx, fmt.Sprintf("drop partition %d of the queue", l.Number), p, func(ctx context.Context, tx pgx.Tx) error {
-			gone, err := dropIfEmpty(ctx, tx, q, l.Number, l.Name)
-			if gone {
-				dropped = append(dropped, l.Number)
-			}
+		operation, gone := fmt.Sprintf("drop partition %d of the queue", l.Number), false
+		dropErr := d.transaction(ctx, operation, p, func(ctx context.Context, tx pgx.Tx) (err error) {
+			gone, err = dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			return err
-		}))
+		})
+		if dropErr == nil && gone {
+			dropped = append(dropped, l.Number)
+		}
+		err = errors.Join(err, dropErr)
 	}
 	return dropped, err
 }
 
-// dropIfEmpty looks again under the partition's lock: a deletion that was not yet committed at the first look may be
-// now. Only then it locks the queue, which every deletion of the application needs, for the time of the drop.
-func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string) (gone bool, err error) {
-	if err := execAll(ctx, tx, statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE", nil}); err != nil {
+// dropIfEmpty checks again under the partition's lock: a deletion that was not yet committed at the
+// first check may be now. Only then it locks the queue, which every deletion of the application
+// needs, for the time of the drop.
+func dropIfEmpty(
+	ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string,
+) (gone bool, err error) {
+	if err := execAll(ctx, tx, statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",
+		nil}); err != nil {
 		return false, err
 	}
 	var pending bool
@@ -148,19 +171,4 @@ func dropIfEmpty(ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf str
 		statement{"DROP TABLE " + leaf, nil}, statement{unmarkPartitionSQL, []any{number}},
 		statement{forgetFailuresSQL, []any{number}}, statement{forgetTracesSQL, []any{number}})
 	return err == nil, err
-}
-
-type statement struct {
-	sql  string
-	args []any
-}
-
-func execAll(ctx context.Context, tx pgx.Tx, statements ...statement) error {
-	for _, s := range statements {
-		// Prepared statements would only fill the connection's cache with what runs once.
-		if _, err := tx.Exec(ctx, s.sql, append([]any{pgx.QueryExecModeExec}, s.args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -15,23 +15,25 @@ import (
 // queueTable is GitLab's name of the table of deleted parents.
 const queueTable = "loose_foreign_keys_deleted_records"
 
-// Queue is the table of deleted parents of one database, as it was when it was looked at.
+// Queue is the table of deleted parents of one database, as it was when it was read.
 type Queue struct {
 	// Schema is the application schema: the first existing one of the connection's search_path.
 	Schema string
-	// Exists is false where nothing has made the table yet. Partitioned is false for a table of another shape.
+	// Exists is false where nothing has made the table yet. Partitioned is false for a table of
+	// another shape.
 	Exists, Partitioned bool
 	// Managed by caretaker: made by `caretaker lfk install`.
 	Managed bool
 	// Leaves are the tables that it is made of.
 	Leaves int
-	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have several. Besides
-	// them those of the pending records in a DEFAULT leaf, if it has one.
+	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have
+	// several. Besides them those of the pending records in a DEFAULT leaf, if it has one.
 	Partitions []int64
 	HasDefault bool
-	// Active is the number of the partition that new records go to; 0 if the column's default names none.
+	// Active is the number of the partition that new records go to; 0 if the column's default names
+	// none.
 	Active int64
-	// At is when it was looked at, by the clock of the database: what is due is decided by it.
+	// At is when it was read, by the clock of the database: what is due is decided by it.
 	At  time.Time
 	sql string
 }
@@ -46,8 +48,9 @@ SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   ARRAY (
     SELECT number[1]::bigint AS bound
     FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    CROSS JOIN LATERAL regexp_matches(pg_get_expr(leaf.relpartbound, leaf.oid), '-?[0-9]+', 'g') number
-    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) LIKE 'FOR VALUES IN (%'
+    CROSS JOIN pg_get_expr(leaf.relpartbound, leaf.oid) bounds
+    CROSS JOIN LATERAL regexp_matches(bounds, '-?[0-9]+', 'g') number
+    WHERE i.inhparent = q.oid AND bounds LIKE 'FOR VALUES IN (%'
     ORDER BY bound),
   EXISTS (
     SELECT FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
@@ -58,30 +61,34 @@ SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
     WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0),
   clock_timestamp()
 FROM pg_namespace n
-LEFT JOIN pg_class q ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
+LEFT JOIN pg_class q
+  ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
 WHERE n.nspname = current_schema()`
 
 // row are the fields in the order of queueSQL.
 func (q *Queue) row() []any {
 	return []any{
-		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.At,
+		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed,
+		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.At,
 	}
 }
 
-// Queue looks at the queue and its partitions. Without an application schema the error is a
+// Queue reads the queue and its partitions. Without an application schema the error is a
 // [*NoSchemaError].
 func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	q, err := d.QueueShape(ctx)
 	if err != nil || !q.HasDefault {
 		return q, err
 	}
-	others, err := readRows(ctx, d, Limits{Statement: 5 * time.Second, Lock: time.Second}, newQuery("look at the queue's default partition", q.othersSQL()), pgx.RowTo[int64])
+	l := Limits{Statement: 5 * time.Second, Lock: time.Second}
+	others, err := readRows(ctx, d, l, newQuery("read the queue's default partition", q.othersSQL()),
+		pgx.RowTo[int64])
 	q.addPartitions(others)
 	return q, err
 }
 
-// ReadQueue is [Database.QueueShape] within a transaction. Without an application schema the error is
-// [pgx.ErrNoRows].
+// ReadQueue is [Database.QueueShape] within a transaction. Without an application schema the error
+// is [pgx.ErrNoRows].
 func ReadQueue(ctx context.Context, tx pgx.Tx) (q Queue, err error) {
 	err = tx.QueryRow(ctx, queueSQL, queueTable).Scan(q.row()...)
 	q.sql = quote(q.Schema, queueTable)
@@ -91,7 +98,7 @@ func ReadQueue(ctx context.Context, tx pgx.Tx) (q Queue, err error) {
 // QueueShape is Queue without the numbers of the records in a DEFAULT leaf: it reads the catalogue
 // alone. Its errors are those of Queue.
 func (d *Database) QueueShape(ctx context.Context) (q Queue, err error) {
-	err = d.queryRow(ctx, "look at the queue", q.row(), queueSQL, queueTable)
+	err = d.queryRow(ctx, "read the queue", q.row(), queueSQL, queueTable)
 	if errors.Is(err, ErrNotFound) {
 		_, err = d.ApplicationSchema(ctx)
 	}
@@ -106,7 +113,9 @@ const otherPartitionsSQL = `
 WITH RECURSIVE found (partition) AS (
   SELECT '-9223372036854775808'::bigint
   UNION ALL
-  SELECT (SELECT q.partition FROM {queue} q WHERE q.status = 1 {others} AND q.partition > f.partition ORDER BY q.partition LIMIT 1)
+  SELECT (
+    SELECT q.partition FROM {queue} q WHERE q.status = 1 {others} AND q.partition > f.partition
+    ORDER BY q.partition LIMIT 1)
   FROM found f WHERE f.partition IS NOT NULL
 )
 SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
@@ -128,27 +137,28 @@ func (q *Queue) addPartitions(others []int64) {
 	slices.Sort(q.Partitions)
 }
 
-// ActiveMissing says that new records are sent to a partition that does not exist: every deletion from a tracked table
-// fails.
+// ActiveMissing says that new records are sent to a partition that does not exist: every deletion
+// from a tracked table fails.
 func (q *Queue) ActiveMissing() bool {
 	return !q.HasDefault && !slices.Contains(q.Partitions, q.Active)
 }
 
-// leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of its partial index: the
-// cost grows with the names it finds, not with the records.
+// leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of
+// its partial index: the cost grows with the names it finds, not with the records.
 const leafParentsSQL = `
   WITH RECURSIVE parents (name) AS (
     (SELECT fully_qualified_table_name FROM {queue} WHERE partition = leaf.number AND status = 1
      ORDER BY fully_qualified_table_name LIMIT 1)
     UNION ALL
     SELECT (SELECT q.fully_qualified_table_name FROM {queue} q
-            WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name > p.name
+            WHERE q.partition = leaf.number AND q.status = 1
+              AND q.fully_qualified_table_name > p.name
             ORDER BY q.fully_qualified_table_name LIMIT 1)
     FROM parents p WHERE p.name IS NOT NULL
   )`
 
-// dueParentsSQL: a time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading all records at once, which
-// it may for EXISTS.
+// dueParentsSQL: a time that is NULL sorts last and is due. LIMIT 1 keeps the planner from reading
+// all records at once, which it may for EXISTS.
 const dueParentsSQL = `
 SELECT DISTINCT due.name
 FROM unnest($1::bigint[]) AS leaf (number)
@@ -161,14 +171,15 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
   ) oldest
   WHERE oldest.consume_after <= now() OR oldest.consume_after IS NULL OR (
     SELECT true FROM {queue} q
-    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name AND q.consume_after IS NULL
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = p.name
+      AND q.consume_after IS NULL
     ORDER BY q.id LIMIT 1)
 ) due
 ORDER BY due.name`
 
 // DueParents are the recorded table names that have pending records due now.
 func (d *Database) DueParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
-	return readRows(ctx, d, l, newQuery("find parents with due records", fill(dueParentsSQL, "{queue}", q.sql), q.Partitions), pgx.RowTo[string])
+	return q.parents(ctx, d, l, newQuery("find parents with due records", dueParentsSQL))
 }
 
 const pendingParentsSQL = `
@@ -181,42 +192,45 @@ ORDER BY pending.name`
 
 // PendingParents are the recorded table names that have pending records, due or not.
 func (d *Database) PendingParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
-	return readRows(ctx, d, l, newQuery("find parents with pending records", fill(pendingParentsSQL, "{queue}", q.sql), q.Partitions), pgx.RowTo[string])
+	return q.parents(ctx, d, l, newQuery("find parents with pending records", pendingParentsSQL))
 }
 
-// Record is one deleted parent row.
-type Record struct {
-	Partition, ID int64
-	// Key is the deleted row's.
-	Key int64
-	// Attempts is cleanup_attempts.
-	Attempts int16
+func (q *Queue) parents(ctx context.Context, d *Database, l Limits, find query) ([]string, error) {
+	find.sql, find.args = fill(find.sql, "{queue}", q.sql), []any{q.Partitions}
+	return readRows(ctx, d, l, find, pgx.RowTo[string])
 }
 
-// Position is where loading goes on: behind this record. The zero value is the beginning of the queue.
+// Record is one deleted parent row, whose key is Key.
+type Record struct{ Partition, ID, Key int64 }
+
+// Position is where loading goes on: behind this record. The zero value is the beginning of the
+// queue.
 type Position struct {
 	begun         bool
 	partition, id int64
 	consumeAfter  pgtype.Timestamptz
 }
 
-// loadRecordsSQL names the partition: without it the index's first column is unused. Records without a time are due,
-// and come last. A record that nobody has tried since the look has the time at which it was recorded; who puts one off
-// gives it a later one, so that it does not come back to the run that has done so, however soon it is due again.
+// loadRecordsSQL names the partition: without it the index's first column is unused. Records
+// without a time are due, and come last. A record that nobody has tried since then has the time at
+// which it was recorded; who postpones one gives it a later one, so that it does not come back to
+// the run that has done so, however soon it is due again.
 const loadRecordsSQL = `
-(SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
+(SELECT id, primary_key_value, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::bigint)
    AND (consume_after <= $7 OR $8 AND consume_after = created_at)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
-(SELECT id, primary_key_value, coalesce(cleanup_attempts, 0), consume_after FROM {queue}
- WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1 AND consume_after IS NULL AND id > $5::bigint
+(SELECT id, primary_key_value, consume_after FROM {queue}
+ WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
+   AND consume_after IS NULL AND id > $5::bigint
  ORDER BY id LIMIT $6)
 LIMIT $6`
 
-// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that were due when the
-// queue was looked at, and if Since those, too, that were recorded since and never tried.
+// RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that
+// were due when the queue was read, and if Since those, too, that were recorded since and never
+// tried.
 type RecordPage struct {
 	Parent string
 	After  Position
@@ -224,9 +238,11 @@ type RecordPage struct {
 	Since  bool
 }
 
-// LoadRecords reads records in numeric order of the partitions, then by consume_after, then by id. The position returned
-// is that of the last one.
-func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l Limits) ([]Record, Position, error) {
+// LoadRecords reads records in numeric order of the partitions, then by consume_after, then by id.
+// The position returned is that of the last one.
+func (d *Database) LoadRecords(
+	ctx context.Context, q Queue, want RecordPage, l Limits,
+) ([]Record, Position, error) {
 	var records []Record
 	after := want.After
 	for _, partition := range q.Partitions {
@@ -234,12 +250,14 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l 
 			continue
 		}
 		time, id, nullID := after.keyset(partition)
-		rows, err := readRows(ctx, d, l, newQuery("load records", fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent, time, id, nullID, want.Limit-len(records), q.At, want.Since), pgx.RowToStructByPos[queueRow])
+		load := newQuery("load records", fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent,
+			time, id, nullID, want.Limit-len(records), q.At, want.Since)
+		rows, err := readRows(ctx, d, l, load, pgx.RowToStructByPos[queueRow])
 		if err != nil {
 			return nil, after, err
 		}
 		for _, r := range rows {
-			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key, Attempts: r.Attempts})
+			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key})
 			after = Position{begun: true, partition: partition, id: r.ID, consumeAfter: r.ConsumeAfter}
 		}
 	}
@@ -248,12 +266,11 @@ func (d *Database) LoadRecords(ctx context.Context, q Queue, want RecordPage, l 
 
 type queueRow struct {
 	ID, Key      int64
-	Attempts     int16
 	ConsumeAfter pgtype.Timestamptz
 }
 
-// keyset is where to begin in a partition: behind (time, id) among the records with a time, behind nullID among those
-// without.
+// keyset is where to begin in a partition: behind (time, id) among the records with a time, behind
+// nullID among those without.
 func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID int64) {
 	const first = -1 << 63
 	switch {
@@ -266,7 +283,8 @@ func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID 
 }
 
 const queueBacklogSQL = `
-SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()), min(created_at),
+SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()),
+  min(created_at),
   (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d), clock_timestamp()
 FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
 

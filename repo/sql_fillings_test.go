@@ -13,7 +13,7 @@ var fragments = []string{
 	"abandonedClaimSQL",
 	"movedLedgerSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "integerTypesSQL",
+	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "forgetSQL", "integerTypesSQL",
 	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "detailsStaySQL", "projectRouteStaysSQL", "scheduleStaysSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",

@@ -12,6 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// statement is an SQL text with its parameters.
+type statement struct {
+	sql  string
+	args []any
+}
+
 // Three helpers send single statements: readRow and readRows under limits, write by a permit. What
 // they have in common is in send: the statement and the settings that bound it are one transaction
 // and one round trip. transaction is for steps of several statements.

@@ -131,3 +131,14 @@ func collided(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001")
 }
+
+// execAll sends statements one after the other.
+func execAll(ctx context.Context, tx pgx.Tx, statements ...statement) error {
+	for _, s := range statements {
+		// Prepared statements would only fill the connection's cache with what runs once.
+		if _, err := tx.Exec(ctx, s.sql, append([]any{pgx.QueryExecModeExec}, s.args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
