@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -185,13 +184,16 @@ func (s *shared) want(sql, want string) {
 
 func (s *shared) until(sql, want string) {
 	s.t.Helper()
-	got := ""
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got = s.value(sql); got == want {
-			return
+	got := want
+	defer func() {
+		if got != want {
+			s.t.Logf("it is %s", got)
 		}
-	}
-	s.t.Fatalf("%s: %s, want %s", sql, got, want)
+	}()
+	devdb.Eventually(s.t, sql+" to be "+want, func() bool {
+		got = s.value(sql)
+		return got == want
+	})
 }
 
 // children makes children of new parents, first to last, and records these as deleted.
@@ -247,13 +249,12 @@ func (s *shared) lift() {
 func (s *shared) atGate() string {
 	s.t.Helper()
 	const waiting = `SELECT min(application_name) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if app := s.value(waiting); app != "NULL" {
-			return app
-		}
-	}
-	s.t.Fatal("nobody comes to the gate")
-	return ""
+	app := ""
+	devdb.Eventually(s.t, "somebody to come to the gate", func() bool {
+		app = s.value(waiting)
+		return app != "NULL"
+	})
+	return app
 }
 
 // attemptsAge makes every attempt at work as old as one that is taken for dead, as if the time had passed.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
@@ -57,13 +56,12 @@ func (s *screen) field(t *testing.T, message, key string) string {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, s *screen, holds func() bool) {
 	t.Helper()
-	for range 600 {
-		if holds() {
-			return
+	defer func() {
+		if t.Failed() {
+			t.Log(s)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("never: %s\n%s", what, s)
+	}()
+	devdb.Eventually(t, what, holds)
 }
 
 // running is a server in this process.

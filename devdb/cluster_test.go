@@ -74,7 +74,7 @@ func TestCluster_StopBreaksOpenConnections(t *testing.T) {
 	c := start(t, Config{Ephemeral: true})
 	done := make(chan error)
 	go func() { done <- c.exec(context.Background(), "SELECT pg_sleep(600)") }()
-	within(t, "a statement runs", func() bool {
+	Eventually(t, "a statement runs", func() bool {
 		return column(t, c.URL("postgres"), "SELECT count(*)::text FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()")[0] == "1"
 	})
 	stop(t, c)
@@ -205,7 +205,7 @@ func orphan(t *testing.T, c *Cluster) *exec.Cmd {
 	}
 	go func() { _ = cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	within(t, "the orphan answers", func() bool { return answers(c.URL("postgres")) })
+	Eventually(t, "the orphan answers", func() bool { return answers(c.URL("postgres")) })
 	return cmd
 }
 

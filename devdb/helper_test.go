@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -86,16 +85,6 @@ func (h held) end(t *testing.T, signal os.Signal) {
 		t.Fatal(err)
 	}
 	_ = h.process.Wait() // by the signal
-}
-
-// within waits for something that other processes do.
-func within(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("still not: " + what)
-		}
-	}
 }
 
 func answers(url string) bool {

@@ -25,15 +25,7 @@ func standbyOf(t *testing.T) (primary, standby *Cluster) {
 // becomes waits for the first row of a query.
 func becomes(t *testing.T, url, sql, want string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		got := column(t, url, sql)[0]
-		if got == want {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %s, want %s", sql, got, want)
-		}
-	}
+	Eventually(t, sql+" to be "+want, func() bool { return column(t, url, sql)[0] == want })
 }
 
 func TestFault_Standby_FollowsItsPrimary(t *testing.T) {

@@ -18,7 +18,7 @@ func TestFault_Supervision_ServerAndFolderGoWithAKilledProcess(t *testing.T) {
 			}
 			h := holdCluster(t, os.Args[0], base, true, nil)
 			h.end(t, signal)
-			within(t, "server and folder are gone", func() bool { return missing(h.dir) && !answers(h.url) })
+			Eventually(t, "server and folder are gone", func() bool { return missing(h.dir) && !answers(h.url) })
 		})
 	}
 }
@@ -41,7 +41,7 @@ func TestFault_Supervision_ATakenOverServerIsStoppedToo(t *testing.T) {
 	orphan(t, c)
 	h := holdCluster(t, os.Args[0], c.Dir(), false, nil)
 	h.end(t, syscall.SIGKILL)
-	within(t, "the server is gone", func() bool { return !answers(h.url) })
+	Eventually(t, "the server is gone", func() bool { return !answers(h.url) })
 }
 
 func TestFault_Supervision_CtrlCInTheTerminalReachesUsAlone(t *testing.T) {

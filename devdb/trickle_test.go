@@ -23,21 +23,16 @@ func trickling(t *testing.T, urls map[string]string) {
 	})
 }
 
-// eventually waits until the query's number is reached.
-func eventually(t *testing.T, url, what, query string, least int) {
+// reaches waits until the query's number is reached.
+func reaches(t *testing.T, url, what, query string, least int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	Eventually(t, what, func() bool {
 		got, err := strconv.Atoi(column(t, url, query)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got >= least {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %d, want %d", what, got, least)
-		}
-	}
+		return got >= least
+	})
 }
 
 func recordsOf(parent string) string {
@@ -48,11 +43,11 @@ func TestTrickle_KeepsDeletingParentsWithChildren(t *testing.T) {
 	urls := demoEstate(t)
 	trickling(t, urls)
 	for parent, before := range map[string]int{"users": 100, "projects": 40, "namespaces": 60, "merge_requests": 350} {
-		eventually(t, urls["main"], parent, recordsOf(parent), before+2)
+		reaches(t, urls["main"], parent, recordsOf(parent), before+2)
 	}
-	eventually(t, urls["ci"], "p_ci_pipelines", recordsOf("p_ci_pipelines"), 302)
-	eventually(t, urls["ci"], "pipelines", "SELECT count(*)::text FROM p_ci_pipelines", 10004)
-	eventually(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
+	reaches(t, urls["ci"], "p_ci_pipelines", recordsOf("p_ci_pipelines"), 302)
+	reaches(t, urls["ci"], "pipelines", "SELECT count(*)::text FROM p_ci_pipelines", 10004)
+	reaches(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
 }
 
 func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
@@ -77,8 +72,8 @@ func TestTrickle_SurvivesADatabaseError(t *testing.T) {
 	run(t, urls["sec"], "ALTER TABLE vulnerabilities RENAME TO elsewhere")
 	trickling(t, urls)
 	// Ticks fail in sec, and yet they leave nothing in main.
-	eventually(t, urls["main"], "projects deleted", recordsOf("projects"), 43)
+	reaches(t, urls["main"], "projects deleted", recordsOf("projects"), 43)
 	run(t, urls["sec"], "ALTER TABLE elsewhere RENAME TO vulnerabilities")
-	eventually(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
-	eventually(t, urls["main"], "ticks that left nothing", "SELECT (count(*) = 120)::int::text FROM projects", 1)
+	reaches(t, urls["sec"], "vulnerabilities", "SELECT count(*)::text FROM vulnerabilities", 502)
+	reaches(t, urls["main"], "ticks that left nothing", "SELECT (count(*) = 120)::int::text FROM projects", 1)
 }

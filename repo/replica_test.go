@@ -7,7 +7,6 @@ import (
 	"path"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -80,11 +79,7 @@ func (p *pair) caughtUp() {
 
 func (p *pair) until(holds func() bool) {
 	p.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatal("waited for a minute")
-		}
-	}
+	devdb.Eventually(p, "the replica", holds)
 }
 
 // onMirror reads one value on the standby as text.

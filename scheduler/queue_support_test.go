@@ -142,21 +142,19 @@ func (l *lab) want(sql, want string) {
 	}
 }
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
-
 // until waits for a query's value.
 func (l *lab) until(sql, want string) {
 	l.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		got := l.value(sql)
-		if got == want {
-			return
+	got := want
+	defer func() {
+		if got != want {
+			l.Logf("it is %s", got)
 		}
-		if time.Now().After(end) {
-			l.Fatalf("%s: %s, want %s", sql, got, want)
-		}
-	}
+	}()
+	devdb.Eventually(l, sql+" to be "+want, func() bool {
+		got = l.value(sql)
+		return got == want
+	})
 }
 
 // work starts a queue and stops it at the test's end.

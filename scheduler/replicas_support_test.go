@@ -146,11 +146,7 @@ func (l *lab) stopReplica(r *stepped) {
 // reach waits until a replica has looked so many times.
 func (l *lab) reach(r *stepped, looks int64) {
 	l.Helper()
-	for end := time.Now().Add(patience); r.looked.Load() < looks; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			l.Fatalf("%s has looked %d times, want %d", r.name, r.looked.Load(), looks)
-		}
-	}
+	devdb.Eventually(l, fmt.Sprintf("%s to look %d times", r.name, looks), func() bool { return r.looked.Load() >= looks })
 }
 
 // step lets the replicas' clocks go on, and waits for the looks that come of it, which are at the same time.

@@ -192,13 +192,7 @@ func detail[T any](s *status.Status) (found T) {
 // eventually waits until a condition holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
-	for range 200 {
-		if holds() {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	f.t.Fatalf("never: %s", what)
+	devdb.Eventually(f.t, what, holds)
 }
 
 func (f *fixture) serve(transport credentials.TransportCredentials, change []func(*Config)) {

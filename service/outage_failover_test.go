@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -83,7 +84,7 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 func (r *replica) wantExplained(t *testing.T, words string) {
 	t.Helper()
 	message := ""
-	servicetest.WaitFor(t, "the status to say "+words, func() bool {
+	devdb.Eventually(t, "the status to say "+words, func() bool {
 		all, err := r.Status(context.Background(), servicetest.LooseForeignKeys)
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +108,7 @@ func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	r.wantBack(t, time.Now())
 	// All but the test's own connection.
 	var hogs []*pgx.Conn
-	servicetest.WaitFor(t, "all connections to be taken", func() bool {
+	devdb.Eventually(t, "all connections to be taken", func() bool {
 		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`) //nolint:contextcheck // exec has its own
 		for {
 			hog, err := pgx.Connect(ctx, e.URLs["main"]+"&application_name=hog")

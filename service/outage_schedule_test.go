@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -27,12 +28,12 @@ func scheduled(e *servicetest.Estate, replicas ...*replica) (check func()) {
 	e.T.Cleanup(ended)
 	return func() {
 		e.T.Helper()
-		servicetest.WaitFor(e.T, "a fire to be run", func() bool {
+		devdb.Eventually(e.T, "a fire to be run", func() bool {
 			passMinute(e)
 			return e.Value("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`) == "true"
 		})
 		// A claim or a run that an outage has cut short is taken over, or recorded, when its time has passed.
-		servicetest.WaitFor(e.T, "the ledger to be settled", func() bool {
+		devdb.Eventually(e.T, "the ledger to be settled", func() bool {
 			e.Exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '30 s' WHERE outcome = 'claimed'`)
 			return e.Value("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed'`) == "0"
 		})
@@ -72,6 +73,6 @@ func lookOften(e *servicetest.Estate, ctx context.Context, r *replica) {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, service.ErrUnreachable) {
 			e.T.Logf("look: %v", err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // is the pace of the looks, nobody waits for it
 	}
 }

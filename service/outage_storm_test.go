@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -64,7 +65,7 @@ func wantStormDone(e *servicetest.Estate) {
 	})
 	for left != "NULL" {
 		before := done
-		servicetest.WaitFor(e.T, "more to be done", func() bool {
+		devdb.Eventually(e.T, "more to be done", func() bool {
 			stormTimePasses(e)
 			left, done = stormLeft(e)
 			return left == "NULL" || done != before
@@ -110,7 +111,7 @@ func TestFault_Outage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *tes
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
 	for range 3 {
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // for which they work between two crashes
 		before := time.Now()
 		own.Kill()
 		for _, r := range replicas {
@@ -134,7 +135,12 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 	e.T.Helper()
 	for _, r := range replicas {
 		var failing []string
-		idle := servicetest.ReachedInTime(func() bool {
+		e.T.Cleanup(func() {
+			if len(failing) > 0 {
+				e.T.Logf("failing: %q", failing)
+			}
+		})
+		devdb.Eventually(e.T, "no worker to be failing", func() bool {
 			all, err := r.Status(context.Background(), "")
 			if err != nil {
 				e.T.Fatal(err)
@@ -147,9 +153,6 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 			}
 			return len(failing) == 0
 		})
-		if !idle {
-			e.T.Fatalf("after %s these are failing: %q", servicetest.Patience, failing)
-		}
 	}
 }
 
@@ -158,6 +161,7 @@ func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	e, _ := newStorm(t)
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
+	// The storm lasts for six seconds.
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		passMinute(e)
@@ -180,7 +184,7 @@ func TestFault_Outage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	scheduled := scheduled(e, replicas...)
 	stop := storm(e, 100*time.Millisecond)
 	defer stop()
-	time.Sleep(6 * time.Second)
+	time.Sleep(6 * time.Second) // is how long the storm lasts
 	stop()
 	for _, r := range replicas {
 		r.wantBack(t, time.Now())
@@ -212,7 +216,7 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	}
 	e.Lift("ci", servicetest.App)
 	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
-	servicetest.WaitFor(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
+	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
 	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", "database main: unreachable")
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
@@ -221,5 +225,5 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 		t.Errorf("%+v, %v", seen, err)
 	}
 	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
-	servicetest.WaitFor(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
 }

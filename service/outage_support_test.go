@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -71,7 +72,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 		if err != nil && !errors.Is(err, service.ErrUnreachable) && !errors.As(err, &held) {
 			t.Errorf("%s: %v", worker, err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // is the pace of the runs, nobody waits for it
 	}
 }
 
@@ -80,7 +81,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	t.Helper()
 	var last []service.WorkerStatus
-	servicetest.WaitFor(t, "every worker to say that main is unreachable", func() bool {
+	devdb.Eventually(t, "every worker to say that main is unreachable", func() bool {
 		var err error
 		if last, err = r.Status(context.Background(), ""); err != nil {
 			t.Fatal(err)
@@ -103,9 +104,9 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 // wantBack waits until a replica can work again, and logs how long that took.
 func (r *replica) wantBack(t *testing.T, from time.Time) {
 	t.Helper()
-	servicetest.WaitFor(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
+	devdb.Eventually(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
 	took := time.Since(from)
-	servicetest.WaitFor(t, "no worker to say that main is unreachable", func() bool {
+	devdb.Eventually(t, "no worker to say that main is unreachable", func() bool {
 		all, err := r.Status(context.Background(), "")
 		if err != nil {
 			t.Fatal(err)

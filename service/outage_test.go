@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -117,7 +118,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	}
 
 	own.Start()
-	servicetest.WaitFor(t, "the condition to say that ci answers", func() bool {
+	devdb.Eventually(t, "the condition to say that ci answers", func() bool {
 		st := servicetest.Status(t, s)
 		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
 	})
@@ -143,7 +144,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testin
 		t.Fatal(err)
 	}
 	wantOutage(t, <-result, "ci")
-	servicetest.WaitFor(t, "ci to recover", func() bool { return e.Open[1].Ping(context.Background()) == nil })
+	devdb.Eventually(t, "ci to recover", func() bool { return e.Open[1].Ping(context.Background()) == nil })
 	e.SQL["ci"] = e.Connect("ci")
 	e.Lift("ci", servicetest.App)
 	next := servicetest.RunBatch(t, s, "ci")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -110,7 +111,7 @@ func TestPauseWorker_OfAllWorkersEndsByItself(t *testing.T) {
 	if err != nil || st.Paused == nil || st.Paused.Reason != "soon over" || !strings.Contains(st.ConditionDetail, " until ") {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	servicetest.WaitFor(t, "the pause to end", func() bool { return pausedBy(t, s, servicetest.LooseForeignKeys) == "" })
+	devdb.Eventually(t, "the pause to end", func() bool { return pausedBy(t, s, servicetest.LooseForeignKeys) == "" })
 }
 
 func TestPauseWorker_TTLIsFromASecondToAYear(t *testing.T) {

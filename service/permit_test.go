@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -37,7 +38,7 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 // wantFailed runs the worker, which fails, and wants the lease to be free at once.
 func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
 	e.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
 	defer cancel()
 	r, err := s.RunBatch(ctx, service.RunRequest{Worker: "writer"})
 	if err != nil {

@@ -145,7 +145,7 @@ func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	stop := storm(e, 30*time.Millisecond)
 	defer stop()
 	for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups} {
-		servicetest.WaitFor(t, worker+" to get through", func() bool {
+		devdb.Eventually(t, worker+" to get through", func() bool {
 			r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 			return err == nil && r.State == repo.RunSucceeded
 		})
@@ -172,7 +172,7 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	}
 	// Of several connections some are prepared on one of the server and used on another.
 	failures := make(chan error, 64)
-	servicetest.WaitFor(t, "a statement to fail", func() bool {
+	devdb.Eventually(t, "a statement to fail", func() bool {
 		for range cap(failures) {
 			go func() {
 				_, err := d.RunSummary(context.Background(), servicetest.AdjournedGroups)

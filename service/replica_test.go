@@ -31,7 +31,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	}
 	// To open a pass is to write, and on a busy machine the replica may take longer than that is waited for.
 	m.WantRead(candidateQueries()[servicetest.InactiveTokens], 0)
-	servicetest.WaitFor(t, "a pass over the bots on the replica", func() bool {
+	devdb.Eventually(t, "a pass over the bots on the replica", func() bool {
 		r := servicetest.RunTokens(t, s)
 		servicetest.WantState(t, r, repo.RunSucceeded)
 		return strings.Contains(m.ReadFrom(r.ID), "replica")
@@ -176,7 +176,7 @@ func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
 		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(t, devdb.Definitions())
 	})
 	m.CaughtUp()
-	servicetest.WaitFor(t, "all backlogs to be read from the replica", func() bool {
+	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
 		all, err := m.Service(func(c *service.Config) {
 			service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(t, devdb.Definitions())
 		}).Status(t.Context(), "")

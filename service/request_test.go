@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -17,7 +18,7 @@ import (
 
 // request asks for a run on main under a request id.
 func request(s *service.Service, id string, async bool) (service.Run, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
 	defer cancel()
 	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }

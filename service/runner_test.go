@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -146,7 +147,7 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 	if p := st.Paused; p == nil || p.Until.Sub(p.Since).Round(time.Second) != 2*time.Second {
 		t.Errorf("pause %+v", p)
 	}
-	servicetest.WaitFor(t, "the pause to end", func() bool {
+	devdb.Eventually(t, "the pause to end", func() bool {
 		_, err := request(s, "once", false)
 		var paused *service.WorkerPausedError
 		if err != nil && !errors.As(err, &paused) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -288,7 +289,7 @@ func TestFault_RunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing
 	own.Start()
 	c.SQL["main"] = c.Connect("main")
 	c.at("11-20 12:01:20")
-	servicetest.WaitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
 	c.settled()
 	c.wantFires("11-20 12:01 ran +20")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -227,7 +228,7 @@ func TestFault_Unused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
 	own.Start()
 	c.SQL["main"] = c.Connect("main")
 	c.at("11-20 12:05:10")
-	servicetest.WaitFor(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+	devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
 	c.settled()
 	c.wantFires("11-20 12:01 missed", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 ran +10")
 }

@@ -10,6 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -69,7 +70,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	}
 	e.Lift("main", servicetest.App)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
-	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
+	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED"})
 	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
 		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
@@ -99,13 +100,13 @@ func TestTrace_AHeldGroupTellsWhy(t *testing.T) {
 func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.Patience}))
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
-	servicetest.WaitFor(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
+	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
 			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
@@ -175,7 +176,7 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Work(s, "continue_inactive_token_deletion")
-	servicetest.WaitFor(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
+	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
 	servicetest.WantAttributes(t, last(), map[string]string{
 		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
 	})

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/devdb"
 )
 
 // browser is a headless Chromium, driven by chromedriver over the WebDriver protocol.
@@ -204,11 +206,5 @@ func (b *browser) complaints() (found []string) {
 
 func (b *browser) eventually(what string, holds func() bool) {
 	b.t.Helper()
-	for range 150 {
-		if holds() {
-			return
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
-	b.t.Fatalf("never: %s", what)
+	devdb.Eventually(b.t, what, holds)
 }

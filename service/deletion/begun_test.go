@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -235,7 +236,7 @@ func TestDeleteUser_TwoJobsForOneUserFinishItTogether(t *testing.T) {
 	e.PersonalProjects(8, 801)
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.JobOf(args), servicetest.JobOf(repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), SkipAuthorization: true, Reason: "because"}))
-	servicetest.WaitFor(t, "both jobs to end", func() bool { return e.Work(s, "delete_user") == 0 })
+	devdb.Eventually(t, "both jobs to end", func() bool { return e.Work(s, "delete_user") == 0 })
 	e.Want("main", endedDeletions, "2 completed succeeded")
 	wantDeleted(e, "801 801 801 1")
 }

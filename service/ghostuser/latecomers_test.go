@@ -27,7 +27,7 @@ func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testi
 	}
 	s := g.Service()
 	r := g.Begin(s)
-	g.Await(waitsSQL)
+	g.Eventually("main", waitsSQL, "true")
 	if _, err := pipelines.Exec(context.Background(), `COMMIT`); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *test
 	commit := g.HoldThenCommit(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'ghost1', 0, 5, 2)`)
 	s := g.Service()
 	r := g.Begin(s)
-	g.Await(waitsSQL)
+	g.Eventually("main", waitsSQL, "true")
 	commit()
 	r = g.Settled(s, servicetest.Ended(t, s, r.ID))
 	servicetest.WantCounts(t, r, "migrated_users=2 moved_rows=1 deleted_rows=8")

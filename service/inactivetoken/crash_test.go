@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -110,7 +111,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	e.AtGate("main", servicetest.App)
 	done := make(chan error)
 	go func() { done <- stopped.Shutdown(context.Background()) }()
-	servicetest.WaitFor(t, "the service to stop", func() bool {
+	devdb.Eventually(t, "the service to stop", func() bool {
 		_, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
 		return err != nil
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -111,7 +112,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	servicetest.WaitFor(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range tried again in smaller parts") })
+	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range tried again in smaller parts") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)

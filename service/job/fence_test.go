@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -69,7 +70,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 				_, err := other.Exec(context.Background(), servicetest.RescueSQL)
 				rescued <- err
 			}()
-			servicetest.WaitFor(t, "the rescue to wait", func() bool {
+			devdb.Eventually(t, "the rescue to wait", func() bool {
 				return e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 					AND wait_event_type = 'Lock' AND query LIKE '%rescued by JobRescuer%' AND pid <> pg_backend_pid()`) == "1"
 			})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -63,9 +64,9 @@ func TestWorkJob_HearsOfAPauseAndOfItsEndFromOtherReplicas(t *testing.T) {
 		t.Error("held without a pause")
 	}
 	servicetest.Pause(t, replica, service.AllWorkers)
-	servicetest.WaitFor(t, "the job to be held", func() bool { return e.Holds(s, job) })
+	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
 	servicetest.Resume(t, replica, service.AllWorkers)
-	servicetest.WaitFor(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
+	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 }
 
 func TestWorkJob_WaitsWhileThePausesCannotBeRead(t *testing.T) {
@@ -79,9 +80,9 @@ func TestWorkJob_WaitsWhileThePausesCannotBeRead(t *testing.T) {
 		t.Error("a job is worked though nobody knows of a pause")
 	}
 	e.Exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
-	servicetest.WaitFor(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
+	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
-	servicetest.WaitFor(t, "the job to be held", func() bool { return e.Holds(s, job) })
+	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
 }
 
 func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testing.T) {
@@ -123,11 +124,11 @@ func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	e := servicetest.NewLoaded(t, "main", 1)
 	s := e.Service("", e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1}))
 	job := e.Running(repo.DestroyGroup{GroupID: 4711})
-	servicetest.WaitFor(t, "the job to be held", func() bool {
+	devdb.Eventually(t, "the job to be held", func() bool {
 		e.Exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
 		return servicetest.WorkHolds(t, s, job)
 	})
-	servicetest.WaitFor(t, "the load to be over", func() bool { return !servicetest.WorkHolds(t, s, job) })
+	devdb.Eventually(t, "the load to be over", func() bool { return !servicetest.WorkHolds(t, s, job) })
 }
 
 func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
@@ -144,7 +145,7 @@ func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 	g.Want("main", `SELECT concat_ws(' ', state, attempt, (metadata ->> 'snoozes')::int) FROM maintenance.river_job`, "scheduled 0 1")
 	g.WantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
 	dissolve()
-	servicetest.WaitFor(t, "the group to be removed", func() bool {
+	devdb.Eventually(t, "the group to be removed", func() bool {
 		g.Work(g.Service, "destroy_group")
 		return g.Value("main", `SELECT state FROM maintenance.river_job`) == "completed"
 	})

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -75,7 +76,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	other := e.Connect("main")
 	s := e.Service(cAndD)
 	r := servicetest.Begin(t, s, "main")
-	servicetest.WaitFor(t, "the first record to go", func() bool {
+	devdb.Eventually(t, "the first record to go", func() bool {
 		var n int
 		if err := other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n); err != nil {
 			t.Fatal(err)

@@ -50,7 +50,7 @@ func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testin
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	held := e.Hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
 	ended := background(e.Service(servicetest.OneChild, servicetest.Batches(1, 5000)))
-	e.Await(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
 	e.Exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
 	held()
 	r := ended(t)

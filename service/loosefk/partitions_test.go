@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
@@ -240,7 +241,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 			t.Fatal(err)
 		}
 		r := servicetest.Begin(t, s, "main")
-		servicetest.WaitFor(t, "the drop to wait for the deletion, or to have given up", func() bool {
+		devdb.Eventually(t, "the drop to wait for the deletion, or to have given up", func() bool {
 			return e.Value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
 				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})

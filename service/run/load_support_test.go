@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -35,7 +36,7 @@ func standby(t *testing.T) *pgx.Conn {
 // spared waits until it does not.
 func spared(t *testing.T, s *service.Service) {
 	t.Helper()
-	servicetest.WaitFor(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
 }
 
 // wantEverything fails the test unless the run did everything.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -52,7 +53,7 @@ func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 40)
 	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: servicetest.Patience}), book.KeepAll)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.Patience}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
@@ -116,7 +117,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	servicetest.WaitFor(t, "the archive", func() bool {
+	devdb.Eventually(t, "the archive", func() bool {
 		e.Exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
 		return servicetest.RunBatch(t, s, "main").Reason == ""
 	})
@@ -305,7 +306,7 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	dissolve()
-	servicetest.WaitFor(t, "the run to be gone on with", func() bool {
+	devdb.Eventually(t, "the run to be gone on with", func() bool {
 		if err := other.ResumeRuns(t.Context()); err != nil {
 			t.Error(err)
 		}

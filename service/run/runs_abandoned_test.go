@@ -10,6 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -137,7 +138,7 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
-	servicetest.WaitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunFailed)
 	e.Want("main", `SELECT error FROM maintenance.runs`, "the lease was lost; what was committed before stays, the next run goes on")
 }
@@ -160,7 +161,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Exec("main", `DROP TABLE outage`)
-	servicetest.WaitFor(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
+	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)
 	e.Want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -21,7 +22,7 @@ func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
 	t.Parallel()
 	e, s, r, _ := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
-	servicetest.WaitFor(t, "the other replica to see the progress", func() bool {
+	devdb.Eventually(t, "the other replica to see the progress", func() bool {
 		seen, err := other.Run(context.Background(), r.ID)
 		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
 			t.Fatalf("%+v, %v, want it at work", seen, err)

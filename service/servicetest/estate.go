@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	settings "github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -102,14 +104,16 @@ func (e *Estate) Want(database, sql, want string) {
 // Eventually waits until a query's value is as expected.
 func (e *Estate) Eventually(database, sql, want string) {
 	e.T.Helper()
-	got := ""
-	reached := func() bool {
+	got := want
+	defer func() {
+		if got != want {
+			e.T.Logf("it is %q", got)
+		}
+	}()
+	devdb.Eventually(e.T, fmt.Sprintf("%s on %s to be %q", sql, database, want), func() bool {
 		got = e.Value(database, sql)
 		return got == want
-	}
-	if !ReachedInTime(reached) {
-		e.T.Fatalf("after %s, %s on %s is %q, want %q", Patience, sql, database, got, want)
-	}
+	})
 }
 
 // Service with these definitions (YAML; "" for none).

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
 )
 
 // App is the application_name of the service's own connections.
@@ -78,7 +80,9 @@ func (e *Estate) Held(sql string, waiting int, then ...string) {
 
 // awaitLocks waits until so many connections to the database wait for a lock.
 func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(devdb.Patience); time.Now().Before(end); <-again.C {
 		var n int
 		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 		if err != nil || n >= waiting {
@@ -105,16 +109,6 @@ func (e *Estate) transaction(sql, end string) (release func()) {
 		e.T.Helper()
 		if _, err := conn.Exec(ctx, end); err != nil {
 			e.T.Errorf("%s: %v", end, err)
-		}
-	}
-}
-
-// Await waits until a condition holds on main.
-func (e *Estate) Await(condition string) {
-	e.T.Helper()
-	for deadline := time.Now().Add(30 * time.Second); e.Value("main", condition) != "true"; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			e.T.Fatalf("%s: still not so after half a minute", condition)
 		}
 	}
 }

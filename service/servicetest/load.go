@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
@@ -62,7 +63,7 @@ func LoadLimits(l service.LoadConfig) func(*service.Config) {
 		service.Settings[loosefk.Config](c).BatchSize = 2
 		// What a test waits for besides the load must not end its run.
 		if service.Settings[loosefk.Config](c).MaxRuntime == 0 {
-			service.Settings[loosefk.Config](c).MaxRuntime = 2 * Patience
+			service.Settings[loosefk.Config](c).MaxRuntime = 2 * devdb.Patience
 		}
 	}
 }
@@ -70,7 +71,7 @@ func LoadLimits(l service.LoadConfig) func(*service.Config) {
 // WaitThrottled waits until the worker's status says that it is slowed down, with these words.
 func WaitThrottled(t *testing.T, s *service.Service, words string) {
 	t.Helper()
-	WaitFor(t, "the load to be over a limit: "+words, func() bool {
+	devdb.Eventually(t, "the load to be over a limit: "+words, func() bool {
 		st := Status(t, s)
 		over := st.Condition == service.ConditionThrottled
 		if st.Condition == service.ConditionRunning {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	settings "github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -175,7 +176,7 @@ func (p *Process) Kill() {
 // Result waits for the end of the process.
 func (p *Process) Result() (r Result) {
 	p.t.Helper()
-	late := time.AfterFunc(Patience, func() { _ = p.command.Process.Kill() })
+	late := time.AfterFunc(devdb.Patience, func() { _ = p.command.Process.Kill() })
 	defer late.Stop()
 	if err := json.NewDecoder(p.output).Decode(&r); err != nil {
 		p.t.Fatal(fmt.Errorf("the process has said nothing: %w", err))
@@ -189,7 +190,7 @@ func ShortRun(o *Order) { o.MaxRuntime = time.Second }
 // AfterExpiry runs the worker on main as soon as the lease that somebody has left behind has expired.
 func (e *Estate) AfterExpiry(s *service.Service, holder string) (r service.Run) {
 	e.T.Helper()
-	WaitFor(e.T, "the lease of "+holder+" to expire", func() bool {
+	devdb.Eventually(e.T, "the lease of "+holder+" to expire", func() bool {
 		var err error
 		r, err = s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: "main"})
 		var held *service.LeaseHeldError

@@ -3,9 +3,11 @@ package servicetest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -96,11 +98,9 @@ func (e *Estate) Work(s *service.Service, kind string) (worked int) {
 		}
 		e.Exec("main", returnWorkedSQL)
 	}()
-	for end := time.Now().Add(time.Minute); e.Value("main", leftJobsSQL) != "0"; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			e.T.Fatalf("%d jobs %s are not worked in a minute", tag.RowsAffected(), kind)
-		}
-	}
+	devdb.Eventually(e.T, fmt.Sprintf("%d jobs %s to be worked", tag.RowsAffected(), kind), func() bool {
+		return e.Value("main", leftJobsSQL) == "0"
+	})
 	return int(tag.RowsAffected())
 }
 

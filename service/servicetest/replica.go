@@ -80,14 +80,14 @@ func (m *Mirrored) OnMirror(sql string) (v string) {
 func (m *Mirrored) CaughtUp() {
 	m.T.Helper()
 	written := m.Value("main", `SELECT pg_current_wal_insert_lsn()`)
-	WaitFor(m.T, "the standby", func() bool { return m.OnMirror(`SELECT pg_last_wal_replay_lsn() >= '`+written+`'::pg_lsn`) == "true" })
+	devdb.Eventually(m.T, "the standby", func() bool { return m.OnMirror(`SELECT pg_last_wal_replay_lsn() >= '`+written+`'::pg_lsn`) == "true" })
 	m.InFavour()
 }
 
 // InFavour waits until the replica is not left alone any more.
 func (m *Mirrored) InFavour() {
 	m.T.Helper()
-	WaitFor(m.T, "the replica to be read", func() bool {
+	devdb.Eventually(m.T, "the replica to be read", func() bool {
 		r := m.Open[0].Reader("somebody", 0)
 		if _, err := m.Open[0].CountDiscardedJobs(repo.ReadBy(m.T.Context(), r), "none", "{}"); err != nil {
 			m.T.Fatal(err)
@@ -101,7 +101,7 @@ func (m *Mirrored) Pause() {
 	m.T.Helper()
 	m.CaughtUp()
 	m.OnMirror(`SELECT pg_wal_replay_pause()`)
-	WaitFor(m.T, "the pause", func() bool { return m.OnMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
+	devdb.Eventually(m.T, "the pause", func() bool { return m.OnMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
 }
 
 func (m *Mirrored) Replay() {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -45,7 +46,7 @@ func Begin(t *testing.T, s *service.Service, database string) service.Run {
 // Ended waits for the end of a run.
 func Ended(t *testing.T, s *service.Service, id string) (r service.Run) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
 	defer cancel()
 	err := s.WatchRun(ctx, id, func(run service.Run) error {
 		r = run

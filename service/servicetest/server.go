@@ -47,7 +47,7 @@ func NewServer(t *testing.T, database string, settings ...map[string]string) *Se
 
 func (s *Server) Start() {
 	s.t.Helper()
-	WaitFor(s.t, "the processes of the server that was killed to be gone", func() bool {
+	devdb.Eventually(s.t, "the processes of the server that was killed to be gone", func() bool {
 		cluster, err := devdb.Start(context.Background(), devdb.Config{Dir: s.dir, Settings: s.Settings})
 		if err != nil && strings.Contains(err.Error(), "shared memory block") {
 			return false
