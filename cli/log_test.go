@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,10 +32,24 @@ var everyLine = map[string][]string{
 	"finished call":                                                                                    {"grpc.service", "grpc.method", "grpc.code", "trace_id"},
 }
 
-// everyCount is a count that the end of every run of a worker has.
-var everyCount = map[string]string{
-	"loose_foreign_keys_cleanup": "dead_records", "inactive_token_deletion": "examined_users", "ghost_user_migration": "nullified_rows",
-	"adjourned_group_deletion": "held_groups", "placeholder_user_cleanup": "exhausted_users",
+// countsSQL are the counts of the runs on record, by their ids.
+const countsSQL = `SELECT id::text, array_agg(k.key) FROM maintenance.runs, jsonb_object_keys(counts) AS k (key) GROUP BY id`
+
+// counts are the names of the counts of each run.
+func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), countsSQL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, id, keys := map[string][]string{}, "", []string{}
+	if _, err := pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
+		found[id] = slices.Clone(keys)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testing.T) {
@@ -52,7 +67,7 @@ func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testi
 	defined(t, devdb.Definitions())
 	migrate(t)
 	r := serving(t)
-	for _, w := range []string{"inactive_token_deletion", "placeholder_user_cleanup", "adjourned_group_deletion", "ghost_user_migration", worker} {
+	for _, w := range append(r.others(t), worker) {
 		r.want(t, 0, "run "+w+" --dry-run")
 		r.want(t, 0, "run "+w)
 	}
@@ -60,9 +75,9 @@ func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testi
 	eventually(t, "a job ends", &r.log, func() bool { return strings.Contains(r.log.String(), `"msg":"job finished"`) })
 	r.stop()
 	<-r.exit
-	seen := map[string]bool{}
+	seen, all := map[string]bool{}, counts(t, conn)
 	for text := range strings.Lines(r.log.String()) {
-		checkLine(t, text, seen)
+		checkLine(t, text, seen, all)
 	}
 	for message := range everyLine {
 		if !seen[message] {
@@ -71,8 +86,9 @@ func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testi
 	}
 }
 
-// checkLine fails the test unless a line is an object with the keys of its message, and nothing personal.
-func checkLine(t *testing.T, text string, seen map[string]bool) {
+// checkLine fails the test unless a line is an object with the keys of its message, that of a run's end with its counts,
+// and nothing personal.
+func checkLine(t *testing.T, text string, seen map[string]bool, counts map[string][]string) {
 	t.Helper()
 	line := map[string]any{}
 	if err := json.Unmarshal([]byte(text), &line); err != nil {
@@ -80,13 +96,18 @@ func checkLine(t *testing.T, text string, seen map[string]bool) {
 	}
 	message := fmt.Sprint(line["msg"])
 	seen[message] = true
-	for _, key := range append(everyLine[message], "time", "level", "msg") {
+	wanted := slices.Concat(everyLine[message], []string{"time", "level", "msg"})
+	if message == "run finished" {
+		of := counts[fmt.Sprint(line["run_id"])]
+		if len(of) == 0 {
+			t.Errorf("no run has the counts of %s", text)
+		}
+		wanted = append(wanted, of...)
+	}
+	for _, key := range wanted {
 		if _, has := line[key]; !has {
 			t.Errorf("%s is missing in %s", key, text)
 		}
-	}
-	if count := everyCount[fmt.Sprint(line["worker"])]; message == "run finished" && line[count] == nil {
-		t.Errorf("%s is missing in %s", count, text)
 	}
 	if line["level"] == "ERROR" && fmt.Sprint(line["stack"]) == "" {
 		t.Errorf("no stack in %s", text)

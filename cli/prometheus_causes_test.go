@@ -65,7 +65,7 @@ func (e *watchedEstate) work(s *watchedServer) {
 	t, main := e.t, e.sql["main"]
 	t.Helper()
 	s.run(worker, "sec", false)
-	for _, name := range []string{"inactive_token_deletion", "placeholder_user_cleanup", "adjourned_group_deletion", "ghost_user_migration"} {
+	for _, name := range others(t, s) {
 		s.run(name, "", false)
 	}
 	e.shutSec()

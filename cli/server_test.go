@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"os"
 	"strings"
 	"sync"
@@ -104,6 +107,31 @@ func serving(t *testing.T, command ...string) *running {
 func (r *running) want(t *testing.T, code int, command string, parts ...string) string {
 	t.Helper()
 	return want(t, code, command+" --address "+r.address, parts...)
+}
+
+// others are the workers that are configured on the server's databases, but for the one of most tests.
+func (r *running) others(t *testing.T) []string {
+	t.Helper()
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	return others(t, maintenancev1.NewMaintenanceServiceClient(conn))
+}
+
+func others(t *testing.T, c maintenancev1.MaintenanceServiceClient) (names []string) {
+	t.Helper()
+	all, err := c.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range all.GetWorkers() {
+		if st.GetWorker() != worker && st.GetCondition() != maintenancev1.Condition_CONDITION_NOT_CONFIGURED {
+			names = append(names, st.GetWorker())
+		}
+	}
+	return names
 }
 
 // prepared is a migrated database with a queue and a table c of children of p, which the environment names.

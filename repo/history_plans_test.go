@@ -24,6 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes
@@ -236,9 +237,7 @@ func (a *aged) workJobs(ctx context.Context) (err error) {
 
 // runAll runs each worker, with a request id and as a dry run; the cleanup for long enough to give signs of life.
 func (a *aged) runAll(ctx context.Context) (err error) {
-	for _, worker := range []string{
-		"loose_foreign_keys_cleanup", "ghost_user_migration", "adjourned_group_deletion", "inactive_token_deletion", "placeholder_user_cleanup",
-	} {
+	for _, worker := range servicetest.Configured(a.t, a.Service) {
 		for _, dry := range []bool{true, false} {
 			run, failed := a.RunBatch(ctx, service.RunRequest{
 				Worker: worker, DryRun: dry, RequestID: fmt.Sprint(worker, dry), RequestedBy: "test",

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,11 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // standingClockSQL puts a clock that stands still in front of PostgreSQL's own. It stands 15 minutes after midnight of the
@@ -61,12 +59,30 @@ func newHour(t *testing.T) *lab {
 	return &lab{TB: t, url: byTheClock(url), sql: conn}
 }
 
-// hourSchedules are the schedules of the hour: every minute and every two, as they are, and daily ones compressed.
+// hourSchedules are the schedules of the hour, by worker: every minute, every two, and daily ones compressed.
 func hourSchedules() map[string]string {
-	return map[string]string{
-		"loose_foreign_keys_cleanup": "* * * * *", "ghost_user_migration": "*/2 * * * *", "inactive_token_deletion": "*/15 * * * *",
-		"placeholder_user_cleanup": "7,37 * * * *", "adjourned_group_deletion": "0 1 25 10 *",
+	crons := []string{"* * * * *", "*/2 * * * *", "0 1 25 10 *", "7,37 * * * *", "*/15 * * * *"}
+	schedules := map[string]string{}
+	for key := range new(service.Config).Sections() {
+		schedules[strings.TrimPrefix(key, "workers.")] = crons[len(schedules)%len(crons)]
 	}
+	return schedules
+}
+
+// used are those of the workers that are configured on a replica's databases.
+func (l *lab) used(r *stepped) map[string]string {
+	l.Helper()
+	all, err := r.Status(context.Background(), "")
+	if err != nil {
+		l.Fatal(err)
+	}
+	schedules := hourSchedules()
+	for _, st := range all {
+		if st.Condition == service.ConditionNotConfigured {
+			delete(schedules, st.Worker)
+		}
+	}
+	return schedules
 }
 
 // newReplica is a service as the wiring makes it.
@@ -82,12 +98,10 @@ func newReplica(url, name, definitions string) (*service.Service, *repo.Database
 	}
 	c := service.Config{Databases: []*repo.Database{main}, Replica: name, Queue: queue, Logger: slog.New(slog.DiscardHandler)}
 	service.Settings[loosefk.Config](&c).Definitions = loaded
-	for worker, w := range map[string]*service.WorkerConfig{
-		"loose_foreign_keys_cleanup": &service.Settings[loosefk.Config](&c).WorkerConfig, "ghost_user_migration": &service.Settings[ghostuser.Config](&c).WorkerConfig,
-		"inactive_token_deletion": &service.Settings[inactivetoken.Config](&c).WorkerConfig, "placeholder_user_cleanup": &service.Settings[placeholderuser.Config](&c).WorkerConfig,
-		"adjourned_group_deletion": &service.Settings[adjournedgroup.Config](&c).WorkerConfig,
-	} {
-		w.Schedule = hourSchedules()[worker]
+	schedules := hourSchedules()
+	for key, settings := range c.Sections() {
+		cron := schedules[strings.TrimPrefix(key, "workers.")]
+		reflect.ValueOf(settings).Elem().FieldByName("Schedule").SetString(cron)
 	}
 	config.Defaults(&c)
 	s, err := service.New(c)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // run runs the worker and fails the test if that is not possible.
@@ -283,8 +284,8 @@ func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 	all, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
-	if err != nil || len(all.GetWorkers()) != 5 {
-		t.Fatalf("got %v, %v, want five workers", all, err)
+	if want := servicetest.Workers(); err != nil || len(all.GetWorkers()) != len(want) {
+		t.Fatalf("got %v, %v, want %v", all, err, want)
 	}
 	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
 	if err != nil || len(answer.GetWorkers()) != 1 {

@@ -36,7 +36,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	all, err := replica.Status(context.Background(), "")
-	if err != nil || len(all) != 5 {
+	if err != nil || len(all) != len(servicetest.Workers()) {
 		t.Fatal(all, err)
 	}
 	for _, w := range all {

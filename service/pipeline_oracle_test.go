@@ -104,10 +104,10 @@ func (p *pipelineRun) toTheEnd() {
 			p.onRound(round)
 		}
 		steps := []func(){}
-		for _, w := range []string{"placeholder_user_cleanup", "inactive_token_deletion", servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.LooseForeignKeys} {
+		for _, w := range servicetest.Configured(p.T, p.service) {
 			steps = append(steps, func() { p.run(w) })
 		}
-		for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"} {
+		for _, kind := range p.service.JobKinds() {
 			steps = append(steps, func() { p.Work(p.service, kind) })
 		}
 		p.random.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })

@@ -189,7 +189,7 @@ func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
 				n++
 			}
 		}
-		return n == 5
+		return n == len(all)
 	})
 	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
 	if err != nil || st[0].Backlog.Due != 3 {

@@ -28,17 +28,16 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	s := e.Service(servicetest.OneChild, e.WithQueue)
-	for paused, held := range map[string][]string{
+	held := map[string][]string{
 		service.AllWorkers:           {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
 		servicetest.AdjournedGroups:  {"group", "user with its group"},
-		"placeholder_user_cleanup":   {"placeholder", "user as a placeholder"},
+		servicetest.PlaceholderUsers: {"placeholder", "user as a placeholder"},
 		servicetest.InactiveTokens:   {"user for its tokens"},
-		"ghost_user_migration":       nil,
-		servicetest.LooseForeignKeys: nil,
-	} {
+	}
+	for _, paused := range append(servicetest.Workers(), service.AllWorkers) {
 		servicetest.Pause(t, s, paused)
 		want := map[string]bool{}
-		for _, name := range held {
+		for _, name := range held[paused] {
 			want[name] = true
 		}
 		for name, args := range heldJobs() {

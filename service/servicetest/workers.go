@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -34,15 +33,6 @@ func Configured(t *testing.T, s *service.Service) (names []string) {
 		}
 	}
 	return names
-}
-
-// Schedule gives a worker another schedule.
-func Schedule(c *service.Config, worker, cron string) {
-	for key, settings := range c.Sections() {
-		if key == "workers."+worker {
-			reflect.ValueOf(settings).Elem().FieldByName("Schedule").SetString(cron)
-		}
-	}
 }
 
 // Configuration writes a configuration file and returns its path. Settings are those of a worker, as in the file.
