@@ -14,7 +14,7 @@ BENCH_ARGS =
 DEV_ARGS   =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto bench bench-once generate format clean
+.PHONY: help run build test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -58,7 +58,7 @@ bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
 check: RACE = -race
-check: verify test test-faults test-web test-prometheus test-jaeger ## all that CI checks
+check: verify test test-faults test-web test-prometheus test-jaeger sixth-worker ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 
@@ -67,6 +67,10 @@ lint: ## check the Go code with golangci-lint
 
 generated: ## check that generated code and documents are up to date
 	@tools/generated.sh
+
+sixth-worker: ## check that the worker of CONTRIBUTING.md builds and passes
+	@tools/require.sh postgres
+	@tools/sixth_worker.sh
 
 proto: ## check the API: format, style, and that nothing published breaks
 	$(BUF) format --diff --exit-code

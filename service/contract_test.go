@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -50,6 +51,42 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	for i, st := range all {
 		if st.Worker != names[i] {
 			t.Errorf("%s is %s on the list", st.Worker, names[i])
+		}
+	}
+}
+
+// TestContributing_ShowsTheSixthWorkerAsItIs: tools/sixth_worker.sh builds what is shown.
+func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("../tools/sixth_worker.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := string(script)
+	for _, pattern := range []string{"repo/*.go", "service/*/*.go"} {
+		files, err := filepath.Glob("testdata/sixth_worker/" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources += string(source)
+		}
+	}
+	shown := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(text, -1)
+	if len(shown) < 5 {
+		t.Errorf("%d pieces of Go are shown", len(shown))
+	}
+	for _, piece := range shown {
+		if !strings.Contains(sources, string(piece[1])) {
+			t.Errorf("this is not in testdata/sixth_worker:\n%s", piece[1])
 		}
 	}
 }

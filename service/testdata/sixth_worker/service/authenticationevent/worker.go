@@ -1,0 +1,116 @@
+// Package authenticationevent is the worker authentication_event_cleanup: it deletes authentication events
+// that are older than keep_days.
+//
+// Due are the rows of authentication_events in main that were made more than keep_days before the run
+// began, the oldest first.
+//
+// One batch is one statement: of the batch_size oldest events it deletes those that are due. The run ends
+// when a batch finds none, or at max_deletes: the next run goes on. A failure ends the run; what is
+// committed stays.
+package authenticationevent
+
+import (
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "authentication_event_cleanup"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"30 1 * * *" catch_up:"true"`
+	// KeepDays is for how many days events are kept.
+	KeepDays int `key:"keep_days" default:"365" max:"36500"`
+	// BatchSize is how many events one statement deletes.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
+	// MaxDeletes is how many events a run deletes.
+	MaxDeletes int `key:"max_deletes" default:"100000" max:"100000000"`
+}
+
+// cleanup is the worker; the package comment is its design.
+type cleanup struct {
+	run.Deps
+	config Config
+}
+
+// New makes the worker. It has no jobs.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	c := &cleanup{d, config}
+	return &run.Worker{
+		Name:       Name,
+		Config:     config.WorkerConfig,
+		Missing:    d.Main.AuthenticationEvents,
+		MaxRuntime: run.Untimed,
+		Untimed:    true,
+		Work:       c.work,
+		Backlog:    c.backlog,
+		Actions:    map[string]string{"deleted_rows": "deleted"},
+	}, nil, nil
+}
+
+// table is where the events are.
+const table = "authentication_events"
+
+// expired are the events that are due at a time.
+func (c *cleanup) expired(now time.Time, limit int) repo.ExpiredEvents {
+	return repo.ExpiredEvents{Before: now.AddDate(0, 0, -c.config.KeepDays), Limit: limit}
+}
+
+func (c *cleanup) work(ctx context.Context, x *run.Execution) error {
+	step := c.deleteBatch
+	if x.DryRun {
+		step = c.countAll
+	}
+	for left := c.config.MaxDeletes; left > 0; {
+		var n int64
+		err := x.Batch(ctx, func(ctx context.Context) (err error) {
+			n, err = step(ctx, x, left)
+			x.Count(ctx, "deleted_rows", n)
+			x.Changed(table, n, 0)
+			return err
+		})
+		if left -= int(n); err != nil || n == 0 || x.DryRun && left > 0 {
+			return err
+		}
+	}
+	x.Limit("limit reached: max_deletes", "limit reached: max_deletes")
+	return nil
+}
+
+// deleteBatch deletes up to batch_size of the events that are left to the run.
+func (c *cleanup) deleteBatch(
+	ctx context.Context, x *run.Execution, left int,
+) (deleted int64, err error) {
+	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	permit, err := x.Permit(ctx, x.Database, repo.Table{Name: table}, limits)
+	if err != nil {
+		return 0, err
+	}
+	defer permit.End(&err)
+	events := c.expired(x.Now(), min(c.config.BatchSize, left))
+	return x.Database.DeleteExpiredEvents(ctx, permit.Permit, events)
+}
+
+// countAll counts what a run would delete.
+func (c *cleanup) countAll(ctx context.Context, x *run.Execution, left int) (int64, error) {
+	b, err := x.Database.CountExpiredEvents(ctx, c.expired(x.Now(), left), run.ReadLimits())
+	return b.Due, err
+}
+
+// backlog counts the events that a run would delete now.
+func (c *cleanup) backlog(
+	ctx context.Context, d *repo.Database,
+) (b repo.Backlog, remark string, err error) {
+	now, err := d.Now(ctx)
+	if err != nil {
+		return b, "", err
+	}
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, err = d.CountExpiredEvents(ctx, c.expired(now, c.config.MaxDeletes), limits)
+	return b, "", err
+}

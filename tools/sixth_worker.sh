@@ -1,0 +1,27 @@
+#!/bin/sh
+# Adds the worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
+# service, one file in repo, one line in the list, one page. Nothing else changes. The copy must build, and the tests
+# of whatever knows all workers must pass. Arguments replace those tests: packages and flags of go test.
+set -eu
+cd "$(dirname "$0")/.."
+
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$copy"
+cd "$copy"
+cp -R service/testdata/sixth_worker/. .
+awk '
+	/^import \(/ { print; inside = 1; next }
+	inside && /service\/deletion"/ { print "\t\"github.com/caretaker-go/caretaker/service/authenticationevent\"" }
+	{ print }
+	/line\(inactivetoken\.Name/ { print "\t\t\tline(authenticationevent.Name, authenticationevent.New)," }
+' service/workers.go >service/workers.go.new
+mv service/workers.go.new service/workers.go
+go run ./tools/configdoc
+go vet ./repo ./service/... ./cli
+if [ $# -gt 0 ]; then
+	go test "$@"
+else
+	go test ./service/authenticationevent
+	go test ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
+fi
