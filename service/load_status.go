@@ -3,10 +3,10 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -48,16 +48,16 @@ func earlyEnd(st WorkerStatus) string {
 
 // failedItems says what a run could not do that has succeeded for all the rest: the condition does not tell. "" if nothing, or
 // while a run is at work.
-func failedItems(st WorkerStatus) string {
+func failedItems(w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded {
 		return ""
 	}
-	reason := loosefk.WithoutHeld(st.LastRun.Reason)
-	if reason == "" {
-		return ""
+	reason := st.LastRun.Reason
+	if w.Lasting != nil {
+		reason = w.Lasting(reason)
 	}
-	counts := st.LastRun.Counts
-	if counts["failed_groups"]+counts["held_groups"]+counts["failed_users"]+counts["rescheduled_records"] == 0 {
+	undone := func(count string) bool { return st.LastRun.Counts[count] > 0 }
+	if reason == "" || !slices.ContainsFunc(w.NotDone, undone) {
 		return ""
 	}
 	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, reason)

@@ -109,7 +109,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	}
 	if ended := earlyEnd(st); throttled == "" && ended != "" {
 		remarks = append(remarks, ended)
-	} else if failed := failedItems(st); ended == "" && failed != "" {
+	} else if failed := failedItems(w, st); ended == "" && failed != "" {
 		remarks = append(remarks, failed)
 	}
 	st.Condition, st.ConditionDetail = s.condition(w, st, missing, throttled, found)

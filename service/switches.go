@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -19,7 +18,8 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool { return name == loosefk.TurboFlag(d.Name) }) {
+	reads := func(w *run.Worker) bool { return slices.Contains(w.Flags, name) }
+	if !slices.ContainsFunc(s.engine.Workers, reads) {
 		s.engine.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
 	}
 	return nil
@@ -31,9 +31,11 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range s.engine.Databases {
-		if _, known := set[loosefk.TurboFlag(d.Name)]; !known {
-			set[loosefk.TurboFlag(d.Name)] = false
+	for _, w := range s.engine.Workers {
+		for _, flag := range w.Flags {
+			if _, known := set[flag]; !known {
+				set[flag] = false
+			}
 		}
 	}
 	return set, nil

@@ -45,6 +45,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Untimed:    true,
 		Work:       k.work,
 		Backlog:    k.backlog,
+		NotDone:    []string{"failed_groups", "held_groups"},
 		Actions: map[string]string{
 			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
 			"failed_groups": "failed",

@@ -43,6 +43,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		Work:       g.work,
 		Backlog:    g.backlog,
+		NotDone:    []string{"failed_users"},
 		Actions: map[string]string{
 			"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
 			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted",

@@ -131,8 +131,8 @@ func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []str
 	return slices.Compact(children)
 }
 
-// WithoutHeld is the reason of a run without the part on held records: a status has its own remark
+// withoutHeld is the reason of a run without the part on held records: a status has its own remark
 // about them, which knows what was accepted since.
-func WithoutHeld(reason string) string {
+func withoutHeld(reason string) string {
 	return regexp.MustCompile(`(^|; )\d+ records held, .*$`).ReplaceAllString(reason, "")
 }

@@ -77,12 +77,17 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		MaxRuntime: k.maxRuntime,
 		Work:       k.work,
 		Backlog:    k.backlog,
+		NotDone:    []string{"rescheduled_records"},
+		Lasting:    withoutHeld,
 		Sli:        true,
 		Actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated",
 			"processed_records": "processed", "dead_records": "dead",
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled",
 		},
+	}
+	for _, database := range d.Databases {
+		w.Flags = append(w.Flags, turboFlag(database.Name))
 	}
 	if config.Rotation == RotationAll {
 		w.Due = k.due
@@ -92,13 +97,13 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	return w, nil, nil
 }
 
-// TurboFlag is the feature flag of a database's turbo mode.
-func TurboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
+// turboFlag is the feature flag of a database's turbo mode.
+func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
 
 func (k *looseForeignKeys) maxRuntime(
 	database string, flags map[string]bool,
 ) (time.Duration, bool) {
-	if flags[TurboFlag(database)] {
+	if flags[turboFlag(database)] {
 		return max(k.config.MaxRuntime, 45*time.Second), true
 	}
 	return k.config.MaxRuntime, false

@@ -77,6 +77,12 @@ type Worker struct {
 	Abandoned func(ctx context.Context) (bool, error)
 	// Actions are the labels of maintenance_rows_total by the keys of counts.
 	Actions map[string]string
+	// NotDone are the counts of what a run that succeeds could not do: its reason says why.
+	NotDone []string
+	// Lasting is what of such a reason the status repeats; nil: all.
+	Lasting func(reason string) string
+	// Flags are the feature flags that its runs read.
+	Flags []string
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }
