@@ -12,7 +12,8 @@ import (
 // Groups that are marked for deletion. The mark is in one of two stores, or in
 // both; which of them there are differs from one version of the application to the next.
 
-// Adjournment is by what a mark is due: At is the time T of the run, or now, Days the N of the setting.
+// Adjournment is by what a mark is due: At is the time T of the run, or now, Days the N of the
+// setting.
 type Adjournment struct {
 	At   time.Time
 	Days int64
@@ -37,8 +38,8 @@ const (
 	noSchedulesSQL = `(SELECT NULL::bigint AS group_id, NULL::bigint AS user_id, NULL::date AS marked_on WHERE false)`
 )
 
-// detailsSQL is the new store, noDetailsSQL stands in for it. A user is a whole JSON number or a string of digits;
-// anything else names nobody.
+// detailsSQL is the new store, noDetailsSQL stands in for it. A user is a whole JSON number or a
+// string of digits; anything else names nobody.
 const (
 	detailsSQL = `(SELECT x.group_id, x.marked_at, (x.marked_at AT TIME ZONE 'UTC')::date AS marked_on, x.named,
     CASE WHEN x.number = trunc(x.number) AND x.number BETWEEN 1 AND 9223372036854775807 THEN x.number::bigint END AS user_id
@@ -53,12 +54,14 @@ const (
 
 // GroupStores says where marks are kept in main, as it was when it was looked at.
 type GroupStores struct {
-	// Missing says without which table or column groups cannot be worked on; empty: none is missing.
+	// Missing says without which table or column groups cannot be worked on; empty: none is
+	// missing.
 	Missing string
 	// PassedOver names what else is missing.
 	PassedOver string
-	// legacy: group_deletion_schedules with all that makes a mark; schedules: with the ids of groups at least.
-	// details: namespace_details; modern: with both columns of the mark, metadata: with state_metadata.
+	// legacy: group_deletion_schedules with all that makes a mark; schedules: with the ids of
+	// groups at least. details: namespace_details; modern: with both columns of the mark, metadata:
+	// with state_metadata.
 	legacy, schedules, details, modern, metadata bool
 	// state: namespaces.state. period: application_settings.deletion_adjourned_period.
 	state, period bool
@@ -83,9 +86,9 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	}, s.fillings...), pairs...)...)
 }
 
-// marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the user is the new
-// store's if it exists, else the legacy store's, and of a removal begun the one it was begun for. LIMIT keeps the joins
-// look-ups: only few of all namespaces are marked.
+// marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the
+// user is the new store's if it exists, else the legacy store's, and of a removal begun the one it
+// was begun for. LIMIT keeps the joins look-ups: only few of all namespaces are marked.
 const marksSQL = `
 LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_on FROM {legacy} x WHERE x.group_id = n.id LIMIT 1) l ON true
 LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_at, x.marked_on FROM {modern} x WHERE x.group_id = n.id LIMIT 1) d ON true
@@ -120,8 +123,9 @@ func (d *Database) AdjournedPeriod(ctx context.Context, s GroupStores) (*int64, 
 	return days, err
 }
 
-// groupCandidatesSQL: whoever is past the cut-off in one store may not be by the other, and need not be a group.
-// MATERIALIZED keeps the stores' own indexes on the date in use: only few of all namespaces are marked.
+// groupCandidatesSQL: whoever is past the cut-off in one store may not be by the other, and need
+// not be a group. MATERIALIZED keeps the stores' own indexes on the date in use: only few of all
+// namespaces are marked.
 const groupCandidatesSQL = `
 WITH candidates AS MATERIALIZED (
   SELECT l.group_id FROM {legacy} l WHERE l.marked_on <= {cutoff}
@@ -150,7 +154,8 @@ type DueGroup struct {
 	ID int64
 	// UserID is who wants it deleted, nil if there is no such user.
 	UserID *int64
-	// Allowed: the user may remove the group. Begun: its removal has begun. InProgress: its state says deletion_in_progress.
+	// Allowed: the user may remove the group. Begun: its removal has begun. InProgress: its state
+	// says deletion_in_progress.
 	Allowed, Begun, InProgress bool
 	// Above are those of its ancestors that are marked or begun, in no order.
 	Above []int64
@@ -162,9 +167,11 @@ FROM namespaces n {marks}
 WHERE n.id = ANY ($3::bigint[]) AND n.type = 'Group' AND (mark.ripe OR mark.begun)
 ORDER BY n.id`
 
-// DueGroups looks at one page of candidates: those of them that are due, in order of their ids, with what decides
-// about them. It takes three statements, whatever the page.
-func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l Limits) ([]DueGroup, error) {
+// DueGroups looks at one page of candidates: those of them that are due, in order of their ids,
+// with what decides about them. It takes three statements, whatever the page.
+func (d *Database) DueGroups(
+	ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l Limits,
+) ([]DueGroup, error) {
 	groups, err := readRows(ctx, d, l, newQuery("read due groups", s.fill(dueGroupsSQL), a.args(candidates)...), func(row pgx.CollectableRow) (g DueGroup, err error) {
 		err = row.Scan(&g.ID, &g.UserID, &g.Begun, &g.InProgress)
 		return g, err
@@ -178,9 +185,11 @@ func (d *Database) DueGroups(ctx context.Context, s GroupStores, a Adjournment, 
 	return groups, d.readAncestors(ctx, s, groups, l)
 }
 
-// QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits or runs already is
-// enough.
-func (d *Database) QueueGroupRemoval(ctx context.Context, p Permit, queue JobQueue, job Job) (inserted bool, err error) {
+// QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits
+// or runs already is enough.
+func (d *Database) QueueGroupRemoval(
+	ctx context.Context, p Permit, queue JobQueue, job Job,
+) (inserted bool, err error) {
 	err = d.transaction(ctx, "queue the removal of a group", p, func(ctx context.Context, tx pgx.Tx) error {
 		n, err := queue.InsertJobs(ctx, tx, []Job{job})
 		inserted = n > 0

@@ -60,7 +60,9 @@ func (d *Database) BeginGroupRemoval(
 	return b, err
 }
 
-func beginGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
+func beginGroup(
+	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
+) (b GroupBeginning, err error) {
 	err = lockGroup(ctx, tx, args.GroupID)
 	if errors.Is(err, ErrNotFound) {
 		return b, forgetRemoval(ctx, tx, args.GroupID)
@@ -83,7 +85,9 @@ SELECT mark.ripe, mark.begun, coalesce({state} = 4, false), EXISTS (SELECT FROM 
 FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
 // judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
-func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (b GroupBeginning, err error) {
+func judgeGroup(
+	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
+) (b GroupBeginning, err error) {
 	var ripe, begun, working, known bool
 	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).Scan(&ripe, &begun, &working, &known)
 	switch {
@@ -114,7 +118,9 @@ func judgeGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, ar
 	return b, err
 }
 
-func mayRemoveGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup) (bool, error) {
+func mayRemoveGroup(
+	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
+) (bool, error) {
 	var allowed int64
 	err := tx.QueryRow(ctx, s.fill(removeGroupSQL), a.At, []int64{args.GroupID}, []int64{*args.UserID}).Scan(&allowed)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -181,8 +187,8 @@ UPDATE namespace_details SET state_metadata = coalesce(state_metadata, '{}') || 
 WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'object') = 'object'`
 )
 
-// FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit for users. Its marks
-// stay, and that its removal has begun.
+// FailGroupRemoval takes the group's state back to deletion_scheduled and notes why, in words fit
+// for users. Its marks stay, and that its removal has begun.
 func (d *Database) FailGroupRemoval(
 	ctx context.Context, p Permit, s GroupStores, id int64, why string,
 ) error {

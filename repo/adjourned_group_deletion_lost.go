@@ -12,14 +12,14 @@ import (
 // groupPage is how many rows one statement looks at that has to look at all of them.
 const groupPage = 2000
 
-// knownMarkSQL says whether the group p is marked in a store, or begun. Counting keeps it a look-up for each: EXISTS may
-// be answered by reading a store whole.
+// knownMarkSQL says whether the group p is marked in a store, or begun. Counting keeps it a look-up
+// for each: EXISTS may be answered by reading a store whole.
 const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id) + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
   + (SELECT count(*) FROM maintenance.group_removals r WHERE r.group_id = p.id) > 0`
 
-// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The comparison of rows keeps it on the
-// index of groups. The page's last row always comes back, as where the next page goes on. Only the group's own id makes
-// a suffix.
+// lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The comparison of
+// rows keeps it on the index of groups. The page's last row always comes back, as where the next
+// page goes on. Only the group's own id makes a suffix.
 const lostMarksSQL = `
 WITH page AS MATERIALIZED (
   SELECT n.id, n.path, {state} AS state FROM namespaces n
@@ -42,9 +42,11 @@ type perhapsLost struct {
 
 func (g perhapsLost) matters() bool { return g.Lost }
 
-// LostMarks reads the next page of groups behind after, in order of their ids, and returns those that look marked but
-// are in no store, and the id with which to go on, 0 at the end.
-func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l Limits) (lost []int64, next int64, err error) {
+// LostMarks reads the next page of groups behind after, in order of their ids, and returns those
+// that look marked but are in no store, and the id with which to go on, 0 at the end.
+func (d *Database) LostMarks(
+	ctx context.Context, s GroupStores, after int64, l Limits,
+) (lost []int64, next int64, err error) {
 	groups, err := confirmedRows(ctx, d, l,
 		newQuery("look for lost marks", s.fill(lostMarksSQL), after, groupPage),
 		pgx.RowToStructByPos[perhapsLost])
@@ -56,8 +58,9 @@ func (d *Database) LostMarks(ctx context.Context, s GroupStores, after int64, l 
 	return lost, next, err
 }
 
-// OddSchedule is a row of group_deletion_schedules of a namespace that is no group, or one that disagrees with the new
-// store. Values are as the stores have them, as text; dates as in 2026-11-21, whatever the DateStyle.
+// OddSchedule is a row of group_deletion_schedules of a namespace that is no group, or one that
+// disagrees with the new store. Values are as the stores have them, as text; dates as in
+// 2026-11-21, whatever the DateStyle.
 type OddSchedule struct {
 	GroupID                  int64
 	NoGroup                  bool
@@ -68,7 +71,8 @@ type OddSchedule struct {
 
 func (o OddSchedule) matters() bool { return o.NoGroup || o.differs }
 
-// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT keeps the joins look-ups.
+// oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT
+// keeps the joins look-ups.
 const oddSchedulesSQL = `
 WITH page AS MATERIALIZED (
   SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1::bigint ORDER BY l.group_id LIMIT $2
@@ -84,9 +88,11 @@ judged AS (
 SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user, differs
 FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page) ORDER BY group_id`
 
-// OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and the id with which to
-// go on, 0 at the end.
-func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64, l Limits) (odd []OddSchedule, next int64, err error) {
+// OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and
+// the id with which to go on, 0 at the end.
+func (d *Database) OddSchedules(
+	ctx context.Context, s GroupStores, after int64, l Limits,
+) (odd []OddSchedule, next int64, err error) {
 	q := newQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
 	rows, err := confirmedRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser, &o.DetailsDate, &o.DetailsUser, &o.differs)
@@ -100,8 +106,8 @@ func (d *Database) OddSchedules(ctx context.Context, s GroupStores, after int64,
 	return odd, next, err
 }
 
-// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until somebody looks at it. A date may
-// be later than any time is.
+// groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until
+// somebody looks at it. A date may be later than any time is.
 const groupBacklogSQL = `
 WITH marked AS MATERIALIZED (
   SELECT group_id FROM (
@@ -119,8 +125,11 @@ SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held
   min(marked_at) FILTER (WHERE NOT held), (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
-// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost marks are not counted.
-func (d *Database) GroupBacklog(ctx context.Context, s GroupStores, a Adjournment, l Limits) (b Backlog, err error) {
+// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost
+// marks are not counted.
+func (d *Database) GroupBacklog(
+	ctx context.Context, s GroupStores, a Adjournment, l Limits,
+) (b Backlog, err error) {
 	var oldest *time.Time
 	_, err = d.candidateRow(ctx, l, newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap)...), &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt)
 	if oldest != nil {

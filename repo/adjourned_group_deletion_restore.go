@@ -13,7 +13,8 @@ import (
 
 // Restoration is what became of a group that was to be restored.
 type Restoration struct {
-	// Restored: it is. Held: it is not, its removal is in progress. Neither: it is not marked, or not due, any more.
+	// Restored: it is. Held: it is not, its removal is in progress. Neither: it is not marked, or
+	// not due, any more.
 	Restored, Held bool
 	// OldPath and NewPath are its full path.
 	OldPath, NewPath string
@@ -25,7 +26,8 @@ type Restoration struct {
 type restoring struct {
 	id         int64
 	path, name string
-	// route is the full path, title the full name, by the routes; hasRoute: it has a row of its own there.
+	// route is the full path, title the full name, by the routes; hasRoute: it has a row of its own
+	// there.
 	route, title string
 	hasRoute     bool
 	// archived before it was marked.
@@ -37,7 +39,9 @@ type restoring struct {
 var errTooLarge = errors.New("the restore did not end in the time that the lease leaves it")
 
 // RestoreGroup restores a due group in one transaction, or leaves everything as it is.
-func (d *Database) RestoreGroup(ctx context.Context, p Permit, s GroupStores, a Adjournment, id int64) (r Restoration, err error) {
+func (d *Database) RestoreGroup(
+	ctx context.Context, p Permit, s GroupStores, a Adjournment, id int64,
+) (r Restoration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Transaction, errTooLarge)
 	defer cancel()
 	p.Transaction += netTime
@@ -56,7 +60,8 @@ func (d *Database) RestoreGroup(ctx context.Context, p Permit, s GroupStores, a 
 
 const lockGroupSQL = `SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group' FOR NO KEY UPDATE`
 
-// lockGroup keeps the group's row, and so its marks, from being changed by others. No such group is [ErrNotFound].
+// lockGroup keeps the group's row, and so its marks, from being changed by others. No such group is
+// [ErrNotFound].
 func lockGroup(ctx context.Context, tx pgx.Tx, id int64) error {
 	tag, err := tx.Exec(ctx, lockGroupSQL, id)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -78,7 +83,9 @@ const archivedSQL = `(SELECT m.state_metadata -> 'preserved_states' ->> 'schedul
   FROM namespace_details m WHERE m.namespace_id = n.id)`
 
 // restoreGroup restores a locked group.
-func restoreGroup(ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, id int64) (Restoration, error) {
+func restoreGroup(
+	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, id int64,
+) (Restoration, error) {
 	archived := "false"
 	if s.metadata {
 		archived = archivedSQL
@@ -123,8 +130,8 @@ SELECT EXISTS (SELECT FROM namespaces n JOIN namespaces own ON own.id = $2::bigi
   WHERE n.name = $1 AND n.type = own.type AND n.parent_id IS NOT DISTINCT FROM own.parent_id AND n.id <> own.id)`
 )
 
-// original finds the names that the group gets back. A path or name that somebody else has taken meanwhile gets a
-// random ending.
+// original finds the names that the group gets back. A path or name that somebody else has taken
+// meanwhile gets a random ending.
 func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) {
 	to := *g
 	to.path, to.name = g.withoutSuffix(g.path), g.withoutSuffix(g.name)
@@ -146,7 +153,8 @@ func (g *restoring) original(ctx context.Context, tx pgx.Tx) (restoring, error) 
 	return to, nil
 }
 
-// follow is a full path or name after its last part has changed. One that did not end in it loses the suffix at most.
+// follow is a full path or name after its last part has changed. One that did not end in it loses
+// the suffix at most.
 func (g *restoring) follow(full, from, to string) string {
 	if above, follows := strings.CutSuffix(full, from); follows {
 		return above + to
@@ -155,7 +163,9 @@ func (g *restoring) follow(full, from, to string) string {
 }
 
 // ending is what makes a path or name free: nothing, or a dash and five random characters.
-func (g *restoring) ending(ctx context.Context, tx pgx.Tx, takenSQL, wanted string) (ending string, err error) {
+func (g *restoring) ending(
+	ctx context.Context, tx pgx.Tx, takenSQL, wanted string,
+) (ending string, err error) {
 	for {
 		var taken bool
 		err := tx.QueryRow(ctx, takenSQL, wanted+ending, g.id).Scan(&taken)

@@ -22,9 +22,9 @@ func membershipOptions() (options []option) {
 	return options
 }
 
-// removeGroupSQL is the right remove_group of section 5, for pairs of groups and users: a level of at least 50 is an
-// owner's membership of the group, of an ancestor, or of a group invited there with 50. UNION ends the walk upwards at a
-// repeated id. LIMIT and OFFSET keep the joins look-ups.
+// removeGroupSQL is the right remove_group of section 5, for pairs of groups and users: a level of
+// at least 50 is an owner's membership of the group, of an ancestor, or of a group invited there
+// with 50. UNION ends the walk upwards at a repeated id. LIMIT and OFFSET keep the joins look-ups.
 const removeGroupSQL = `
 WITH RECURSIVE asked AS (
   SELECT a.group_id, a.user_id FROM unnest($2::bigint[], $3::bigint[]) AS a (group_id, user_id)
@@ -58,7 +58,9 @@ CROSS JOIN LATERAL (SELECT x.state, x.admin FROM users x WHERE x.id = asked.user
 WHERE u.state = 'active' AND (u.admin OR asked.group_id IN (SELECT a.group_id FROM allowed a))`
 
 // readRights finds out which of the groups their users may remove.
-func (d *Database) readRights(ctx context.Context, s GroupStores, a Adjournment, groups []DueGroup, l Limits) error {
+func (d *Database) readRights(
+	ctx context.Context, s GroupStores, a Adjournment, groups []DueGroup, l Limits,
+) error {
 	var ids, users []int64
 	for _, g := range groups {
 		if g.UserID != nil {
@@ -88,7 +90,9 @@ WITH RECURSIVE up (group_id, id) AS (
 SELECT p.group_id, p.id FROM up p WHERE p.id <> p.group_id AND {known}`
 
 // readAncestors finds the ancestors that are marked too.
-func (d *Database) readAncestors(ctx context.Context, s GroupStores, groups []DueGroup, l Limits) error {
+func (d *Database) readAncestors(
+	ctx context.Context, s GroupStores, groups []DueGroup, l Limits,
+) error {
 	place, ids := map[int64]*DueGroup{}, make([]int64, len(groups))
 	for i := range groups {
 		place[groups[i].ID], ids[i] = &groups[i], groups[i].ID

@@ -33,7 +33,9 @@ func ProjectTables() map[string][]string {
 }
 
 // ProjectToRemove looks for a project, or returns [ErrNotFound].
-func (c *Catalog) ProjectToRemove(ctx context.Context, id int64, l Limits) (p ProjectToRemove, err error) {
+func (c *Catalog) ProjectToRemove(
+	ctx context.Context, id int64, l Limits,
+) (p ProjectToRemove, err error) {
 	namespace, routed := "NULL::bigint", "false"
 	if c.Table("projects").Has("project_namespace_id") {
 		namespace = "p.project_namespace_id"
@@ -67,8 +69,8 @@ const (
 	deleteGroupSQL = `DELETE FROM namespaces WHERE id = $1::bigint AND type = 'Group'`
 )
 
-// RemoveProject deletes a project's row, its route and its namespace, and records what has been removed, in one
-// transaction.
+// RemoveProject deletes a project's row, its route and its namespace, and records what has been
+// removed, in one transaction.
 func (d *Database) RemoveProject(
 	ctx context.Context, p Permit, project ProjectToRemove, removed Removed,
 ) error {
@@ -97,8 +99,9 @@ func (d *Database) RemoveProject(
 	})
 }
 
-// RemoveGroup deletes a group's row with its marks, details and route, and records what has been removed, in one
-// transaction. With the row of the group whose removal it is goes the record; the sums are returned.
+// RemoveGroup deletes a group's row with its marks, details and route, and records what has been
+// removed, in one transaction. With the row of the group whose removal it is goes the record; the
+// sums are returned.
 func (d *Database) RemoveGroup(
 	ctx context.Context, p Permit, s GroupStores, id int64, removed Removed,
 ) (total Removed, err error) {
@@ -201,9 +204,11 @@ func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err 
 	return total, err
 }
 
-// SaveRemoved records what an attempt has removed since the last row of a project or group, and returns the sums of all
-// attempts, zero where there is no record.
-func (d *Database) SaveRemoved(ctx context.Context, p Permit, r Removed) (total Removed, err error) {
+// SaveRemoved records what an attempt has removed since the last row of a project or group, and
+// returns the sums of all attempts, zero where there is no record.
+func (d *Database) SaveRemoved(
+	ctx context.Context, p Permit, r Removed,
+) (total Removed, err error) {
 	err = d.transaction(ctx, "record what has been removed", p, func(ctx context.Context, tx pgx.Tx) error {
 		total, err = saveRemoved(ctx, tx, r)
 		return err

@@ -9,8 +9,8 @@ import (
 
 // The steps of a group's removal that are no bounded removal.
 
-// groupChildrenSQL reads the next children of all parents by id. The comparison of rows keeps it on the index of
-// parents.
+// groupChildrenSQL reads the next children of all parents by id. The comparison of rows keeps it on
+// the index of parents.
 const groupChildrenSQL = `
 SELECT child.id FROM unnest($1::bigint[]) AS parent (id)
 CROSS JOIN LATERAL (
@@ -25,8 +25,8 @@ const (
 	parentsPage  = 100
 )
 
-// GroupTree reads the groups of the tree below a group and the group itself in the order in which they can be removed:
-// the deepest first, then by id. It takes 8 bytes of memory a group.
+// GroupTree reads the groups of the tree below a group and the group itself in the order in which
+// they can be removed: the deepest first, then by id. It takes 8 bytes of memory a group.
 func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64, error) {
 	levels := [][]int64{{root}}
 	for len(levels[len(levels)-1]) > 0 {
@@ -48,7 +48,9 @@ func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64
 	return slices.Concat(levels...), nil
 }
 
-func (d *Database) groupChildren(ctx context.Context, parents []int64, l Limits) (children []int64, err error) {
+func (d *Database) groupChildren(
+	ctx context.Context, parents []int64, l Limits,
+) (children []int64, err error) {
 	for after := int64(0); ; after = children[len(children)-1] {
 		page, err := readRows(ctx, d, l, newQuery("read the groups below", groupChildrenSQL, parents, after, childrenPage), pgx.RowTo[int64])
 		children = append(children, page...)
@@ -64,13 +66,17 @@ const groupProjectsSQL = `SELECT id FROM projects WHERE namespace_id = $1::bigin
 const projectsPage = 100
 
 // GroupProjects reads the next ids, behind after, of the projects in a namespace.
-func (d *Database) GroupProjects(ctx context.Context, namespace, after int64, l Limits) ([]int64, error) {
+func (d *Database) GroupProjects(
+	ctx context.Context, namespace, after int64, l Limits,
+) ([]int64, error) {
 	return readRows(ctx, d, l, newQuery("read the group's projects", groupProjectsSQL, namespace, after, projectsPage), pgx.RowTo[int64])
 }
 
-// Memberships are the members rows of a group or project, or those that only say that they are in its namespace.
+// Memberships are the members rows of a group or project, or those that only say that they are in
+// its namespace.
 type Memberships struct {
-	// SourceType is Namespace or Project, SourceID its id; with SourceType "" the id is in member_namespace_id.
+	// SourceType is Namespace or Project, SourceID its id; with SourceType "" the id is in
+	// member_namespace_id.
 	SourceType string
 	SourceID   int64
 }
@@ -91,7 +97,8 @@ removed AS (
 SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM removed),
   ARRAY(SELECT u.id FROM users u WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM removed) ORDER BY u.id)`
 
-// membersStaySQL looks again for members that were picked and not removed: they may have been somebody else's to remove.
+// membersStaySQL looks again for members that were picked and not removed: they may have been
+// somebody else's to remove.
 const membersStaySQL = `SELECT 'members' FROM members m WHERE {which} AND m.id = ANY ($3::bigint[]) LIMIT 1`
 
 // membersPage is how many members, and at most as many jobs, one transaction takes.
@@ -105,8 +112,8 @@ type RemovedMembers struct {
 	More bool
 }
 
-// RemoveMembers removes a page of members and queues the removal of the project bots among them, in one transaction.
-// job gives the job for a bot.
+// RemoveMembers removes a page of members and queues the removal of the project bots among them, in
+// one transaction. job gives the job for a bot.
 func (d *Database) RemoveMembers(
 	ctx context.Context, p Permit, which Memberships, queue JobQueue, job func(bot int64) Job,
 ) (r RemovedMembers, err error) {

@@ -21,7 +21,8 @@ type Database struct {
 	pool *pgxpool.Pool
 	// reachability is what our statements have found out about the server.
 	reachability reachability
-	// prepares: the URL does not say that statements must not be prepared (default_query_exec_mode).
+	// prepares: the URL does not say that statements must not be prepared
+	// (default_query_exec_mode).
 	prepares bool
 	// patience is how long a connection may take.
 	patience time.Duration
@@ -38,10 +39,11 @@ type Database struct {
 	attributes []attribute.KeyValue
 }
 
-// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a run at work (that of
-// loose_foreign_keys_cleanup with two statements at a time, and each with the renewal of its lease and its heartbeat), six
-// jobs are worked at a time, River fetches and completes them on connections of its own, and RPCs come on top. Waiting for
-// a connection would cost a lease.
+// maxConns of a database's pool; the URL's pool_max_conns wins. Each of the five workers may have a
+// run at work (that of loose_foreign_keys_cleanup with two statements at a time, and each with the
+// renewal of its lease and its heartbeat), six jobs are worked at a time, River fetches and
+// completes them on connections of its own, and RPCs come on top. Waiting for a connection would
+// cost a lease.
 const maxConns = 20
 
 // minConns: a migration holds its lock on one connection and works on another.
@@ -50,8 +52,8 @@ const minConns = 2
 // connectPatience is how long a connection may take, unless the URL says connect_timeout.
 const connectPatience = 5 * time.Second
 
-// Open prepares the connections to a database; it does not connect. The error names what is wrong with the URL and
-// never contains a password.
+// Open prepares the connections to a database; it does not connect. The error names what is wrong
+// with the URL and never contains a password.
 func Open(ctx context.Context, name, url string) (*Database, error) {
 	return open(ctx, name, source{"databases." + name + ".url", url, maxConns, connectPatience})
 }
@@ -139,8 +141,11 @@ func (d *Database) Now(ctx context.Context) (time.Time, error) {
 // statementTimeout bounds the small statements of our own tables.
 const statementTimeout = 5 * time.Second
 
-// queryRow runs a statement of one row under the timeout for our own small statements. No row is ErrNotFound.
-func (d *Database) queryRow(ctx context.Context, operation string, into []any, sql string, args ...any) error {
+// queryRow runs a statement of one row under the timeout for our own small statements. No row is
+// ErrNotFound.
+func (d *Database) queryRow(
+	ctx context.Context, operation string, into []any, sql string, args ...any,
+) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.begin(ctx, operation)
@@ -166,8 +171,8 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
 
-// planAnew, before the arguments of a statement, has PostgreSQL plan it for these arguments each time: which index a list
-// reads depends on the filters that are set.
+// planAnew, before the arguments of a statement, has PostgreSQL plan it for these arguments each
+// time: which index a list reads depends on the filters that are set.
 const planAnew = pgx.QueryExecModeExec
 
 // collect runs a query and reads its rows.

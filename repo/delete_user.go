@@ -9,7 +9,8 @@ import (
 
 // The job delete_user.
 
-// TokenDeletionReason is the reason of the jobs of inactive_token_deletion: those look at the tokens again.
+// TokenDeletionReason is the reason of the jobs of inactive_token_deletion: those look at the
+// tokens again.
 const TokenDeletionReason = "No active token assigned"
 
 // UserDeletion is what became of the deletion of a user.
@@ -243,7 +244,8 @@ WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1::bigint L
 gone AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING 1)
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 
-	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by their places.
+	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by
+	// their places.
 	unauthorizeSQL = `
 WITH picked AS MATERIALIZED (SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2),
 gone AS (
@@ -268,7 +270,8 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 	return err
 }
 
-// maxFruitless statements in a row may find rows and delete none, because others delete them at the same time.
+// maxFruitless statements in a row may find rows and delete none, because others delete them at the
+// same time.
 const maxFruitless = 3
 
 // deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*KeptError].
@@ -289,8 +292,8 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 	return deleted, keptIn(ctx, u.tx, table, toDelete)
 }
 
-// queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours from inserting one
-// meanwhile, the index, if there is one, everybody else.
+// queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours
+// from inserting one meanwhile, the index, if there is one, everybody else.
 const queueGhostSQL = `
 INSERT INTO {ghosts} ({columns})
 SELECT {columns} FROM (

@@ -18,11 +18,14 @@ import (
 
 // Sentinels of this package.
 var (
-	// ErrUnreachable means that the database did not answer: it is down, refuses us, is in recovery or too busy.
+	// ErrUnreachable means that the database did not answer: it is down, refuses us, is in recovery
+	// or too busy.
 	ErrUnreachable = errors.New("database unreachable")
-	// ErrLeaseLost means that the lease named by a fence is no longer held; the transaction changed nothing.
+	// ErrLeaseLost means that the lease named by a fence is no longer held; the transaction changed
+	// nothing.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrJobLost means that a job is no longer worked by this attempt; the transaction changed nothing.
+	// ErrJobLost means that a job is no longer worked by this attempt; the transaction changed
+	// nothing.
 	ErrJobLost = errors.New("job lost")
 	// ErrNotFound means that there is no such row.
 	ErrNotFound = errors.New("not found")
@@ -36,8 +39,8 @@ var (
 type Error struct {
 	// Database is the configured name of the database, Operation what was tried, in words.
 	Database, Operation string
-	// SQLState is the five-character code, PostgreSQL's or for what the driver itself refused the one that fits; empty when
-	// the database did not answer.
+	// SQLState is the five-character code, PostgreSQL's or for what the driver itself refused the
+	// one that fits; empty when the database did not answer.
 	SQLState string
 	cause    error
 	// table is the one that the statement was about, "" if Operation says enough.
@@ -49,7 +52,8 @@ type Error struct {
 	callers []uintptr
 }
 
-// Callers are the program counters of where the statement was sent: the log's stack of whatever this becomes the cause of.
+// Callers are the program counters of where the statement was sent: the log's stack of whatever
+// this becomes the cause of.
 func (e *Error) Callers() []uintptr { return e.callers }
 
 // maxCallers is how deep a stack is kept: as far as the worker that sent the statement, and beyond.
@@ -90,7 +94,8 @@ func (e *Error) Place() string {
 	return ", table " + cmp.Or(table.Name, e.table)
 }
 
-// Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a client.
+// Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a
+// client.
 func (e *Error) Cause() error { return e.cause }
 
 // Unwrap returns the driver's error; for a database that cannot work, [ErrUnreachable] too.
@@ -101,8 +106,9 @@ func (e *Error) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or "unreachable". Where our
-// role lacks a right, or a pooler has come between a statement and its preparation it says what to do.
+// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or
+// "unreachable". Where our role lacks a right, or a pooler has come between a statement and its
+// preparation it says what to do.
 func (e *Error) Condition() string {
 	if e.pooled() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
@@ -117,7 +123,8 @@ func (e *Error) Condition() string {
 	return condition
 }
 
-// Explanation says in words why the database cannot work, "" where there is nothing to add to the condition.
+// Explanation says in words why the database cannot work, "" where there is nothing to add to the
+// condition.
 func (e *Error) Explanation() string {
 	same, isSame := errors.AsType[*SameDatabaseError](e.cause)
 	switch code := e.SQLState; {
@@ -139,8 +146,8 @@ func (e *Error) Explanation() string {
 	return ""
 }
 
-// Advice continues the condition where something else than the statement is to blame: what, as far as the database says,
-// and where to look. "" elsewhere.
+// Advice continues the condition where something else than the statement is to blame: what, as far
+// as the database says, and where to look. "" elsewhere.
 func (e *Error) Advice() string {
 	if same, is := errors.AsType[*SameDatabaseError](e.cause); is {
 		return ": " + same.Error()
@@ -163,11 +170,12 @@ func (e *Error) Advice() string {
 	return ""
 }
 
-// Refused says that the server is there and does not let us in: the URL is wrong, or rights are missing.
+// Refused says that the server is there and does not let us in: the URL is wrong, or rights are
+// missing.
 func (e *Error) Refused() bool { return e.connecting && hasPrefix(e.SQLState, "28", "3D") }
 
-// ConditionClass is the class of the first condition in a text that [Error.Condition] is part of, as the record of a
-// failed run has it.
+// ConditionClass is the class of the first condition in a text that [Error.Condition] is part of,
+// as the record of a failed run has it.
 func ConditionClass(text string) (class Class, found bool) {
 	condition := regexp.MustCompile(`: (unreachable|[0-9A-Z]{5} [a-z_]+)`).FindStringSubmatch(text)
 	if condition == nil {
@@ -208,8 +216,8 @@ const (
 // unfitValues are the states of numbers and times that a column does not take.
 func unfitValues() []string { return []string{"22003", "22007", "22008"} }
 
-// Unfit says that the fault may be the definition's, whose value no row can take, or that of a single row, whose values a
-// trigger computes with.
+// Unfit says that the fault may be the definition's, whose value no row can take, or that of a
+// single row, whose values a trigger computes with.
 func (e *Error) Unfit() bool { return slices.Contains(unfitValues(), e.SQLState) }
 
 // Class of the error's SQLSTATE.
@@ -229,7 +237,8 @@ func (e *Error) Class() Class {
 	return ClassData
 }
 
-// pooled: a statement that was prepared is not there, or one is that was not. Nothing works then, but no row is to blame.
+// pooled: a statement that was prepared is not there, or one is that was not. Nothing works then,
+// but no row is to blame.
 func (e *Error) pooled() bool { return e.SQLState == "26000" || e.SQLState == "42P05" }
 
 func hasPrefix(code string, prefixes ...string) bool {
@@ -241,8 +250,8 @@ func hasPrefix(code string, prefixes ...string) bool {
 	return false
 }
 
-// wrap turns an error of the driver into one of this package. Errors that are ours already, and those of the caller's
-// own context, pass unchanged.
+// wrap turns an error of the driver into one of this package. Errors that are ours already, and
+// those of the caller's own context, pass unchanged.
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
 	if ours(err) {
 		return err
@@ -294,8 +303,9 @@ func about(table string, err error) error {
 	return &tableError{table, err}
 }
 
-// sqlState is the code of an error, "" where nobody answered. That a value does not fit a parameter or a variable, or that
-// a row is missing, the driver notices by itself, and says nothing about the server.
+// sqlState is the code of an error, "" where nobody answered. That a value does not fit a parameter
+// or a variable, or that a row is missing, the driver notices by itself, and says nothing about the
+// server.
 func sqlState(err error) string {
 	pgErr, refused := errors.AsType[*pgconn.PgError](err)
 	_, unread := errors.AsType[pgx.ScanArgError](err)
@@ -310,7 +320,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// ours says whether an error is one of this package already: not what the database has said, nor that it said nothing.
+// ours says whether an error is one of this package already: not what the database has said, nor
+// that it said nothing.
 func ours(err error) bool {
 	for _, sentinel := range []error{ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, errDryRun, errUnguarded} {
 		if errors.Is(err, sentinel) {
@@ -327,7 +338,8 @@ func ours(err error) bool {
 type LeaseHeldError struct {
 	// Lease as it stands.
 	Lease Lease
-	// Remaining is for how long it is held by the clock of its database, 24 hours at most: when to look again.
+	// Remaining is for how long it is held by the clock of its database, 24 hours at most: when to
+	// look again.
 	Remaining time.Duration
 	// RunID is the run of ours that holds it, "" if that is not known.
 	RunID string
@@ -354,7 +366,8 @@ const (
 	ReasonSoleOwnerOfOrganization = "SOLE_OWNER_OF_ORGANIZATION"
 )
 
-// ReasonProcessGone is that of an attempt that was taken for dead, ProcessGoneText the same in words.
+// ReasonProcessGone is that of an attempt that was taken for dead, ProcessGoneText the same in
+// words.
 const (
 	ReasonProcessGone = "PROCESS_GONE"
 	ProcessGoneText   = "the process that worked it has died or lost the database"

@@ -12,11 +12,13 @@ type WorkerFigures struct {
 	Worker string
 	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
 	Paused time.Duration
-	// Unsuccessful is how many of its newest 100 fires are of its ledger, later than the start of its last run that succeeded,
-	// and were missed, found the lease held, or have a run that failed. Databases are not told apart: where a worker takes turns,
-	// a success on any of them starts the count anew.
+	// Unsuccessful is how many of its newest 100 fires are of its ledger, later than the start of
+	// its last run that succeeded, and were missed, found the lease held, or have a run that
+	// failed. Databases are not told apart: where a worker takes turns, a success on any of them
+	// starts the count anew.
 	Unsuccessful int64
-	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never. Now is the clock.
+	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero:
+	// never. Now is the clock.
 	Cron                string
 	AccountedUntil, Now time.Time
 }
@@ -49,17 +51,19 @@ func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]Worke
 
 // RunFigures are what metrics have of the runs of a worker on a database. Dry runs do not count.
 type RunFigures struct {
-	// Worker and Database are those asked for: Database is empty for a worker that has no turn by database.
+	// Worker and Database are those asked for: Database is empty for a worker that has no turn by
+	// database.
 	Worker, Database string
-	// AtWork is for how long the run has been that is at work now, Failing for how long runs have failed without success in
-	// between, up to now, since the worker is used; 0: there is none.
+	// AtWork is for how long the run has been that is at work now, Failing for how long runs have
+	// failed without success in between, up to now, since the worker is used; 0: there is none.
 	AtWork, Failing time.Duration
 	// LastSuccess is the end of the last run that succeeded; zero: none is on record.
 	LastSuccess time.Time
 }
 
-// runFiguresSQL looks for what has failed from the end of the last success on, and from a day before the worker was taken
-// into use: the time in the ids of runs is that of other clocks, and started_at has no index.
+// runFiguresSQL looks for what has failed from the end of the last success on, and from a day
+// before the worker was taken into use: the time in the ids of runs is that of other clocks, and
+// started_at has no index.
 const runFiguresSQL = `
 SELECT p.worker, p.database, success.finished_at, clock_timestamp(),
   (SELECT min(x.started_at) FROM maintenance.runs x
@@ -81,7 +85,9 @@ LEFT JOIN LATERAL (
 ) success ON true`
 
 // RunFigures reads the figures of the runs of workers[i] on databases[i].
-func (d *Database) RunFigures(ctx context.Context, workers, databases []string) ([]RunFigures, error) {
+func (d *Database) RunFigures(
+	ctx context.Context, workers, databases []string,
+) ([]RunFigures, error) {
 	return collect(ctx, d, newQuery("read the figures of the runs", runFiguresSQL, workers, databases), func(row pgx.CollectableRow) (f RunFigures, err error) {
 		var success, began, failed *time.Time
 		var now time.Time

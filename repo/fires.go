@@ -19,13 +19,15 @@ const (
 	FireMissed = "missed"
 )
 
-// Fire is a row of maintenance.fires: a moment at which a worker's schedule wants a run, and what became of it.
+// Fire is a row of maintenance.fires: a moment at which a worker's schedule wants a run, and what
+// became of it.
 type Fire struct {
 	Worker string
 	// Time is when it was due.
 	Time            time.Time
 	Outcome, Reason string
-	// RunID is of its run, also of one that is on record as skipped; ClaimedBy the replica that took the fire. Empty: none.
+	// RunID is of its run, also of one that is on record as skipped; ClaimedBy the replica that
+	// took the fire. Empty: none.
 	RunID, ClaimedBy string
 	// ClaimedAt and StartedAt, the start of its run, are zero where there was none.
 	ClaimedAt, StartedAt time.Time
@@ -68,8 +70,8 @@ WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR outcome = $2)
   AND ($3::timestamptz IS NULL OR (fire_time, worker) < ($3::timestamptz, $4))
 ORDER BY fire_time DESC, worker DESC LIMIT $5`
 
-// FireFilter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at After;
-// each zero for all.
+// FireFilter selects fires: of one worker, with one outcome, behind the fire of AfterWorker at
+// After; each zero for all.
 type FireFilter struct {
 	Worker, Outcome string
 	After           time.Time
@@ -85,7 +87,8 @@ func (d *Database) ListFires(ctx context.Context, f FireFilter) ([]Fire, error) 
 	return collect(ctx, d, q, scanFire)
 }
 
-// fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has been said so anyway.
+// fireHealthSQL looks at the newest thousand fires of the ledger: a worker that has missed more has
+// been said so anyway.
 const fireHealthSQL = `
 WITH newest AS (
   SELECT f.fire_time, f.outcome FROM (
@@ -104,10 +107,12 @@ FROM missed LEFT JOIN maintenance.schedules s ON s.worker = $1`
 type FireHealth struct {
 	// Now is the clock of the database.
 	Now time.Time
-	// Missed is how many of the newest fires, without a gap, were missed, 1000 at most; Since the first of them.
+	// Missed is how many of the newest fires, without a gap, were missed, 1000 at most; Since the
+	// first of them.
 	Missed int
 	Since  time.Time
-	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero: never.
+	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero:
+	// never.
 	Cron           string
 	AccountedUntil time.Time
 }

@@ -49,7 +49,9 @@ LEFT JOIN LATERAL (
 
 // Ledgers reads where the fires of these workers stand, by their names, and the clock. A claim that
 // has led to no run for longer than patience is abandoned.
-func (d *Database) Ledgers(ctx context.Context, workers []string, patience time.Duration) (now time.Time, ledgers map[string]Ledger, err error) {
+func (d *Database) Ledgers(
+	ctx context.Context, workers []string, patience time.Duration,
+) (now time.Time, ledgers map[string]Ledger, err error) {
 	rows, err := collect(ctx, d, newQuery("read the ledger of fires", readLedgersSQL, workers, patience), func(row pgx.CollectableRow) (l Ledger, err error) {
 		var until, used, newest *time.Time
 		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &used, &newest, &l.Outcome, &l.NewestAbandoned, &l.Abandoned)
@@ -86,7 +88,9 @@ FROM closed WHERE c.worker = closed.worker AND c.outcome = 'claimed'`
 
 // CloseLedger ends the ledger of a worker that no server has used for so long. A claim in it has
 // led to no run: it is recorded as missed, for this reason.
-func (d *Database) CloseLedger(ctx context.Context, worker string, unused time.Duration, reason string) error {
+func (d *Database) CloseLedger(
+	ctx context.Context, worker string, unused time.Duration, reason string,
+) error {
 	_, err := d.exec(ctx, "close the ledger of fires", closeLedgerSQL, worker, unused, reason)
 	return err
 }
@@ -146,7 +150,9 @@ type Missed struct {
 
 // MissFires records fires as missed: those that have passed, and those that were claimed and
 // abandoned. It says how many there were of each.
-func (d *Database) MissFires(ctx context.Context, s LedgerStep, m Missed) (moved bool, passed, abandoned int, err error) {
+func (d *Database) MissFires(
+	ctx context.Context, s LedgerStep, m Missed,
+) (moved bool, passed, abandoned int, err error) {
 	err = d.queryRow(ctx, "record missed fires", []any{&moved, &passed, &abandoned}, missFiresSQL,
 		s.args(m.Passed, m.Kept, m.Reason)...)
 	return moved, passed, abandoned, err

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// migratableSQL are the types of users that may be deleted: human, project bot, service account, placeholder. A user without a type is human. The job delete_user has the same rule.
+// migratableSQL are the types of users that may be deleted: human, project bot, service account,
+// placeholder. A user without a type is human. The job delete_user has the same rule.
 const migratableSQL = `coalesce(u.user_type, 0) IN (0, 6, 13, 15)`
 
 // GhostQueue is the queue of users whose contributions go to a ghost, as this database has it.
@@ -86,9 +87,11 @@ WHERE q.consume_after <= $1
 ORDER BY {kind} <> 0, q.consume_after, q.id
 LIMIT $2`
 
-// DueMigrations are the rows that were due at an instant, at most limit, in the order in which they are worked. They are
-// candidates: [Database.GhostTarget] looks at each again.
-func (d *Database) DueMigrations(ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits) ([]GhostMigration, error) {
+// DueMigrations are the rows that were due at an instant, at most limit, in the order in which they
+// are worked. They are candidates: [Database.GhostTarget] looks at each again.
+func (d *Database) DueMigrations(
+	ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits,
+) ([]GhostMigration, error) {
 	due, _, err := candidateRows(ctx, d, l, newQuery("read the queue of users", q.fill(dueMigrationsSQL), at, limit), pgx.RowToStructByPos[GhostMigration])
 	return due, err
 }
@@ -112,7 +115,9 @@ FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint AND q.consume_after <= clock_timestamp()`
 
 // GhostTarget looks at a row of the queue and its user.
-func (d *Database) GhostTarget(ctx context.Context, q GhostQueue, m GhostMigration, l Limits) (t GhostTarget, err error) {
+func (d *Database) GhostTarget(
+	ctx context.Context, q GhostQueue, m GhostMigration, l Limits,
+) (t GhostTarget, err error) {
 	found, err := readRows(ctx, d, l, newQuery("look at a user of the queue", q.fill(ghostTargetSQL), m.ID, m.UserID), pgx.RowToStructByPos[GhostTarget])
 	if len(found) > 0 {
 		t = found[0]
@@ -129,7 +134,9 @@ gone AS (
 SELECT EXISTS (SELECT FROM guard)`
 
 // RemoveOrphan removes a row of the queue whose user is gone.
-func (d *Database) RemoveOrphan(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+func (d *Database) RemoveOrphan(
+	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
+) error {
 	return d.write(ctx, p, newQuery("remove an orphan of the queue", q.fill(removeOrphanSQL), m.ID))
 }
 
@@ -150,18 +157,22 @@ SELECT EXISTS (SELECT FROM guard)`
 )
 
 // FailMigration puts a row off for half an hour after an error.
-func (d *Database) FailMigration(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+func (d *Database) FailMigration(
+	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
+) error {
 	return d.write(ctx, p, newQuery("put off a user after an error", q.fill(failMigrationSQL), m.ID))
 }
 
 // DeferMigration puts a row behind all that are due, after its time was used up.
-func (d *Database) DeferMigration(ctx context.Context, p Permit, q GhostQueue, m GhostMigration) error {
+func (d *Database) DeferMigration(
+	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
+) error {
 	return d.write(ctx, p, newQuery("defer a user", q.fill(deferMigrationSQL), m.ID))
 }
 
 const (
-	// lockMigratedSQL also reads the partition that records of deleted rows go to: NULL where there is no such queue, or
-	// we may not read it.
+	// lockMigratedSQL also reads the partition that records of deleted rows go to: NULL where there
+	// is no such queue, or we may not read it.
 	lockMigratedSQL = `
 SELECT (
   SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '[0-9]+')::bigint
@@ -170,8 +181,9 @@ SELECT (
     AND has_table_privilege(a.attrelid, 'SELECT'))
 FROM users WHERE id = $1::bigint FOR UPDATE`
 
-	// traceRecordSQL notes our span beside the record that the application's own trigger has just written, as
-	// caretaker's trigger does: so a trace leads from the user to the loose foreign keys.
+	// traceRecordSQL notes our span beside the record that the application's own trigger has just
+	// written, as caretaker's trigger does: so a trace leads from the user to the loose foreign
+	// keys.
 	traceRecordSQL = `
 INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
 SELECT r.partition, r.id, $3 FROM loose_foreign_keys_deleted_records r
@@ -179,8 +191,8 @@ WHERE r.partition = $2::bigint AND r.fully_qualified_table_name = current_schema
   AND r.consume_after >= now() AND r.primary_key_value = $1::bigint
 ON CONFLICT DO NOTHING`
 
-	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids nothing; the user's row is
-	// locked before it, as everybody else does.
+	// unqueueSQL comes before the user, so that whatever key the queue has to users forbids
+	// nothing; the user's row is locked before it, as everybody else does.
 	unqueueSQL = `DELETE FROM {ghosts} WHERE user_id = $1::bigint`
 
 	// deleteUserSQL: triggers record the user; foreign keys take along what refers to it.
@@ -193,10 +205,10 @@ SELECT '{queue}' FROM {ghosts} WHERE user_id = $1::bigint
 LIMIT 1`
 )
 
-// DeleteMigratedUser deletes the user and the row of the queue, unless some of these rows,
-// of any database, are there: left, nothing is changed. They are looked for behind the lock on the user: whoever had
-// inserted rows that refer to it by a foreign key has committed, and nobody inserts more. If a trigger keeps one of both, both
-// stay: the error is a [*KeptError].
+// DeleteMigratedUser deletes the user and the row of the queue, unless some of these rows, of any
+// database, are there: left, nothing is changed. They are looked for behind the lock on the user:
+// whoever had inserted rows that refer to it by a foreign key has committed, and nobody inserts
+// more. If a trigger keeps one of both, both stay: the error is a [*KeptError].
 func (d *Database) DeleteMigratedUser(
 	ctx context.Context, p Permit, q GhostQueue, user int64, rows []Rows,
 ) (left bool, err error) {
@@ -229,7 +241,9 @@ const ghostProjectsSQL = `
 SELECT EXISTS (SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id WHERE n.owner_id = $1::bigint AND n.type = 'User')`
 
 // HasPersonalProjects says whether there is a project in the user's own namespace.
-func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user int64, l Limits) (has bool, err error) {
+func (d *Database) HasPersonalProjects(
+	ctx context.Context, q GhostQueue, user int64, l Limits,
+) (has bool, err error) {
 	if q.projects {
 		err = d.readRow(ctx, l, newQuery("look for personal projects", ghostProjectsSQL, user), &has)
 	}
@@ -238,12 +252,14 @@ func (d *Database) HasPersonalProjects(ctx context.Context, q GhostQueue, user i
 
 const scheduledGroupsSQL = `SELECT group_id FROM group_deletion_schedules WHERE user_id = $1::bigint ORDER BY group_id LIMIT 100`
 
-// ScheduledGroups are the first groups that the user has marked for deletion: the marks go with the user.
+// ScheduledGroups are the first groups that the user has marked for deletion: the marks go with the
+// user.
 func (d *Database) ScheduledGroups(ctx context.Context, user int64, l Limits) ([]int64, error) {
 	return readRows(ctx, d, l, newQuery("look for groups marked by the user", scheduledGroupsSQL, user), pgx.RowTo[int64])
 }
 
-// ghostBacklogSQL: rows that the target check refuses are dead; those of users that are gone are nobody's.
+// ghostBacklogSQL: rows that the target check refuses are dead; those of users that are gone are
+// nobody's.
 const ghostBacklogSQL = `
 SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE ok AND consume_after <= now()), count(*) FILTER (WHERE NOT ok),
   min(created_at) FILTER (WHERE ok), clock_timestamp()

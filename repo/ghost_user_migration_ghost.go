@@ -24,8 +24,9 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
-// insertGhostSQL takes the first name that nobody has, without regard to case. It looks for one name after the other,
-// each a look into the indexes: OFFSET 0 keeps the planner from reading all of users to compare them at once.
+// insertGhostSQL takes the first name that nobody has, without regard to case. It looks for one
+// name after the other, each a look into the indexes: OFFSET 0 keeps the planner from reading all
+// of users to compare them at once.
 const insertGhostSQL = `
 WITH RECURSIVE tried (n) AS (
   SELECT 0
@@ -74,8 +75,8 @@ func (e *UnknownColumnError) Error() string {
 // Public says that the text is fit for clients.
 func (e *UnknownColumnError) Public() {}
 
-// taken says that somebody has the name of number n, or its address: the way of the index that a GitLab has on each, or
-// anyhow, where an index of another kind has shown that this was not enough.
+// taken says that somebody has the name of number n, or its address: the way of the index that a
+// GitLab has on each, or anyhow, where an index of another kind has shown that this was not enough.
 func taken(columns []string, anyhow bool) string {
 	var conditions []string
 	for _, key := range []struct {
@@ -97,11 +98,12 @@ func taken(columns []string, anyhow bool) string {
 	return strings.Join(conditions, " OR ")
 }
 
-// ghostTries is how often a ghost is looked for and made: who else makes one at this moment may not wait for our lock.
+// ghostTries is how often a ghost is looked for and made: who else makes one at this moment may not
+// wait for our lock.
 const ghostTries = 3
 
-// CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile, and returns its id. An
-// error may be [*UnknownColumnError], or a [*KeptError].
+// CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile,
+// and returns its id. An error may be [*UnknownColumnError], or a [*KeptError].
 func (d *Database) CreateGhost(
 	ctx context.Context, p Permit, q GhostQueue, organization *int64,
 ) (id int64, err error) {
@@ -116,8 +118,8 @@ func (d *Database) CreateGhost(
 	}
 }
 
-// CheckGhost says, without writing, whether a ghost could be made as far as the columns of users tell: the error may be
-// [*UnknownColumnError].
+// CheckGhost says, without writing, whether a ghost could be made as far as the columns of users
+// tell: the error may be [*UnknownColumnError].
 func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
 	l.ReadOnly = true
 	p := Permit{Limits: l}
@@ -127,7 +129,9 @@ func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
 	})
 }
 
-func createGhost(ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, again bool) (id int64, err error) {
+func createGhost(
+	ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, again bool,
+) (id int64, err error) {
 	if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
 		return 0, err
 	}

@@ -34,12 +34,13 @@ type TokenSetting struct {
 	// Days is N. Off: the deletion is switched off.
 	Days int
 	Off  bool
-	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Discreet does without its value.
+	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Discreet does
+	// without its value.
 	Invalid, Discreet string
 }
 
-// tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object is none. $1 is the
-// key, $2 the highest N.
+// tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object
+// is none. $1 is the key, $2 the highest N.
 const tokenSettingSQL = `
 SELECT clock_timestamp(), coalesce(jsonb_typeof(s.settings), ''), coalesce(jsonb_typeof(v.value), ''),
   coalesce(left(coalesce(v.value, s.settings)::text, 200), ''),
@@ -108,33 +109,37 @@ func tokenSettingIn(ctx context.Context, tx pgx.Tx, f UserFeatures) (TokenSettin
 // TokenRules are by what a token keeps its bot: At is T, CutOff is C.
 type TokenRules struct{ At, CutOff time.Time }
 
-// NewTokenRules are those of an instant of main's clock and a setting of so many days, each of 24 hours.
+// NewTokenRules are those of an instant of main's clock and a setting of so many days, each of 24
+// hours.
 func NewTokenRules(at time.Time, days int) TokenRules {
 	return TokenRules{At: at, CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)}
 }
 
-// args are $1 to $3 of the statements with keepsBotSQL: the UTC dates of T and C, and C in UTC. Neither the connection's
-// time zone nor the host's has a part in it.
+// args are $1 to $3 of the statements with keepsBotSQL: the UTC dates of T and C, and C in UTC.
+// Neither the connection's time zone nor the host's has a part in it.
 func (r TokenRules) args(more ...any) []any {
 	return append([]any{r.At.UTC(), r.CutOff.UTC(), r.CutOff.UTC()}, more...)
 }
 
-// keepsBotSQL says whether a token t keeps its bot: it is active, expired lately, or was revoked lately.
+// keepsBotSQL says whether a token t keeps its bot: it is active, expired lately, or was revoked
+// lately.
 const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > $1::date)
     OR t.expires_at <= $1::date AND t.expires_at >= $2::date
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
 
 const (
-	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but the one on both columns
-	// will do, and not everybody is read to find the bots. $4 is the cursor, $5 the size of the range.
+	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but
+	// the one on both columns will do, and not everybody is read to find the bots. $4 is the
+	// cursor, $5 the size of the range.
 	botRangeSQL = `(SELECT id FROM users WHERE (user_type, id) > (6, $4::bigint) AND user_type <= 6 ORDER BY user_type, id LIMIT $5)`
 
 	// botListSQL are the bots $5 of the range behind $4 that a replica takes for inactive.
 	botListSQL = `(SELECT id FROM users WHERE id = ANY ($5::bigint[]) AND user_type = 6)`
 )
 
-// inactiveBotsSQL judges bots. The tokens of each are probed, the newest first, as it is the one that most likely keeps
-// its bot; OFFSET 0 keeps both that order and the planner from joining all tokens there are.
+// inactiveBotsSQL judges bots. The tokens of each are probed, the newest first, as it is the one
+// that most likely keeps its bot; OFFSET 0 keeps both that order and the planner from joining all
+// tokens there are.
 const inactiveBotsSQL = `
 WITH judged AS MATERIALIZED (
   SELECT count(*) AS examined, max(p.id) AS last, array_agg(p.id) FILTER (WHERE NOT EXISTS (
@@ -157,7 +162,8 @@ type BotRange struct {
 	Last     int64
 	// More: there are bots with higher ids.
 	More bool
-	// Inactive bots that are not in the queue of the ghost migration yet, and the organization of each, 0 for none.
+	// Inactive bots that are not in the queue of the ghost migration yet, and the organization of
+	// each, 0 for none.
 	Inactive, Organizations []int64
 }
 
@@ -171,8 +177,9 @@ type BotPage struct {
 	Limit int
 }
 
-// InactiveBots judges a page of bots by the rules. What a replica says of them is only where to look:
-// those that it takes for inactive are judged again on the primary, and so is the end of the bots.
+// InactiveBots judges a page of bots by the rules. What a replica says of them is only where to
+// look: those that it takes for inactive are judged again on the primary, and so is the end of the
+// bots.
 func (d *Database) InactiveBots(
 	ctx context.Context, f UserFeatures, rules TokenRules, page BotPage, l Limits,
 ) (r BotRange, err error) {
@@ -206,9 +213,11 @@ SELECT organization_id, min(id) FROM users WHERE user_type = 11 AND organization
 	anyAdminBotSQL = `SELECT 0::bigint, min(id) FROM users WHERE user_type = 11 HAVING min(id) IS NOT NULL`
 )
 
-// AdminBots finds the admin bots of organizations, of several the one with the lowest id. Where users have no
-// organization all have the same, with the number 0.
-func (d *Database) AdminBots(ctx context.Context, f UserFeatures, organizations []int64, l Limits) (map[int64]int64, error) {
+// AdminBots finds the admin bots of organizations, of several the one with the lowest id. Where
+// users have no organization all have the same, with the number 0.
+func (d *Database) AdminBots(
+	ctx context.Context, f UserFeatures, organizations []int64, l Limits,
+) (map[int64]int64, error) {
 	sql, args := anyAdminBotSQL, []any{}
 	if f.organizations {
 		sql, args = adminBotsSQL, []any{organizations}

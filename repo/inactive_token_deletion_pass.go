@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A pass is one walk over all bots; where it stands is stored with the jobs of each range. At most one is unfinished.
+// A pass is one walk over all bots; where it stands is stored with the jobs of each range. At most
+// one is unfinished.
 
 // TokenPass is a row of maintenance.token_passes.
 type TokenPass struct {
@@ -17,8 +18,8 @@ type TokenPass struct {
 	Cursor int64
 }
 
-// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $1 and C = $2, or if $3 is false none.
-// Passes that were finished long ago go on the way.
+// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $1 and C = $2, or if
+// $3 is false none. Passes that were finished long ago go on the way.
 const openTokenPassSQL = `
 WITH {guard},
 forgotten AS (
@@ -72,8 +73,8 @@ type TokenStep struct {
 	ContinueAfter time.Duration
 }
 
-// advanceTokenPassSQL: $2 is the cursor, $3 and $4 are the numbers of bots and jobs, $5 says that it
-// was the last range.
+// advanceTokenPassSQL: $2 is the cursor, $3 and $4 are the numbers of bots and jobs, $5 says that
+// it was the last range.
 const advanceTokenPassSQL = `
 WITH {guard},
 advanced AS (
@@ -123,7 +124,9 @@ func (d *Database) AdvanceTokenPass(
 
 const dueLaterSQL = `SELECT clock_timestamp() + $1::interval`
 
-func queueContinuation(ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue JobQueue) error {
+func queueContinuation(
+	ctx context.Context, tx pgx.Tx, pass string, step TokenStep, queue JobQueue,
+) error {
 	if step.Continue == nil {
 		return nil
 	}
@@ -139,7 +142,9 @@ func queueContinuation(ctx context.Context, tx pgx.Tx, pass string, step TokenSt
 const unfinishedTokenPassSQL = `SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
 
 // TokenPassUnfinished says whether there is something to go on with in a pass.
-func (d *Database) TokenPassUnfinished(ctx context.Context, id string) (unfinished bool, err error) {
+func (d *Database) TokenPassUnfinished(
+	ctx context.Context, id string,
+) (unfinished bool, err error) {
 	err = d.queryRow(ctx, "look at the pass over the bots", []any{&unfinished}, unfinishedTokenPassSQL, id)
 	return unfinished, err
 }
@@ -152,8 +157,11 @@ WHERE NOT EXISTS (
   WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
     AND j.args @> jsonb_build_object('user_id', bot.id, 'reason', $2::text))`
 
-// CountNewDeletions counts those of the users for whom a job delete_user with this reason would really be inserted.
-func (d *Database) CountNewDeletions(ctx context.Context, users []int64, reason string, l Limits) (n int, err error) {
+// CountNewDeletions counts those of the users for whom a job delete_user with this reason would
+// really be inserted.
+func (d *Database) CountNewDeletions(
+	ctx context.Context, users []int64, reason string, l Limits,
+) (n int, err error) {
 	err = d.readRow(ctx, l, newQuery("count jobs not yet waiting", newJobsSQL, users, reason), &n)
 	return n, err
 }
@@ -168,9 +176,11 @@ SELECT p.started_at, (SELECT count(*) FROM (
   clock_timestamp()
 FROM maintenance.token_passes p WHERE p.finished_at IS NULL`
 
-// TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its continuation waits, which
-// is due at goesOn; zero: none waits. Dead are not counted here.
-func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, goesOn time.Time, err error) {
+// TokenBacklog counts the bots above the cursor of the unfinished pass. They are deferred while its
+// continuation waits, which is due at goesOn; zero: none waits. Dead are not counted here.
+func (d *Database) TokenBacklog(
+	ctx context.Context, l Limits,
+) (b Backlog, goesOn time.Time, err error) {
 	type row struct {
 		StartedAt time.Time
 		Above     int64
@@ -188,8 +198,9 @@ func (d *Database) TokenBacklog(ctx context.Context, l Limits) (b Backlog, goesO
 	return b.capped(), goesOn, err
 }
 
-// abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end of its process. Runs
-// that had a lease have an epoch, or were about to save theirs: LEASE_LOST says so of one that has been closed meanwhile.
+// abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end
+// of its process. Runs that had a lease have an epoch, or were about to save theirs: LEASE_LOST
+// says so of one that has been closed meanwhile.
 const abandonedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
   AND NOT EXISTS (SELECT FROM maintenance.leases WHERE name = $1 AND expires_at > clock_timestamp())
@@ -198,8 +209,11 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
     WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.reason = 'LEASE_LOST' OR r.lease_epoch > 0)
     ORDER BY r.id DESC LIMIT 1), false)`
 
-// TokenPassAbandoned says whether a run of this worker that died has left a pass unfinished, and its lease has expired.
-func (d *Database) TokenPassAbandoned(ctx context.Context, worker string) (abandoned bool, err error) {
+// TokenPassAbandoned says whether a run of this worker that died has left a pass unfinished, and
+// its lease has expired.
+func (d *Database) TokenPassAbandoned(
+	ctx context.Context, worker string,
+) (abandoned bool, err error) {
 	err = d.queryRow(ctx, "look for a pass that nobody is at work on", []any{&abandoned}, abandonedTokenPassSQL, worker)
 	return abandoned, err
 }
@@ -211,9 +225,11 @@ SELECT (SELECT count(*) FROM (
     WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running') LIMIT $1) jobs)
   + (SELECT count(*) FROM (SELECT FROM {ghosts} LIMIT $1) ghosts)`
 
-// WaitingDeletions counts the users who wait for their deletion, as jobs delete_user that have not ended or as rows of the
-// ghost migration's queue. What is more than limit may be left out.
-func (d *Database) WaitingDeletions(ctx context.Context, f UserFeatures, limit int, l Limits) (n int, err error) {
+// WaitingDeletions counts the users who wait for their deletion, as jobs delete_user that have not
+// ended or as rows of the ghost migration's queue. What is more than limit may be left out.
+func (d *Database) WaitingDeletions(
+	ctx context.Context, f UserFeatures, limit int, l Limits,
+) (n int, err error) {
 	sql := fill(waitingDeletionsSQL, "{ghosts}", quote(f.ghosts))
 	err = d.readRow(ctx, l, newQuery("count the users who wait for their deletion", sql, limit), &n)
 	return n, err

@@ -18,8 +18,9 @@ const JobSystem = "river"
 
 // JobQueue puts deferred jobs into the queue. Package scheduler fulfils it with River.
 type JobQueue interface {
-	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and the jobs it causes exist both or
-	// neither. It returns how many were inserted: a job that waits or runs already is dropped.
+	// InsertJobs inserts the jobs in a transaction of ours, so that a state change and the jobs it
+	// causes exist both or neither. It returns how many were inserted: a job that waits or runs
+	// already is dropped.
 	InsertJobs(ctx context.Context, tx Tx, jobs []Job) (inserted int, err error)
 	// CompleteJob completes the running job with this id in a transaction of ours.
 	CompleteJob(ctx context.Context, tx Tx, id int64) error
@@ -34,8 +35,8 @@ type Job struct {
 	RunID, TraceParent string
 }
 
-// JobArgs are the arguments of one kind of job. Fields tagged river:"unique" make a job unique while one with the same
-// values is available, pending, scheduled, retryable or running.
+// JobArgs are the arguments of one kind of job. Fields tagged river:"unique" make a job unique
+// while one with the same values is available, pending, scheduled, retryable or running.
 type JobArgs interface{ Kind() string }
 
 // DeletePlaceholderUser is the job delete_placeholder_user.
@@ -67,8 +68,8 @@ type DestroyGroup struct {
 // Kind of the job.
 func (DestroyGroup) Kind() string { return "destroy_group" }
 
-// ContinueInactiveTokenDeletion is the job continue_inactive_token_deletion. It is unique while it waits, not while it
-// runs: the run that it starts can queue the next one.
+// ContinueInactiveTokenDeletion is the job continue_inactive_token_deletion. It is unique while it
+// waits, not while it runs: the run that it starts can queue the next one.
 type ContinueInactiveTokenDeletion struct {
 	PassID string `json:"pass_id"`
 }
@@ -79,7 +80,8 @@ func (ContinueInactiveTokenDeletion) Kind() string { return "continue_inactive_t
 // UniqueWhileWaiting makes it a [UniqueWhileWaiting].
 func (ContinueInactiveTokenDeletion) UniqueWhileWaiting() {}
 
-// UniqueWhileWaiting marks jobs of which there is one with the same arguments that waits, whatever runs.
+// UniqueWhileWaiting marks jobs of which there is one with the same arguments that waits, whatever
+// runs.
 type UniqueWhileWaiting interface{ UniqueWhileWaiting() }
 
 // lockJobSQL: of two transactions that ask, the second waits and sees what the first has inserted.
@@ -90,8 +92,9 @@ SELECT EXISTS (
   SELECT 1 FROM maintenance.river_job
   WHERE kind = $1 AND args @> $2::jsonb AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
 
-// JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these arguments (JSON)
-// waits already. Until the transaction ends, others that ask for the same job wait.
+// JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these
+// arguments (JSON) waits already. Until the transaction ends, others that ask for the same job
+// wait.
 func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err error) {
 	if _, err = tx.Exec(ctx, lockJobSQL, kind, args); err == nil {
 		err = tx.QueryRow(ctx, waitingJobSQL, kind, args).Scan(&waits)
@@ -103,8 +106,9 @@ func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err er
 const holdJobSQL = `
 SELECT 1 FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempt = $2 AND attempted_at = $3 FOR UPDATE`
 
-// HoldJob makes sure, until the transaction ends, that an attempt of a job is still the one that works it. Else the
-// error is [ErrJobLost]: the attempt was taken for dead, and another one has the job, or had it.
+// HoldJob makes sure, until the transaction ends, that an attempt of a job is still the one that
+// works it. Else the error is [ErrJobLost]: the attempt was taken for dead, and another one has the
+// job, or had it.
 func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time.Time) error {
 	var held int
 	err := tx.QueryRow(ctx, holdJobSQL, id, attempt, attemptedAt).Scan(&held)
@@ -114,8 +118,8 @@ func HoldJob(ctx context.Context, tx Tx, id int64, attempt int, attemptedAt time
 	return err
 }
 
-// AttemptOf names an attempt of a job: its row, and when it began, which no two attempts share. (Their numbers may be the
-// same: an attempt that snoozes gives its number back.)
+// AttemptOf names an attempt of a job: its row, and when it began, which no two attempts share.
+// (Their numbers may be the same: an attempt that snoozes gives its number back.)
 type AttemptOf struct {
 	ID          int64
 	AttemptedAt time.Time
@@ -126,8 +130,8 @@ SELECT EXISTS (
   SELECT FROM maintenance.river_job
   WHERE id = $1 AND attempted_at = $2 AND (state = 'running' OR finalized_at IS NOT NULL))`
 
-// CheckAttempt returns [ErrJobLost] if an attempt that has ended has lost its job to another one. It may have completed
-// the job.
+// CheckAttempt returns [ErrJobLost] if an attempt that has ended has lost its job to another one.
+// It may have completed the job.
 func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
 	var held bool
 	err := d.queryRow(ctx, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)

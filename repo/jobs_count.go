@@ -10,17 +10,19 @@ import (
 // JobCount is how many jobs of a kind are in a state.
 type JobCount struct {
 	Kind, State string
-	// Jobs is exact unless AtLeast: of each state, 10,000 in each of River's queues are counted, whatever their kinds.
+	// Jobs is exact unless AtLeast: of each state, 10,000 in each of River's queues are counted,
+	// whatever their kinds.
 	Jobs    int64
 	AtLeast bool
-	// Overdue is for how long the one that is due longest has waited to be worked, among those that are counted; 0: none is
-	// due.
+	// Overdue is for how long the one that is due longest has waited to be worked, among those that
+	// are counted; 0: none is due.
 	Overdue time.Duration
 }
 
-// countJobsSQL reads each state and queue by River's index of what to fetch, in its order: what is due longest comes
-// first (all jobs have one priority), so the bound hides no job that has waited longer than those it shows. The queues
-// of a state are found by looking for the next one. What has been completed is not counted.
+// countJobsSQL reads each state and queue by River's index of what to fetch, in its order: what is
+// due longest comes first (all jobs have one priority), so the bound hides no job that has waited
+// longer than those it shows. The queues of a state are found by looking for the next one. What has
+// been completed is not counted.
 const countJobsSQL = `
 WITH RECURSIVE lines (state, queue) AS (
   SELECT s.state, (SELECT j.queue FROM maintenance.river_job j WHERE j.state = s.state ORDER BY j.queue LIMIT 1)
@@ -56,13 +58,14 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 // FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
 type FailedJobs struct {
 	Kind, Reason string
-	// Waiting will be tried again, Discarded not. AtLeast says that of one of the states there are more than the 10,000, of
-	// all kinds, that are counted.
+	// Waiting will be tried again, Discarded not. AtLeast says that of one of the states there are
+	// more than the 10,000, of all kinds, that are counted.
 	Waiting, Discarded int64
 	AtLeast            bool
 }
 
-// failedJobsSQL is ordered as the index is: whatever the statistics say, no job in another state is read.
+// failedJobsSQL is ordered as the index is: whatever the statistics say, no job in another state is
+// read.
 const failedJobsSQL = `
 SELECT j.kind, coalesce(j.args ->> 'reason', ''), count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
   greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (), sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 10000
@@ -70,7 +73,8 @@ FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
 CROSS JOIN LATERAL (SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 10000) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
-// FailedJobs counts the jobs that wait for another attempt after one that failed, and those that have been given up.
+// FailedJobs counts the jobs that wait for another attempt after one that failed, and those that
+// have been given up.
 func (d *Database) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
 	return collect(ctx, d, newQuery("count failed jobs", failedJobsSQL), pgx.RowToStructByPos[FailedJobs])
 }
@@ -82,7 +86,10 @@ FROM maintenance.river_job
 WHERE id > (SELECT coalesce(max(id), 0) FROM maintenance.river_job) - $3 AND metadata ->> 'run_id' = $1
 ORDER BY id LIMIT $2`
 
-// JobsOfRun reads up to limit jobs that a run queued, the oldest first, as far as they are among so many newest of all.
-func (d *Database) JobsOfRun(ctx context.Context, run string, limit, newest int) ([]QueuedJob, error) {
+// JobsOfRun reads up to limit jobs that a run queued, the oldest first, as far as they are among so
+// many newest of all.
+func (d *Database) JobsOfRun(
+	ctx context.Context, run string, limit, newest int,
+) ([]QueuedJob, error) {
 	return collect(ctx, d, newQuery("list the jobs of a run", jobsOfRunSQL, run, limit, newest), scanJob)
 }

@@ -22,7 +22,8 @@ const (
 	JobDiscarded = "discarded"
 )
 
-// QueuedJob is a job as it stands in the queue, or stood when it ended. Times that are not set are zero.
+// QueuedJob is a job as it stands in the queue, or stood when it ended. Times that are not set are
+// zero.
 type QueuedJob struct {
 	ID          int64
 	Kind, State string
@@ -86,9 +87,11 @@ FROM maintenance.river_job
 WHERE ($1::bigint = 0 OR id < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
 ORDER BY id DESC LIMIT $4`
 
-// ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the first page), of one
-// kind and state, each "" for all. An unknown state is an error of ours.
-func (d *Database) ListJobs(ctx context.Context, kind, state string, after int64, limit int) ([]QueuedJob, error) {
+// ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the
+// first page), of one kind and state, each "" for all. An unknown state is an error of ours.
+func (d *Database) ListJobs(
+	ctx context.Context, kind, state string, after int64, limit int,
+) ([]QueuedJob, error) {
 	return collect(ctx, d, newQuery("list jobs", listJobsSQL, planAnew, after, kind, state, limit), scanJob)
 }
 
@@ -102,8 +105,9 @@ SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts
 WHERE id = $1 AND state <> 'running' AND NOT (state = 'available' AND scheduled_at <= now())
 RETURNING ` + jobColumns
 
-// RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job that is at work or due
-// stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another job for the same waits or runs.
+// RetryJob lets a job be worked now, whatever has become of it, with one attempt at least. A job
+// that is at work or due stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another
+// job for the same waits or runs.
 func (d *Database) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
 	retried, err := collect(ctx, d, newQuery("retry a job", retryJobSQL, id), scanJob)
 	var refused *Error
@@ -151,8 +155,8 @@ const countDiscardedJobsSQL = `
 SELECT count(*) FROM maintenance.river_job
 WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @> $2::jsonb`
 
-// CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any), that used up their
-// attempts. They are kept for 30 days.
+// CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any),
+// that used up their attempts. They are kept for 30 days.
 func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
 	_, err = d.candidateRow(ctx, Limits{Statement: statementTimeout}, newQuery("count discarded jobs", countDiscardedJobsSQL, kind, args), &n)
 	return n, err

@@ -54,7 +54,9 @@ const (
 
 // KeepingTriggers are the triggers and rules of a table and its partitions that may keep rows from
 // being deleted or, if not deletes, from being updated.
-func (d *Database) KeepingTriggers(ctx context.Context, t Table, deletes bool) ([]KeepingTrigger, error) {
+func (d *Database) KeepingTriggers(
+	ctx context.Context, t Table, deletes bool,
+) ([]KeepingTrigger, error) {
 	return collect(ctx, d, newQuery("look for triggers that keep rows", keepingTriggersSQL, keepingArgs(t, deletes)...), scanKeeping)
 }
 

@@ -34,16 +34,18 @@ func (l *Lease) Holding() string {
 	return fmt.Sprintf("%s is held by %s until %s", l.Name, l.Holder, l.ExpiresAt.UTC().Format(time.RFC3339))
 }
 
-// freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever wrote it.
+// freeSQL is the condition for a lease (alias l) that nobody holds. Only expires_at counts, whoever
+// wrote it.
 const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 
-// leaseColumns in the order of (*Lease).columns. A row may have been written by anybody, in a table that lets columns be
-// empty; of a holder's name the beginning is enough.
+// leaseColumns in the order of (*Lease).columns. A row may have been written by anybody, in a table
+// that lets columns be empty; of a holder's name the beginning is enough.
 const leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0), coalesce(l.acquired_at, '-infinity'),
   coalesce(l.renewed_at, '-infinity'), coalesce(l.expires_at, '-infinity'), ` + freeSQL
 
-// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back is held. One that is
-// plainly held is only looked at: locking it would wait for the holder's statement in flight, and make the next wait.
+// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back
+// is held. One that is plainly held is only looked at: locking it would wait for the holder's
+// statement in flight, and make the next wait.
 const acquireLeaseSQL = `
 INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
 SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval
@@ -54,9 +56,11 @@ SET holder = EXCLUDED.holder, epoch = coalesce(l.epoch, 0) + 1,
 WHERE ` + freeSQL + `
 RETURNING ` + leaseColumns
 
-// AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a holder. The
-// lease ends ttl after now unless it is renewed.
-func (d *Database) AcquireLease(ctx context.Context, name, holder string, ttl time.Duration) (Lease, error) {
+// AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a
+// holder. The lease ends ttl after now unless it is renewed.
+func (d *Database) AcquireLease(
+	ctx context.Context, name, holder string, ttl time.Duration,
+) (Lease, error) {
 	lease, err := d.queryLease(ctx, "acquire lease "+name, acquireLeaseSQL, name, holder, ttl)
 	if !errors.Is(err, ErrNotFound) {
 		return lease, err
@@ -73,7 +77,8 @@ UPDATE maintenance.leases l SET renewed_at = now(), expires_at = now() + $4::int
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()
 RETURNING ` + leaseColumns
 
-// RenewLease lets a held lease end ttl after now. A lease that is not held any more is [ErrLeaseLost].
+// RenewLease lets a held lease end ttl after now. A lease that is not held any more is
+// [ErrLeaseLost].
 func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (Lease, error) {
 	lease, err := d.queryLease(ctx, "renew lease "+f.Name, renewLeaseSQL, f.Name, f.Holder, f.Epoch, ttl)
 	if errors.Is(err, ErrNotFound) {
@@ -82,7 +87,8 @@ func (d *Database) RenewLease(ctx context.Context, f Fence, ttl time.Duration) (
 	return lease, err
 }
 
-// releaseLeaseSQL ends the lease a day ago: a clock that is set back by less does not make it held again.
+// releaseLeaseSQL ends the lease a day ago: a clock that is set back by less does not make it held
+// again.
 const releaseLeaseSQL = `
 UPDATE maintenance.leases SET expires_at = now() - interval '1 day', renewed_at = now()
 WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`
@@ -99,7 +105,9 @@ SELECT ` + leaseColumns + `,
   greatest(0, extract(epoch FROM least(l.expires_at, clock_timestamp() + interval '24 hours') - clock_timestamp()))::float8
 FROM maintenance.leases l WHERE l.name = $1`
 
-func (d *Database) readLease(ctx context.Context, name string) (lease Lease, remaining time.Duration, err error) {
+func (d *Database) readLease(
+	ctx context.Context, name string,
+) (lease Lease, remaining time.Duration, err error) {
 	var left float64
 	err = d.queryRow(ctx, "read lease "+name, append(lease.columns(), &left), readLeaseSQL, name)
 	lease.Database = d.Name
@@ -114,7 +122,9 @@ func (d *Database) ListLeases(ctx context.Context, names []string) ([]Lease, err
 	return collect(ctx, d, newQuery("list leases", listLeasesSQL, names), d.scanLease)
 }
 
-func (d *Database) queryLease(ctx context.Context, operation, sql string, args ...any) (lease Lease, err error) {
+func (d *Database) queryLease(
+	ctx context.Context, operation, sql string, args ...any,
+) (lease Lease, err error) {
 	err = d.queryRow(ctx, operation, lease.columns(), sql, args...)
 	lease.Database = d.Name
 	return lease, err

@@ -14,17 +14,17 @@ type LoadQuestion struct {
 	IgnoredReplicas []string
 }
 
-// Load is how busy a primary is. What our role may not see is zero: all of it needs pg_monitor, except the write-ahead
-// log, its archive and locks.
+// Load is how busy a primary is. What our role may not see is zero: all of it needs pg_monitor,
+// except the write-ahead log, its archive and locks.
 type Load struct {
-	// Replica is the application_name of the slowest standby that streams, "" if there is none; Lag for how long, at
-	// least, it has not replayed something that was written.
+	// Replica is the application_name of the slowest standby that streams, "" if there is none; Lag
+	// for how long, at least, it has not replayed something that was written.
 	Replica string
 	Lag     time.Duration
 	// Hidden standbys are those that our role may not look at.
 	Hidden int
-	// WAL is the position of the write-ahead log in bytes, 0 on a standby; Unarchived is how much of it, in whole segments,
-	// waits to be archived.
+	// WAL is the position of the write-ahead log in bytes, 0 on a standby; Unarchived is how much
+	// of it, in whole segments, waits to be archived.
 	WAL, Unarchived int64
 	// Tables with a lock queue, or under an autovacuum.
 	Tables []TableLoad
@@ -34,11 +34,13 @@ type Load struct {
 type TableLoad struct {
 	// Table, with its schema and, in Root, the partitioned table it belongs to, or itself.
 	Table, Root string
-	// Locked is for how long somebody has waited for a lock on it, Vacuumed for how long an autovacuum has been at work.
+	// Locked is for how long somebody has waited for a lock on it, Vacuumed for how long an
+	// autovacuum has been at work.
 	Locked, Vacuumed time.Duration
 }
 
-// Of says whether it is about this table, or one of its partitions. One without a schema is any of that name.
+// Of says whether it is about this table, or one of its partitions. One without a schema is any of
+// that name.
 func (l TableLoad) Of(t Table) bool {
 	name := t.Schema + "." + t.Name
 	if t.Schema == "" && t.Name != "" {
@@ -47,10 +49,11 @@ func (l TableLoad) Of(t Table) bool {
 	return name == l.Table || name == l.Root
 }
 
-// loadSQL: the position is what has been flushed, as no standby gets to see more. A standby that has been asked for a
-// base backup, or is being caught up, does not stream; a subscriber of logical replication is none. The archiver takes the
-// oldest segment first: behind the one it archived last, or from the one that it has failed with since, everything waits,
-// except the segment that is being written. to_jsonb, because waitstart is not there before PostgreSQL 14.
+// loadSQL: the position is what has been flushed, as no standby gets to see more. A standby that
+// has been asked for a base backup, or is being caught up, does not stream; a subscriber of logical
+// replication is none. The archiver takes the oldest segment first: behind the one it archived
+// last, or from the one that it has failed with since, everything waits, except the segment that is
+// being written. to_jsonb, because waitstart is not there before PostgreSQL 14.
 const loadSQL = `
 WITH log AS MATERIALIZED (
   SELECT CASE WHEN ($1 OR $2 OR $3) AND NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint ELSE 0 END AS written,
@@ -107,8 +110,8 @@ func loadLimits() Limits {
 	return Limits{Statement: 500 * time.Millisecond, Lock: 100 * time.Millisecond, ReadOnly: true}
 }
 
-// Load looks at a primary, in one statement of at most half a second; callers cache it. Lags are as exact as it is called
-// often: what was written between two calls counts from the second.
+// Load looks at a primary, in one statement of at most half a second; callers cache it. Lags are as
+// exact as it is called often: what was written between two calls counts from the second.
 func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error) {
 	var replayed int64
 	var said float64
@@ -134,11 +137,12 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 // seconds are an interval as statements return it: as text its form depends on IntervalStyle.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// largeLag is from where on a replica's own word counts: so much is no trifle that an idle primary has just written.
+// largeLag is from where on a replica's own word counts: so much is no trifle that an idle primary
+// has just written.
 const largeLag = 16 << 20
 
-// lagMeter remembers when the log stood where, and so knows for how long something has not been replayed. It needs no
-// clock but ours, and nothing has to be written for it.
+// lagMeter remembers when the log stood where, and so knows for how long something has not been
+// replayed. It needs no clock but ours, and nothing has to be written for it.
 type lagMeter struct {
 	mu    sync.Mutex
 	marks []lagMark
@@ -152,7 +156,8 @@ type lagMark struct {
 // maxLagMarks bounds what a meter remembers; beyond it only every other mark stays.
 const maxLagMarks = 256
 
-// observe notes where primary and replica stand, and returns the age of the oldest mark that is not replayed.
+// observe notes where primary and replica stand, and returns the age of the oldest mark that is not
+// replayed.
 func (m *lagMeter) observe(written, replayed int64, at time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

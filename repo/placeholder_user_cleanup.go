@@ -51,8 +51,9 @@ func (r PlaceholderRules) args(more ...any) []any {
 	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod}, more...)
 }
 
-// eligibleForDeletionSQL is the query eligible_for_deletion: details without a namespace, with attempts left, that were
-// never attempted or long enough ago. $1 to $3 are the rules, $4 the id to go on behind, $5 the size of the page.
+// eligibleForDeletionSQL is the query eligible_for_deletion: details without a namespace, with
+// attempts left, that were never attempted or long enough ago. $1 to $3 are the rules, $4 the id to
+// go on behind, $5 the size of the page.
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
@@ -68,9 +69,9 @@ const eligibleForDeletionSQL = `
 // foundPlaceholdersSQL stands in for it when a replica has found the ids $4.
 const foundPlaceholdersSQL = `SELECT id FROM unnest($4::bigint[]) AS found (id)`
 
-// claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked are left for the
-// next run; the condition is repeated under the lock, so that no row is ever counted twice. The first column is the
-// last id looked at, claimed or not.
+// claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked
+// are left for the next run; the condition is repeated under the lock, so that no row is ever
+// counted twice. The first column is the last id looked at, claimed or not.
 const claimPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED ({eligible}
 ),
@@ -91,7 +92,8 @@ SELECT page.last, c.id IS NOT NULL, coalesce(c.placeholder_user_id, 0), coalesce
 FROM (SELECT max(id) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
 ORDER BY c.id`
 
-// BeforePlaceholders is the id behind which the details of placeholder users begin: theirs may be 0 or less.
+// BeforePlaceholders is the id behind which the details of placeholder users begin: theirs may be 0
+// or less.
 const BeforePlaceholders = int64(-1 << 63)
 
 // PlaceholderClaim is a page of claimed details.
@@ -115,9 +117,12 @@ type PlaceholderPage struct {
 
 const findPlaceholdersSQL = `SELECT id FROM (` + eligibleForDeletionSQL + `) eligible_for_deletion ORDER BY id`
 
-// PlaceholderPage looks on the replica for up to limit eligible details behind an id. Where the primary has to be read, or
-// the replica knows of none, it is left to the claim, which finds and claims in one statement.
-func (d *Database) PlaceholderPage(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) PlaceholderPage {
+// PlaceholderPage looks on the replica for up to limit eligible details behind an id. Where the
+// primary has to be read, or the replica knows of none, it is left to the claim, which finds and
+// claims in one statement.
+func (d *Database) PlaceholderPage(
+	ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits,
+) PlaceholderPage {
 	page := PlaceholderPage{rules: rules, after: after, limit: limit}
 	q := newQuery("find placeholder users", findPlaceholdersSQL, rules.args(after, limit)...)
 	d.onReplica(ctx, l, q, collectInto(&page.found, pgx.RowTo[int64]))
@@ -203,7 +208,9 @@ type PlaceholderPreview struct {
 }
 
 // PreviewPlaceholders says what ClaimPlaceholders would do with the next page.
-func (d *Database) PreviewPlaceholders(ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits) (p PlaceholderPreview, err error) {
+func (d *Database) PreviewPlaceholders(
+	ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits,
+) (p PlaceholderPreview, err error) {
 	err = d.readRow(ctx, l, newQuery("preview placeholder users", previewPlaceholdersSQL, rules.args(after, limit)...), &p.Last, &p.Claimed, &p.Exhausted, &p.Users)
 	return p, err
 }
@@ -221,7 +228,9 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
   clock_timestamp()`
 
 // PlaceholderBacklog counts the details without a namespace.
-func (d *Database) PlaceholderBacklog(ctx context.Context, rules PlaceholderRules, l Limits) (b Backlog, err error) {
+func (d *Database) PlaceholderBacklog(
+	ctx context.Context, rules PlaceholderRules, l Limits,
+) (b Backlog, err error) {
 	var oldest *time.Time
 	_, err = d.candidateRow(ctx, l, newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL), rules.args(BeforePlaceholders, backlogCap+1)...), &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
 	if oldest != nil {

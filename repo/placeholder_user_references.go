@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// placeholderReferences are what keeps a placeholder user from being deleted, in the order in which they are looked at,
-// by the database that they belong to. Not here, because they do not block:
-// notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id, epics.updated_by_id,
-// vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events, p_ci_builds and p_ci_pipelines.
+// placeholderReferences are what keeps a placeholder user from being deleted, in the order in which
+// they are looked at, by the database that they belong to. Not here, because they do not block:
+// notes.updated_by_id and resolved_by_id, merge_requests.last_edited_by_id and assignee_id,
+// epics.updated_by_id, vulnerabilities.dismissed_by_id and confirmed_by_id, and all of events,
+// p_ci_builds and p_ci_pipelines.
 func placeholderReferences() []databaseReferences {
 	return []databaseReferences{
 		{"main", referencesOf(
@@ -167,7 +168,9 @@ func (p placeholderLook) first(
 }
 
 // firstReference asks for all columns in one statement that ends at the first hit.
-func firstReference(references []Reference, query func(sql string, n *int) error) (*Reference, error) {
+func firstReference(
+	references []Reference, query func(sql string, n *int) error,
+) (*Reference, error) {
 	if len(references) == 0 {
 		return nil, nil
 	}

@@ -17,7 +17,8 @@ type replica struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// shunned is until when it is not asked; trouble is why, in words that are said once, "" if nothing is wrong with it.
+	// shunned is until when it is not asked; trouble is why, in words that are said once, "" if
+	// nothing is wrong with it.
 	shunned time.Time
 	why     string
 	trouble string
@@ -36,9 +37,10 @@ const (
 	lagTime  = time.Second
 )
 
-// UseReplica lets reads that only find candidates, or feed a backlog figure, go to a read replica of the database. It
-// must be called before the database is used; it does not connect. Where the replica cannot be read the primary is, and
-// the logger hears of each change. The error names what is wrong with the URL and never contains a password.
+// UseReplica lets reads that only find candidates, or feed a backlog figure, go to a read replica
+// of the database. It must be called before the database is used; it does not connect. Where the
+// replica cannot be read the primary is, and the logger hears of each change. The error names what
+// is wrong with the URL and never contains a password.
 func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logger) error {
 	from := source{"databases." + d.Name + ".replica_url", url, replicaConns, replicaPatience}
 	opened, err := open(ctx, d.Name+replicaSuffix, from)
@@ -49,15 +51,17 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 	return nil
 }
 
-// position is a place in the write-ahead log of a cluster: timeline and LSN, and the cluster's identity.
+// position is a place in the write-ahead log of a cluster: timeline and LSN, and the cluster's
+// identity.
 type position struct {
 	system   int64
 	timeline int32
 	lsn      string
 }
 
-// replicaStateSQL judges a server: is it a standby, of the cluster $1, on its timeline $2, and has it replayed $3? A
-// standby's timeline is known from the log that it receives, where we may see that, else as of the pages it has written.
+// replicaStateSQL judges a server: is it a standby, of the cluster $1, on its timeline $2, and has
+// it replayed $3? A standby's timeline is known from the log that it receives, where we may see
+// that, else as of the pages it has written.
 const replicaStateSQL = `
 SELECT pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()) = $1::bigint,
   greatest((SELECT timeline_id FROM pg_control_checkpoint()), (SELECT min_recovery_end_timeline FROM pg_control_recovery()),
@@ -71,7 +75,8 @@ func (p position) args() []any { return []any{p.system, p.timeline, p.lsn} }
 
 func (s *replicaState) columns() []any { return []any{&s.standby, &s.same, &s.timeline, &s.replayed} }
 
-// trouble says what is wrong with a server as a replica, "" if nothing is. To be behind is no trouble.
+// trouble says what is wrong with a server as a replica, "" if nothing is. To be behind is no
+// trouble.
 func (s *replicaState) trouble() string {
 	switch {
 	case !s.same:
@@ -91,7 +96,8 @@ const replicaCheckSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
 
-// CheckReplica says what is wrong with the database's replica at present, if there is one. To be behind is not wrong.
+// CheckReplica says what is wrong with the database's replica at present, if there is one. To be
+// behind is not wrong.
 func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.replica == nil {
 		return nil
@@ -118,8 +124,8 @@ func (r *replica) left() string {
 	return ""
 }
 
-// shun leaves the replica alone for a while because of some trouble with it, which it returns. It is logged when that is
-// news.
+// shun leaves the replica alone for a while because of some trouble with it, which it returns. It
+// is logged when that is news.
 func (r *replica) shun(ctx context.Context, trouble string, err error) string {
 	if ctx.Err() != nil {
 		// The caller has lost patience, which says nothing about the replica.

@@ -10,20 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on
-// the replica once that has replayed the last write of this worker in this database, else on the primary. The methods of
-// this package that only find candidates or count a backlog ask the reader of their context; all others, and all without
-// one, read the primary.
+// Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on the
+// replica once that has replayed the last write of this worker in this database, else on the
+// primary. The methods of this package that only find candidates or count a backlog ask the reader
+// of their context; all others, and all without one, read the primary.
 //
-// The last write of a run that has ended is where the log stood at its end, kept in maintenance.replica_positions with
-// the lease's name and epoch. A run that died has left none for its epoch: then the log as it stands now counts.
+// The last write of a run that has ended is where the log stood at its end, kept in
+// maintenance.replica_positions with the lease's name and epoch. A run that died has left none for
+// its epoch: then the log as it stands now counts.
 type Reader struct {
 	database *Database
 	name     string
 	epoch    int64
 
 	mu sync.Mutex
-	// wrote: the run has written. known: want is the worker's last write. recent: that is the end of the log just now.
+	// wrote: the run has written. known: want is the worker's last write. recent: that is the end
+	// of the log just now.
 	wrote, known, recent bool
 	want                 position
 	// places are where has been read; why is the reason for which the primary was last chosen.
@@ -37,8 +39,9 @@ const (
 	fromReplica = "replica"
 )
 
-// Reader is for the run that holds the lease with this name and epoch in this database or, with epoch 0, for a look at
-// what waits for its worker. Without a replica it is nil, which its methods know.
+// Reader is for the run that holds the lease with this name and epoch in this database or, with
+// epoch 0, for a look at what waits for its worker. Without a replica it is nil, which its methods
+// know.
 func (d *Database) Reader(name string, epoch int64) *Reader {
 	if d.replica == nil {
 		return nil
@@ -49,7 +52,8 @@ func (d *Database) Reader(name string, epoch int64) *Reader {
 // reading is the key of a context's Reader.
 type reading struct{}
 
-// ReadBy lets a reader, or with nil none, decide where methods read that are called with the context returned.
+// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
+// context returned.
 func ReadBy(ctx context.Context, r *Reader) context.Context {
 	if r == nil {
 		return ctx
@@ -67,8 +71,8 @@ func (r *Reader) Wrote(d *Database) {
 	r.wrote, r.known = true, false
 }
 
-// Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and why the primary was
-// last chosen.
+// Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and
+// why the primary was last chosen.
 func (r *Reader) Source() (places, why string) {
 	if r == nil {
 		return "", ""
@@ -88,7 +92,8 @@ func (r *Reader) note(place, why string) {
 	}
 }
 
-// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the run before it.
+// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the
+// run before it.
 const rememberSQL = `
 INSERT INTO maintenance.replica_positions AS p (name, epoch, timeline, lsn)
 SELECT $1::text, $2::bigint, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer, pg_current_wal_insert_lsn()
@@ -96,8 +101,9 @@ ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.tim
   lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
 WHERE p.epoch < EXCLUDED.epoch`
 
-// Remember keeps the run's last write for the next run. It is called once, when the run writes no more and before its
-// lease is given back; a run that dies before has not remembered, which the next one sees.
+// Remember keeps the run's last write for the next run. It is called once, when the run writes no
+// more and before its lease is given back; a run that dies before has not remembered, which the
+// next one sees.
 func (r *Reader) Remember(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -109,8 +115,9 @@ func (r *Reader) Remember(ctx context.Context) error {
 	return err
 }
 
-// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known: the run with the
-// epoch $2 looks for what the one before it has left, a look at the backlog ($2 = 0) for what the last one has.
+// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known:
+// the run with the epoch $2 looks for what the one before it has left, a look at the backlog ($2 =
+// 0) for what the last one has.
 const lastWriteSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((
   SELECT p.lsn::text FROM maintenance.replica_positions p
@@ -119,15 +126,16 @@ SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::t
 FROM (SELECT pg_current_wal_insert_lsn() AS lsn,
   ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer AS timeline) w`
 
-// catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how long it is left alone
-// in between. Mostly it needs a few milliseconds.
+// catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how
+// long it is left alone in between. Mostly it needs a few milliseconds.
 const (
 	catchUpTime  = 50 * time.Millisecond
 	catchUpPause = 5 * time.Millisecond
 )
 
-// ready finds out what the replica must have replayed, and if that was written just now, whether it has. why says why
-// the replica cannot be read, "" if it may be tried. It takes no round trip unless something was written since the last.
+// ready finds out what the replica must have replayed, and if that was written just now, whether it
+// has. why says why the replica cannot be read, "" if it may be tried. It takes no round trip
+// unless something was written since the last.
 func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	replica := r.database.replica
 	if why := replica.left(); why != "" {
@@ -155,7 +163,8 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	return r.want, ""
 }
 
-// catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot be read.
+// catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot
+// be read.
 func (r *replica) catchUp(ctx context.Context, want position) string {
 	hurried, cancel := context.WithTimeoutCause(ctx, replicaPatience, ErrUnreachable)
 	defer cancel()
@@ -192,8 +201,8 @@ func (d *Database) candidate(
 	return false, d.send(ctx, q.operation, l, []statement{q.statement}, read)
 }
 
-// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows have
-// been read.
+// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows
+// have been read.
 func (d *Database) onReplica(
 	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
 ) bool {

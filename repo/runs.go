@@ -34,10 +34,11 @@ type Run struct {
 	Definitions []DefinitionCount
 	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
 	RequestID, Replica string
-	// SilentSince is the last sign of life of a run at work that has given none for ten seconds, DeadAt when it will be
-	// taken for dead; zero otherwise.
+	// SilentSince is the last sign of life of a run at work that has given none for ten seconds,
+	// DeadAt when it will be taken for dead; zero otherwise.
 	SilentSince, DeadAt time.Time
-	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but with the fire.
+	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but
+	// with the fire.
 	Fire time.Time
 }
 
@@ -91,10 +92,12 @@ VALUES ($1::text::uuid, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $1
 ON CONFLICT (request_id) WHERE request_id IS NOT NULL DO NOTHING
 RETURNING ` + runColumns
 
-// InsertRun records a new run. A run whose process gives no sign of life for heartbeatTTL is taken for dead. If the
-// request id has been used before, the run of that time is returned, and created is false; [ErrNotFound]: that run has
-// been forgotten meanwhile.
-func (d *Database) InsertRun(ctx context.Context, run Run, heartbeatTTL time.Duration) (stored Run, created bool, err error) {
+// InsertRun records a new run. A run whose process gives no sign of life for heartbeatTTL is taken
+// for dead. If the request id has been used before, the run of that time is returned, and created
+// is false; [ErrNotFound]: that run has been forgotten meanwhile.
+func (d *Database) InsertRun(
+	ctx context.Context, run Run, heartbeatTTL time.Duration,
+) (stored Run, created bool, err error) {
 	stored, err = d.oneRun(ctx, "record the run", insertRunSQL, run.ID, run.Worker, run.Database, run.Trigger, run.State,
 		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL, run.Error)
 	if !errors.Is(err, ErrNotFound) {
@@ -134,8 +137,8 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
   SELECT FROM maintenance.pauses p
   WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
-// SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked to cancel the run,
-// and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
+// SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked
+// to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (w Wishes, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode, run.Reason)
@@ -155,8 +158,9 @@ UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5
 WHERE id = $1::text::uuid AND CASE WHEN $11 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
 RETURNING ` + runColumns
 
-// FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile, because its process stood
-// still or could not reach main: the process knows better. [ErrNotFound]: the run is gone or has ended otherwise.
+// FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
+// because its process stood still or could not reach main: the process knows better. [ErrNotFound]:
+// the run is gone or has ended otherwise.
 func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
 	definitions := run.Definitions
 	if definitions == nil {
@@ -181,8 +185,9 @@ UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at
 WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
 RETURNING ` + runColumns
 
-// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of life as their end and its
-// counts, and returns those that it was that closed them: each is returned to one caller.
+// CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of
+// life as their end and its counts, and returns those that it was that closed them: each is
+// returned to one caller.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
 	return collect(ctx, d, newQuery("close abandoned runs", closeAbandonedRunsSQL), scanRun)
 }
@@ -192,8 +197,9 @@ UPDATE maintenance.runs SET cancel_requested_at = coalesce(cancel_requested_at, 
   error = CASE WHEN cancel_requested_at IS NULL THEN $2 ELSE error END
 WHERE id = $1::text::uuid AND state = 'running'`
 
-// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. words say who asks, and
-// are the run's error from now on; the first count. A run that has ended, or that there is not, stays as it is.
+// RequestCancel asks the process that runs it to stop; it reads this with its next heartbeat. words
+// say who asks, and are the run's error from now on; the first count. A run that has ended, or that
+// there is not, stays as it is.
 func (d *Database) RequestCancel(ctx context.Context, id, words string) error {
 	_, err := d.exec(ctx, "ask to cancel the run", requestCancelSQL, id, words)
 	return err
@@ -205,9 +211,11 @@ SELECT ` + runColumns + ` FROM maintenance.runs
 WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
 ORDER BY runs.id DESC LIMIT $4`
 
-// ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the first page), of one
-// worker and state, each "" for all.
-func (d *Database) ListRuns(ctx context.Context, worker, state, after string, limit int) ([]Run, error) {
+// ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the
+// first page), of one worker and state, each "" for all.
+func (d *Database) ListRuns(
+	ctx context.Context, worker, state, after string, limit int,
+) ([]Run, error) {
 	return collect(ctx, d, newQuery("list runs", listRunsSQL, planAnew, worker, state, after, limit), scanRun)
 }
 
@@ -216,15 +224,17 @@ SELECT id::text FROM maintenance.runs
 WHERE worker = $1 AND database = $2 AND replica = $3 AND state = 'running' AND NOT dry_run AND id <> $4::text::uuid
 ORDER BY runs.id DESC LIMIT 1`
 
-// RunAtWork is the id of the run at work on the same as this one in the process that holds the lease, or [ErrNotFound].
+// RunAtWork is the id of the run at work on the same as this one in the process that holds the
+// lease, or [ErrNotFound].
 func (d *Database) RunAtWork(ctx context.Context, run Run, holder string) (id string, err error) {
 	err = d.queryRow(ctx, "find the run at work", []any{&id}, runAtWorkSQL, run.Worker, run.Database, holder, run.ID)
 	return id, err
 }
 
-// runSummarySQL: what could not start has its place among the fires; a run that its setting kept from working has run.
-// The newest run of each state is looked up by itself: a worker may have had nothing but skipped runs for months. The
-// look-up is a range of runs_by_state: for equal values PostgreSQL may walk through all runs by their ids instead.
+// runSummarySQL: what could not start has its place among the fires; a run that its setting kept
+// from working has run. The newest run of each state is looked up by itself: a worker may have had
+// nothing but skipped runs for months. The look-up is a range of runs_by_state: for equal values
+// PostgreSQL may walk through all runs by their ids instead.
 const runSummarySQL = `
 WITH newest (id) AS (
   SELECT (
@@ -245,8 +255,8 @@ SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id 
 // RunSummary is where a worker stands: nil where there is no such run.
 type RunSummary struct{ Current, Last, LastSuccess *Run }
 
-// RunSummary reads the newest run at work, the newest that has worked and ended, and the newest that succeeded. Only the
-// first may be a dry run.
+// RunSummary reads the newest run at work, the newest that has worked and ended, and the newest
+// that succeeded. Only the first may be a dry run.
 func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary, err error) {
 	runs, err := collect(ctx, d, newQuery("read the newest runs", runSummarySQL, worker), scanRun)
 	for i := range runs {
@@ -263,7 +273,9 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 	return s, err
 }
 
-func (d *Database) oneRun(ctx context.Context, operation, sql string, args ...any) (run Run, err error) {
+func (d *Database) oneRun(
+	ctx context.Context, operation, sql string, args ...any,
+) (run Run, err error) {
 	runs, err := collect(ctx, d, newQuery(operation, sql, args...), scanRun)
 	if err == nil && len(runs) == 0 {
 		return Run{}, d.wrap(ctx, operation, ErrNotFound)
@@ -281,8 +293,9 @@ func (r *Run) tables() []TableCount {
 	return r.Tables
 }
 
-// asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it does not with
-// default_query_exec_mode=exec. Strings and numbers are all that there is: it cannot fail.
+// asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it
+// does not with default_query_exec_mode=exec. Strings and numbers are all that there is: it cannot
+// fail.
 func asJSON(value any) string {
 	text, _ := json.Marshal(value)
 	return string(text)

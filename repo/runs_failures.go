@@ -38,9 +38,11 @@ CROSS JOIN LATERAL (
 ) oldest
 ORDER BY oldest.finished_at`
 
-// Failures are the databases on which the newest run of a worker failed, the one that has failed longest first. Dry runs
-// do not count, nor do cancelled and skipped ones.
-func (d *Database) Failures(ctx context.Context, worker string, databases []string) ([]Failure, error) {
+// Failures are the databases on which the newest run of a worker failed, the one that has failed
+// longest first. Dry runs do not count, nor do cancelled and skipped ones.
+func (d *Database) Failures(
+	ctx context.Context, worker string, databases []string,
+) ([]Failure, error) {
 	return collect(ctx, d, newQuery("read the last failures", failuresSQL, worker, databases), func(row pgx.CollectableRow) (f Failure, err error) {
 		err = row.Scan(&f.Database, &f.Reason, &f.Error, &f.Since)
 		return f, err

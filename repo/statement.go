@@ -22,16 +22,18 @@ type statement struct {
 // they have in common is in send: the statement and the settings that bound it are one transaction
 // and one round trip. transaction is for steps of several statements.
 
-// settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the indexes: a list of
-// keys must not flip it to a sequential scan, nor the price of an avoided one to compilation. A transaction that is
-// read-only anyway, as on a standby, stays so: to ask for more would fail with an error that says less than the write's.
-// Where row-level security would hide rows from our role, it is an error that names the table: nothing is done by half.
+// settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the
+// indexes: a list of keys must not flip it to a sequential scan, nor the price of an avoided one to
+// compilation. A transaction that is read-only anyway, as on a standby, stays so: to ask for more
+// would fail with an error that says less than the write's. Where row-level security would hide
+// rows from our role, it is an error that names the table: nothing is done by half.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('transaction_read_only', CASE WHEN $3::boolean THEN 'on' ELSE current_setting('transaction_read_only') END, true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
-// netTime is what a statement may take beyond its statement_timeout before its connection is given up.
+// netTime is what a statement may take beyond its statement_timeout before its connection is given
+// up.
 const netTime = 5 * time.Second
 
 // query is a statement, and the operation that it is part of, as spans and errors call it.
@@ -118,18 +120,21 @@ func (d *Database) send(
 	return d.wrap(ctx, operation, err)
 }
 
-// prepareSettingsSQL bounds the preparation of a statement, and ends its transaction if this process is stopped in it.
+// prepareSettingsSQL bounds the preparation of a statement, and ends its transaction if this
+// process is stopped in it.
 const prepareSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('idle_in_transaction_session_timeout', '2s', true)`
 
-// preparedStatements is the key of a connection's set of statements that it knows, maxPrepared how many they may be.
+// preparedStatements is the key of a connection's set of statements that it knows, maxPrepared how
+// many they may be.
 const (
 	preparedStatements = "github.com/caretaker-go/caretaker/repo"
 	maxPrepared        = 512
 )
 
-// prepare makes a statement known to a connection under the limits, the first time. Parsing waits for whoever has
-// locked a table of the statement; left to pgx, which prepares before it sends the settings, it would wait without end.
+// prepare makes a statement known to a connection under the limits, the first time. Parsing waits
+// for whoever has locked a table of the statement; left to pgx, which prepares before it sends the
+// settings, it would wait without end.
 func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql string) error {
 	if !d.prepares {
 		return nil
@@ -161,7 +166,8 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql st
 	return err
 }
 
-// forget lets a connection prepare its statements anew after an error that says that one is of no use any more.
+// forget lets a connection prepare its statements anew after an error that says that one is of no
+// use any more.
 func forget(ctx context.Context, conn *pgx.Conn, err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || (pgErr.Code != "0A000" && pgErr.Code != "26000") {
@@ -175,7 +181,8 @@ func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }
 
-// fill puts quoted identifiers, or fragments made of them, into an SQL constant: pairs of {name} and text.
+// fill puts quoted identifiers, or fragments made of them, into an SQL constant: pairs of {name}
+// and text.
 func fill(sql string, pairs ...string) string {
 	return strings.NewReplacer(pairs...).Replace(sql)
 }

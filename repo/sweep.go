@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Rows are rows of a table that a sweep changes, or bounded removal removes: those that satisfy every Match and the
-// Condition. Make them with the methods of [Catalog].
+// Rows are rows of a table that a sweep changes, or bounded removal removes: those that satisfy
+// every Match and the Condition. Make them with the methods of [Catalog].
 type Rows struct {
 	Database *Database
 	Table    Table
@@ -21,7 +21,8 @@ type Rows struct {
 	// partitioned tables are worked partition by partition; part is one of them.
 	partitioned bool
 	part        *part
-	// behind is a column of an index behind whose last value the next statement can go on; "" if there is none.
+	// behind is a column of an index behind whose last value the next statement can go on; "" if
+	// there is none.
 	behind string
 }
 
@@ -41,8 +42,8 @@ func IDs(ids ...int64) []string {
 	return values
 }
 
-// Rows are the rows of a table of the catalogue in which the column has one of these values. False: there is no such table or
-// column, or it was not asked for.
+// Rows are the rows of a table of the catalogue in which the column has one of these values. False:
+// there is no such table or column, or it was not asked for.
 func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 	r := c.tables[table]
 	found, there := r.Column(column)
@@ -56,8 +57,8 @@ func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 	return rows, true
 }
 
-// Children are the rows that refer to these values of the parent's columns by a foreign key. values are in the order of
-// k.ParentColumns.
+// Children are the rows that refer to these values of the parent's columns by a foreign key. values
+// are in the order of k.ParentColumns.
 func (c *Catalog) Children(k ForeignKey, values [][]string) Rows {
 	return Rows{Database: c.Database, Table: k.Child, partitioned: k.partitioned, Match: []Match{{k.Columns, values}}}
 }
@@ -108,25 +109,29 @@ type Batch struct {
 	Rows int64
 	// Behind is where the one before ended; nil: from the start.
 	Behind *int64
-	// Swift is for a batch behind a full one: no row is read before it is changed, so only the changed ones are known.
+	// Swift is for a batch behind a full one: no row is read before it is changed, so only the
+	// changed ones are known.
 	Swift bool
-	// SkipLocked leaves out rows that somebody else has locked, instead of waiting for them under Limits.Lock.
+	// SkipLocked leaves out rows that somebody else has locked, instead of waiting for them under
+	// Limits.Lock.
 	SkipLocked bool
 }
 
 // BatchResult is what a statement of a sweep did.
 type BatchResult struct {
-	// Picked rows, at most as many as the batch allowed, and how many of them were Changed: the others have moved on, or a
-	// trigger has put back what they had. A Swift batch does not notice the latter.
+	// Picked rows, at most as many as the batch allowed, and how many of them were Changed: the
+	// others have moved on, or a trigger has put back what they had. A Swift batch does not notice
+	// the latter.
 	Picked, Changed int64
-	// Last is for the next Batch's Behind; nil if the table has no index for that, or nothing was picked.
+	// Last is for the next Batch's Behind; nil if the table has no index for that, or nothing was
+	// picked.
 	Last *int64
 	// Reported values of deleted rows.
 	Reported []string
 }
 
-// sweepSQL changes rows where they stand: a position alone may be another row by now, so the match is asked again.
-// Picking them first keeps the limit under every plan.
+// sweepSQL changes rows where they stand: a position alone may be another row by now, so the match
+// is asked again. Picking them first keeps the limit under every plan.
 const sweepSQL = `
 WITH {guard},
 picked AS MATERIALIZED (
@@ -142,8 +147,8 @@ changed AS (
 tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
 SELECT EXISTS (SELECT FROM guard), tally.n, tally.last, (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
 
-// Sweep changes a batch of the rows in one transaction and one round trip. It neither repeats nor goes on: that is the
-// caller's, who looks at the clock in between.
+// Sweep changes a batch of the rows in one transaction and one round trip. It neither repeats nor
+// goes on: that is the caller's, who looks at the clock in between.
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	if b.Swift && !b.SkipLocked && c.Report == "" {
 		return r.swift(ctx, c, b)
@@ -193,16 +198,17 @@ func (c Change) sql(table string, p *parameters) (change, done string) {
 	return "UPDATE " + table + " t SET " + strings.Join(set, ", "), strings.Join(has, " AND ")
 }
 
-// behindSQL is written as a comparison of rows that begins with the matched column, so that no other index than the one
-// meant can serve it: that of the primary key would walk through everybody's rows.
+// behindSQL is written as a comparison of rows that begins with the matched column, so that no
+// other index than the one meant can serve it: that of the primary key would walk through
+// everybody's rows.
 func (r Rows) behindSQL(last int64, p *parameters) string {
 	column := r.Match[0].Columns[0]
 	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", quote(column.Name), quote(r.behind),
 		column.value(r.Match[0].Values[0][0], p), p.add(last))
 }
 
-// comparedAs is the type of the values that the column is compared with: what refers to an id may be narrower than the id,
-// and indexes on any integer find a bigint.
+// comparedAs is the type of the values that the column is compared with: what refers to an id may
+// be narrower than the id, and indexes on any integer find a bigint.
 func (c Column) comparedAs() string {
 	if slices.Contains([]string{"integer", "smallint"}, c.Type) {
 		return "bigint"
@@ -210,7 +216,8 @@ func (c Column) comparedAs() string {
 	return c.Type
 }
 
-// value is a parameter to be compared with the column. Integers go as they are: a cast is evaluated again for every row.
+// value is a parameter to be compared with the column. Integers go as they are: a cast is evaluated
+// again for every row.
 func (c Column) value(text string, p *parameters) string {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && c.comparedAs() == "bigint" {
 		return p.add(n) + "::bigint"
@@ -223,9 +230,10 @@ func (c Column) list(values []string, p *parameters) string {
 	return fmt.Sprintf("%s::text[]::%s[]", p.list(values), c.comparedAs())
 }
 
-// sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a row at hand. No index can
-// serve the latter: where rows are known by their place or keys, statistics that do not know a huge account yet would
-// otherwise have it read whole for each statement. The last match, of keys in hand, finds the rows.
+// sql is the condition of the rows, twice: as it finds them by an index, and as it is asked of a
+// row at hand. No index can serve the latter: where rows are known by their place or keys,
+// statistics that do not know a huge account yet would otherwise have it read whole for each
+// statement. The last match, of keys in hand, finds the rows.
 func (r Rows) sql(p *parameters) (match, filter string) {
 	var found, asked []string
 	for i, m := range r.Match {
@@ -281,7 +289,8 @@ func (r Rows) from() string {
 // Partitioned says whether the rows must be split by [Catalog.Parts] before they are worked.
 func (r Rows) Partitioned() bool { return r.partitioned }
 
-// Referring are the rows that refer by one column of a foreign key to these values of the parent's column.
+// Referring are the rows that refer by one column of a foreign key to these values of the parent's
+// column.
 func (c *Catalog) Referring(k ForeignKey, parentColumn string, values ...string) Rows {
 	for i, column := range k.ParentColumns {
 		if column.Name == parentColumn {

@@ -9,13 +9,15 @@ import (
 // Batches in the middle of a sweep read no row before they change it. So they cost hardly more than
 // one statement for all rows would: bench (g) compares the two.
 
-// swiftGuardSQL says whether the guard holds, as it then does until the end of the transaction, and where the batch ends.
+// swiftGuardSQL says whether the guard holds, as it then does until the end of the transaction, and
+// where the batch ends.
 const swiftGuardSQL = `WITH {guard} SELECT EXISTS (SELECT FROM guard), {bound}`
 
 const swiftSQL = `WITH {guard} {change} WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
 
-// swiftBoundSQL is the last row of a batch. The order has two columns although the first has one value, so that only the
-// index of both can serve it, and the comparison of rows keeps to that value.
+// swiftBoundSQL is the last row of a batch. The order has two columns although the first has one
+// value, so that only the index of both can serve it, and the comparison of rows keeps to that
+// value.
 const swiftBoundSQL = `(
   SELECT t.{behind} FROM {table} t
   WHERE (t.{column}, t.{behind}) > ({value}, {last}::bigint) AND (t.{column}, t.{behind}) <= ({value}, 9223372036854775807){condition}

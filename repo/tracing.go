@@ -39,7 +39,8 @@ type operation struct {
 	failed int
 	// waited for a connection.
 	waited time.Duration
-	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was slow.
+	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was
+	// slow.
 	routine bool
 	// affected are in place of the rows what the statement itself says that it has changed.
 	affected []*int64
@@ -205,7 +206,9 @@ func note(ctx context.Context, sql string, tag pgconn.CommandTag, err error) {
 type sqlKey struct{}
 
 // TraceQueryStart begins to measure.
-func (t *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+func (t *tracer) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
 	if !overhead(data.SQL) {
 		ctx = t.times.begin(ctx)
 	}
@@ -220,7 +223,9 @@ func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 }
 
 // TraceBatchStart begins to measure statements that are sent together.
-func (t *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+func (t *tracer) TraceBatchStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData,
+) context.Context {
 	measured := func(q *pgx.QueuedQuery) bool { return !overhead(q.SQL) }
 	if slices.ContainsFunc(data.Batch.QueuedQueries, measured) {
 		ctx = t.times.begin(ctx)
@@ -251,7 +256,9 @@ func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceB
 type acquireKey struct{}
 
 // TraceAcquireStart begins to measure the wait for a connection.
-func (*tracer) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+func (*tracer) TraceAcquireStart(
+	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData,
+) context.Context {
 	if operationOf(ctx) == nil {
 		return ctx
 	}
@@ -259,7 +266,9 @@ func (*tracer) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool
 }
 
 // TraceAcquireEnd counts it.
-func (*tracer) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData) {
+func (*tracer) TraceAcquireEnd(
+	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData,
+) {
 	if asked, is := ctx.Value(acquireKey{}).(time.Time); is {
 		operationOf(ctx).waited += time.Since(asked) //nolint:forbidigo // measures
 	}

@@ -99,18 +99,20 @@ func (p Permit) begin(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// How often a transaction is tried, and how long is waited before the second try; before the others four times as long
-// as before the one before.
+// How often a transaction is tried, and how long is waited before the second try; before the others
+// four times as long as before the one before.
 const (
 	tries      = 4
 	firstPause = 10 * time.Millisecond
 )
 
-// again does a transaction of ours anew that the database has ended to get out of a deadlock (40P01) or because another
-// one came first (40001): it has changed nothing, and the other one needs a moment only. What do has set must be set
-// anew by the next try. After four tries, or when ctx ends, the error stands.
+// again does a transaction of ours anew that the database has ended to get out of a deadlock
+// (40P01) or because another one came first (40001): it has changed nothing, and the other one
+// needs a moment only. What do has set must be set anew by the next try. After four tries, or when
+// ctx ends, the error stands.
 //
-// Statements on the application's rows are not for it: what to do about a lock is their worker's business.
+// Statements on the application's rows are not for it: what to do about a lock is their worker's
+// business.
 func again(ctx context.Context, do func() error) error {
 	pause := firstPause
 	for n := 1; ; n++ {

@@ -15,8 +15,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// act does what was decided: first with the groups that others may go with, then with the others in order of their ids.
-// A dry run does the same, and takes it back group by group: only so it knows what would fail.
+// act does what was decided: first with the groups that others may go with, then with the others in
+// order of their ids. A dry run does the same, and takes it back group by group: only so it knows
+// what would fail.
 func (r *groupRun) act(ctx context.Context) error {
 	covering := r.covering()
 	r.expect(covering)
@@ -44,7 +45,8 @@ func (r *groupRun) act(ctx context.Context) error {
 	return nil
 }
 
-// actOn gives a group its outcome. An error of the group's own is its outcome; one that is returned ends the run.
+// actOn gives a group its outcome. An error of the group's own is its outcome; one that is returned
+// ends the run.
 func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
 	if over, err := r.over(); over || err != nil {
 		return false, err
@@ -167,7 +169,8 @@ func (r *groupRun) countHeld(ctx context.Context, reason string) {
 	r.held[reason]++
 }
 
-// tellHeld says on the run's span how many groups are held for what: of many the trace has some alone.
+// tellHeld says on the run's span how many groups are held for what: of many the trace has some
+// alone.
 func (r *groupRun) tellHeld() {
 	if told := r.heldByReason(); len(told) > 0 {
 		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", told))
@@ -197,8 +200,8 @@ func (r *groupRun) notDone(failed int64) string {
 	return strings.Join(words, ", ") + ", the log names them"
 }
 
-// about is what the one line of a group says. The specification calls the group namespace_id where it lists the lines,
-// and group_id where it lists the keys.
+// about is what the one line of a group says. The specification calls the group namespace_id where
+// it lists the lines, and group_id where it lists the keys.
 func (r *groupRun) about(g *adjournedGroup, outcome groupOutcome, more ...any) []any {
 	return append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),

@@ -25,10 +25,12 @@ import (
 //     marks, details and route.
 //  3. After 45 s the attempt snoozes. What is gone is the progress.
 //
-// Invariants: every step is a transaction of its own that holds the advisory locks of the job's group and of the group of
-// the tree that it removes, and the row of its own attempt, so that two attempts never overlap, one that was taken for dead
-// writes nothing more, and the job of a subgroup and that of a group above it never work on the same group at once; marks
-// and the record of the beginning go with the row of the group, last; with the members go the jobs for the bots among them. An error leaves what is left, with state deletion_scheduled and the reason in
+// Invariants: every step is a transaction of its own that holds the advisory locks of the job's
+// group and of the group of the tree that it removes, and the row of its own attempt, so that two
+// attempts never overlap, one that was taken for dead writes nothing more, and the job of a
+// subgroup and that of a group above it never work on the same group at once; marks and the record
+// of the beginning go with the row of the group, last; with the members go the jobs for the bots
+// among them. An error leaves what is left, with state deletion_scheduled and the reason in
 // deletion_error, for the next attempt, and after the last one for the next run.
 func (k *adjournedGroups) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[repo.DestroyGroup](j)
@@ -59,10 +61,11 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *job.Attempt) (job
 }
 
 const (
-	// beginPatience is how long the first transaction may take, which may be a restore: less than an attempt.
+	// beginPatience is how long the first transaction may take, which may be a restore: less than
+	// an attempt.
 	beginPatience = 40 * time.Second
-	// failPatience is how long it may take to note a failure: with the rest of an attempt's end less than the time after
-	// which it is taken for dead.
+	// failPatience is how long it may take to note a failure: with the rest of an attempt's end
+	// less than the time after which it is taken for dead.
 	failPatience = 5 * time.Second
 )
 
@@ -153,15 +156,19 @@ func removedAttributes(r repo.Removed) []any {
 }
 
 // saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
-func (d *groupRemoval) saveRemoved(ctx context.Context, removed repo.Removed) (total repo.Removed, err error) {
+func (d *groupRemoval) saveRemoved(
+	ctx context.Context, removed repo.Removed,
+) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
 	return d.Main.SaveRemoved(ctx, repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}, removed)
 }
 
-// removeTree looks at the tree again where something forbids to remove a group of it: somebody may have put one below
-// since.
-func (d *groupRemoval) removeTree(ctx context.Context, r *deletion.Remover) (total repo.Removed, err error) {
+// removeTree looks at the tree again where something forbids to remove a group of it: somebody may
+// have put one below since.
+func (d *groupRemoval) removeTree(
+	ctx context.Context, r *deletion.Remover,
+) (total repo.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
 		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits())
 		if treeErr != nil {
@@ -180,7 +187,9 @@ func (d *groupRemoval) removeTree(ctx context.Context, r *deletion.Remover) (tot
 	}
 }
 
-func (d *groupRemoval) removeGroups(ctx context.Context, r *deletion.Remover, tree []int64) (total repo.Removed, err error) {
+func (d *groupRemoval) removeGroups(
+	ctx context.Context, r *deletion.Remover, tree []int64,
+) (total repo.Removed, err error) {
 	for _, id := range tree {
 		if total, err = d.removeGroup(ctx, r, id); err != nil {
 			return total, err
@@ -190,7 +199,9 @@ func (d *groupRemoval) removeGroups(ctx context.Context, r *deletion.Remover, tr
 }
 
 // removeGroup removes one group of the tree, which has no groups below it any more.
-func (d *groupRemoval) removeGroup(ctx context.Context, r *deletion.Remover, id int64) (total repo.Removed, err error) {
+func (d *groupRemoval) removeGroup(
+	ctx context.Context, r *deletion.Remover, id int64,
+) (total repo.Removed, err error) {
 	// The group may have a job of its own, from before its parent was due or marked.
 	r.Guard = d.guard().WithPart(id)
 	if err := d.removeProjects(ctx, r, id); err != nil {
@@ -241,7 +252,8 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, 
 	}
 }
 
-// fail notes in the group why the attempt ended, also where that was for its time. If it cannot, the job's error says so.
+// fail notes in the group why the attempt ended, also where that was for its time. If it cannot,
+// the job's error says so.
 func (d *groupRemoval) fail(ctx context.Context, why error) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
 	defer cancel()

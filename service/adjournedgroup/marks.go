@@ -53,8 +53,8 @@ func (r *groupRun) forgetGone(ctx context.Context) (err error) {
 	return r.x.Database.ForgetGoneRemovals(ctx, permit.Permit)
 }
 
-// compareStores names the marks that the two stores disagree about, due or not, and those of namespaces that are no
-// groups.
+// compareStores names the marks that the two stores disagree about, due or not, and those of
+// namespaces that are no groups.
 func (r *groupRun) compareStores(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
 		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, run.ReadLimits())

@@ -29,7 +29,8 @@ type adjournedGroup struct {
 	repo.DueGroup
 	outcome groupOutcome
 	reason  string
-	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that others may go with say so.
+	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that
+	// others may go with say so.
 	queued, tried bool
 	// position among the due groups that are not skipped.
 	position int
@@ -92,7 +93,8 @@ func decideGroup(g repo.DueGroup) (groupOutcome, string) {
 	return groupRestored, run.ReasonRightsMissing
 }
 
-// covering are the groups that others may go with: due ones with destruction, the upper before the lower.
+// covering are the groups that others may go with: due ones with destruction, the upper before the
+// lower.
 func (r *groupRun) covering() (above []*adjournedGroup) {
 	seen := map[int64]bool{}
 	for i := range r.groups {
@@ -119,8 +121,8 @@ func (r *groupRun) skipped(g *adjournedGroup) bool {
 	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
 }
 
-// expect assumes of the covering groups that have not been tried that their jobs will be queued, and gives all groups
-// their positions.
+// expect assumes of the covering groups that have not been tried that their jobs will be queued,
+// and gives all groups their positions.
 func (r *groupRun) expect(covering []*adjournedGroup) {
 	for _, g := range covering {
 		if !g.tried {

@@ -17,13 +17,16 @@ type Sweeper struct {
 	Writer  run.Writer
 	// GoOn is asked before every statement; its error ends the sweep as it is.
 	GoOn func() error
-	// Count hears of every change that is committed: the table, what was done, and to how many rows.
+	// Count hears of every change that is committed: the table, what was done, and to how many
+	// rows.
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
-	// Outside hears of the paths that removed rows had, of what is not in the database; nil: nobody asks.
+	// Outside hears of the paths that removed rows had, of what is not in the database; nil: nobody
+	// asks.
 	Outside func(ctx context.Context, paths []string)
 }
 
-// lockedError means that rows are left because somebody else has locked them: everything else is done.
+// lockedError means that rows are left because somebody else has locked them: everything else is
+// done.
 type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {
@@ -33,8 +36,9 @@ func (e *lockedError) Error() string {
 // Public says that the text is fit for clients.
 func (e *lockedError) Public() {}
 
-// Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after waiting once are
-// left: [*lockedError]. A statement that finds fewer rows than it may take, from the start, was the last.
+// Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
+// waiting once are left: [*lockedError]. A statement that finds fewer rows than it may take, from
+// the start, was the last.
 func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
 	parts, err := w.parts(ctx, rows)
 	if err != nil {
@@ -71,11 +75,12 @@ func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error
 	return w.Catalog.Parts(ctx, rows, ProbeLimits())
 }
 
-// ProbeLimits bound the statements that only look whether there are rows: like those for a single row.
+// ProbeLimits bound the statements that only look whether there are rows: like those for a single
+// row.
 func ProbeLimits() repo.Limits { return repo.Limits{Statement: SingleRowTime, Lock: LongLockTime} }
 
-// sweepMode is how a statement behaves towards rows that somebody else has locked. Each mode starts where the one before
-// has met a lock that it does not cope with.
+// sweepMode is how a statement behaves towards rows that somebody else has locked. Each mode starts
+// where the one before has met a lock that it does not cope with.
 type sweepMode int
 
 const (
@@ -170,11 +175,14 @@ func (s *sweep) statement(
 	return r, took, nil
 }
 
-// maxFruitless statements may find rows and change none, because others move them under our hands, or triggers back.
+// maxFruitless statements may find rows and change none, because others move them under our hands,
+// or triggers back.
 const maxFruitless = 3
 
 // advance decides what the next statement does: true, there is none.
-func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (done bool, err error) {
+func (s *sweep) advance(
+	ctx context.Context, b repo.Batch, r repo.BatchResult,
+) (done bool, err error) {
 	s.fruitless++
 	if r.Changed > 0 || r.Picked == 0 {
 		s.fruitless = 0
@@ -186,7 +194,8 @@ func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (
 		s.behind = r.Last
 		return false, nil
 	}
-	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start says.
+	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start
+	// says.
 	fromStart := s.behind == nil && !b.Swift
 	s.behind = nil
 	if s.mode == skippingLocked {
@@ -196,7 +205,8 @@ func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (
 	return fromStart && r.Picked == r.Changed, nil
 }
 
-// yield makes the statement smaller, or more patient; errors that neither helps against are returned.
+// yield makes the statement smaller, or more patient; errors that neither helps against are
+// returned.
 func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
 	switch class := ClassOf(err, took, b.Limits); {
 	case class == repo.ClassLock && s.mode == waitingLocked:
@@ -214,8 +224,8 @@ func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
 	return err
 }
 
-// ClassOf is the class of a statement's error. A statement that was cancelled before its time was cancelled by somebody
-// else, which is no time-out.
+// ClassOf is the class of a statement's error. A statement that was cancelled before its time was
+// cancelled by somebody else, which is no time-out.
 func ClassOf(err error, took time.Duration, l repo.Limits) repo.Class {
 	var refused *repo.Error
 	switch {

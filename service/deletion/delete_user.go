@@ -12,7 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// deleteUserLimits bound each statement of the job: a user's row may be waited for, and no statement deletes more than
+// deleteUserLimits bound each statement of the job: a user's row may be waited for, and no
+// statement deletes more than
 // 1000 rows.
 func deleteUserLimits() repo.Limits {
 	return repo.Limits{
@@ -67,7 +68,9 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 }
 
 // features looks at the tables, and fails if one is missing that this job needs.
-func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo.UserFeatures, error) {
+func (u *userDeletion) features(
+	ctx context.Context, args repo.DeleteUser,
+) (repo.UserFeatures, error) {
 	features, err := u.schema.Look(ctx)
 	if err != nil {
 		return features, err
@@ -83,7 +86,9 @@ func (u *userDeletion) features(ctx context.Context, args repo.DeleteUser) (repo
 }
 
 // removePersonalProjects removes projects, or as much of them as the attempt has time for.
-func (u *userDeletion) removePersonalProjects(ctx context.Context, j *job.Attempt, args repo.DeleteUser, projects []int64) error {
+func (u *userDeletion) removePersonalProjects(
+	ctx context.Context, j *job.Attempt, args repo.DeleteUser, projects []int64,
+) error {
 	for _, id := range projects {
 		// Ids of groups are keys of locks too, those of users are not.
 		if err := u.removal.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
@@ -127,7 +132,8 @@ func refusalWords(d repo.UserDeletion) string {
 	return ""
 }
 
-// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever job has queued it.
+// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever
+// job has queued it.
 func deletionOwner(raw json.RawMessage) string {
 	var args repo.DeleteUser
 	if json.Unmarshal(raw, &args) != nil {

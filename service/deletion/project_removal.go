@@ -29,9 +29,9 @@ type Projects struct {
 	sizes *bulk.StatementSizes
 }
 
-// RemoveProject removes a project with everything of it in main, in bounded steps, each a transaction of its own. The error
-// is errSliceOver when the attempt's time is over: what is left goes the next time. It is [repo.ErrBusy] where another
-// attempt is at work under the same lock.
+// RemoveProject removes a project with everything of it in main, in bounded steps, each a
+// transaction of its own. The error is errSliceOver when the attempt's time is over: what is left
+// goes the next time. It is [repo.ErrBusy] where another attempt is at work under the same lock.
 func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
 	r, err := s.NewRemover(ctx, j, p.Actor, p.Lock)
 	if err == nil {
@@ -57,7 +57,9 @@ type Remover struct {
 }
 
 // NewRemover reads the catalogue, for one attempt of a job.
-func (s *Projects) NewRemover(ctx context.Context, j *job.Attempt, actor *int64, lock int64) (*Remover, error) {
+func (s *Projects) NewRemover(
+	ctx context.Context, j *job.Attempt, actor *int64, lock int64,
+) (*Remover, error) {
 	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, ImportDetails: {"namespace_id"},
 	})
@@ -119,7 +121,8 @@ func RowLimits() repo.Limits {
 	}
 }
 
-// RemoveProject removes what refers to a project and to its namespace, its members, then the rows themselves, at once.
+// RemoveProject removes what refers to a project and to its namespace, its members, then the rows
+// themselves, at once.
 func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	r.project = id
 	p, err := r.Catalog.ProjectToRemove(ctx, id, bulk.ProbeLimits())
@@ -155,8 +158,8 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	return nil
 }
 
-// saveEvery is how often the progress of a group's removal is recorded while one of its projects, or the group, is at work:
-// as much is missing from the counts when the process is killed.
+// saveEvery is how often the progress of a group's removal is recorded while one of its projects,
+// or the group, is at work: as much is missing from the counts when the process is killed.
 const saveEvery = 2 * time.Second
 
 // save records what has been removed of a group, now and then.

@@ -9,7 +9,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run what counts them.
+// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run what
+// counts them.
 func (u *ghostUser) hands(c *repo.Catalog) *bulk.Removal {
 	r := &bulk.Removal{Catalog: c, GoOn: u.goOn}
 	if u.x.DryRun {
@@ -28,8 +29,8 @@ func (r *ghostRun) seenIn(d *repo.Database) bulk.Seen {
 	return r.seen[d]
 }
 
-// migrate brings all that refers to the user where it belongs, and deletes the user. What others have committed behind
-// its back is found by the last look, and the user stays for one more round.
+// migrate brings all that refers to the user where it belongs, and deletes the user. What others
+// have committed behind its back is found by the last look, and the user stays for one more round.
 func (u *ghostUser) migrate(ctx context.Context) error {
 	for left := true; left; {
 		err := u.handOver(ctx)
@@ -46,7 +47,8 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 	return nil
 }
 
-// handOver does the steps until a look finds no rows. Rows and tables that are locked by others end their line only.
+// handOver does the steps until a look finds no rows. Rows and tables that are locked by others end
+// their line only.
 func (u *ghostUser) handOver(ctx context.Context) error {
 	for {
 		left, err := u.left(ctx)

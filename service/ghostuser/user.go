@@ -40,7 +40,8 @@ type ghostUser struct {
 	sentBy string
 }
 
-// one works a row of the queue, and says in the queue and the counts what became of it. Its error ends the run.
+// one works a row of the queue, and says in the queue and the counts what became of it. Its error
+// ends the run.
 func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
 	u := &ghostUser{ghostRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID), tables: map[string]map[string]int64{}}
 	if othersWait {
@@ -52,7 +53,8 @@ func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bo
 	}, attribute.Int64("maintenance.user_id", m.UserID))
 }
 
-// settle says what becomes of a user after an error of the user's own. Another one ends the run, and is returned.
+// settle says what becomes of a user after an error of the user's own. Another one ends the run,
+// and is returned.
 func (u *ghostUser) settle(ctx context.Context, err error) error {
 	switch end := u.ending(ctx, err); {
 	case err == nil, end != nil:
@@ -63,7 +65,8 @@ func (u *ghostUser) settle(ctx context.Context, err error) error {
 	return u.fail(ctx, err)
 }
 
-// linkDeletion leads from the user's batch to the job that has queued the user, as long as that is remembered.
+// linkDeletion leads from the user's batch to the job that has queued the user, as long as that is
+// remembered.
 func (u *ghostUser) linkDeletion(ctx context.Context) {
 	if !u.x.Span.IsRecording() {
 		return
@@ -90,7 +93,8 @@ func (u *ghostUser) tellDeleted(ctx context.Context) {
 	span.End()
 }
 
-// ending is what ends the run after an error, nil if that is the user's. Of a run that is to stop, nobody is put off.
+// ending is what ends the run after an error, nil if that is the user's. Of a run that is to stop,
+// nobody is put off.
 func (r *ghostRun) ending(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -214,8 +218,8 @@ func whyDeferred(why error) string {
 	return run.PublicText(why)
 }
 
-// fail puts the user off after an error, which is logged here and nowhere else. That the user is of a type that stays is
-// no fault that a stack could explain.
+// fail puts the user off after an error, which is logged here and nowhere else. That the user is of
+// a type that stays is no fault that a stack could explain.
 func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)

@@ -10,9 +10,11 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// The backlog guard: a pass schedules no more deletions than there is room for in front of the ghost migration.
+// The backlog guard: a pass schedules no more deletions than there is room for in front of the
+// ghost migration.
 
-// roomAge is how old the room may be that a range is judged by; what the run itself has scheduled is always counted.
+// roomAge is how old the room may be that a range is judged by; what the run itself has scheduled
+// is always counted.
 const roomAge = time.Second
 
 // room is how many deletions may still be scheduled.
@@ -40,7 +42,8 @@ func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 	return w.room.left, nil
 }
 
-// next judges the next range, no larger than there is room for its deletions. full: there is no room for any.
+// next judges the next range, no larger than there is room for its deletions. full: there is no
+// room for any.
 func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err error) {
 	judge := func(limit int) (repo.BotRange, error) {
 		return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules,
@@ -62,7 +65,8 @@ func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err e
 	return r, false, err
 }
 
-// stop ends the run before the next range, because the queue is full; the continuation goes on with the pass.
+// stop ends the run before the next range, because the queue is full; the continuation goes on with
+// the pass.
 func (w *tokenWalk) stop(ctx context.Context) error {
 	stay := repo.BotRange{Last: w.pass.Cursor, More: true}
 	if _, err := w.settle(ctx, stay, true); err != nil {
@@ -74,8 +78,8 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 	return nil
 }
 
-// roomShare is the part of max_queued that must be free before a full queue is gone on with: else each deletion would
-// start a run of its own.
+// roomShare is the part of max_queued that must be free before a full queue is gone on with: else
+// each deletion would start a run of its own.
 const roomShare = 10
 
 // full says whether the continuation should wait for more room.

@@ -18,9 +18,11 @@ type tokenWalk struct {
 	x        *run.Execution
 	features repo.UserFeatures
 	pass     repo.TokenPass
-	// limit is the size of the next range: batch_size, or less after one that took too long. failures in a row.
+	// limit is the size of the next range: batch_size, or less after one that took too long.
+	// failures in a row.
 	limit, failures int
-	// room is what was left in front of the ghost migration, scheduled how many deletions this run has scheduled.
+	// room is what was left in front of the ghost migration, scheduled how many deletions this run
+	// has scheduled.
 	room      room
 	scheduled int
 	// admins are the admin bots of organizations that have been looked up, nil where there is none.
@@ -89,8 +91,11 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	return over || !r.More, nil
 }
 
-// settle stores a range with its jobs and, if the run ends with it, the continuation; a dry run only counts.
-func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (scheduled int, err error) {
+// settle stores a range with its jobs and, if the run ends with it, the continuation; a dry run
+// only counts.
+func (w *tokenWalk) settle(
+	ctx context.Context, r repo.BotRange, last bool,
+) (scheduled int, err error) {
 	if w.x.DryRun {
 		if len(r.Inactive) == 0 {
 			return 0, nil
@@ -114,7 +119,9 @@ func (w *tokenWalk) settle(ctx context.Context, r repo.BotRange, last bool) (sch
 }
 
 // deletions are the jobs of a range's inactive bots.
-func (w *tokenWalk) deletions(ctx context.Context, r repo.BotRange, origin repo.Job) ([]repo.Job, error) {
+func (w *tokenWalk) deletions(
+	ctx context.Context, r repo.BotRange, origin repo.Job,
+) ([]repo.Job, error) {
 	if err := w.lookUpAdmins(ctx, r.Organizations); err != nil {
 		return nil, err
 	}

@@ -19,12 +19,13 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is how many bots are judged at a time, in one transaction.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRuntime is how long a run goes on; its lease holds 10 s longer. Under a second the log warns at the start.
+	// MaxRuntime is how long a run goes on; its lease holds 10 s longer. Under a second the log
+	// warns at the start.
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
 	// ContinueAfter is how long after its end a run that took longer is gone on with.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
-	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a run ends early with
-	// QUEUE_FULL.
+	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a
+	// run ends early with QUEUE_FULL.
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
@@ -37,8 +38,8 @@ type inactiveTokens struct {
 	worker *run.Worker
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error names the
-// configuration key that is wrong.
+// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
+// names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
@@ -135,7 +136,9 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
 }
 
-func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+func (k *inactiveTokens) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
 	b, goesOn, err := d.TokenBacklog(ctx, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
 	if err != nil {
 		return repo.Backlog{}, "", err

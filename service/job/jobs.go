@@ -15,8 +15,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a job's end is logged and
-// counted. What a job does is in the file of the worker it belongs to.
+// Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a
+// job's end is logged and counted. What a job does is in the file of the worker it belongs to.
 
 // Outcomes of a job; a job that returned an error is failed, or discarded by the queue.
 const (
@@ -41,17 +41,21 @@ type Request struct {
 	Kind                 string
 	Args                 json.RawMessage
 	Attempt, MaxAttempts int
-	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: its guard checks that.
+	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: its
+	// guard checks that.
 	AttemptedAt time.Time
-	// Name is the attempt's alone, and known to the one that follows it. Its trace and span have their ids from it.
+	// Name is the attempt's alone, and known to the one that follows it. Its trace and span have
+	// their ids from it.
 	Name string
-	// Lost is the attempt before this one, if its process died; nil: it ended by itself, or there was none.
+	// Lost is the attempt before this one, if its process died; nil: it ended by itself, or there
+	// was none.
 	Lost *LostAttempt
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
 	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
-	// Stopping, if not nil, closes when attempts at work should snooze, because the process is about to end.
+	// Stopping, if not nil, closes when attempts at work should snooze, because the process is
+	// about to end.
 	Stopping <-chan struct{}
 }
 
@@ -78,7 +82,8 @@ type Result struct {
 	Attributes []any
 	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
 	TraceParent string
-	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it. WorkJob sets it.
+	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it.
+	// WorkJob sets it.
 	TraceID string
 }
 
@@ -105,7 +110,8 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
-	// owner is the worker with whose pause a job waits, by its arguments; nil: only with that of all.
+	// owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
+	// all.
 	Owner func(json.RawMessage) string
 }
 
@@ -120,7 +126,8 @@ type Attempt struct {
 	hold *hold
 }
 
-// Left is the time until the attempt must snooze; none when the process is about to end, or the job is held.
+// Left is the time until the attempt must snooze; none when the process is about to end, or the job
+// is held.
 func (j *Attempt) Left() time.Duration {
 	if j.stops() || j.held() {
 		return 0
@@ -138,8 +145,9 @@ func (j *Attempt) stops() bool {
 	}
 }
 
-// Guard lets a transaction write only while the job is still this attempt's: every one that changes anything for a job
-// begins with it. A process that was paused for longer than its attempts last writes nothing when it wakes.
+// Guard lets a transaction write only while the job is still this attempt's: every one that changes
+// anything for a job begins with it. A process that was paused for longer than its attempts last
+// writes nothing when it wakes.
 func (j *Attempt) Guard() repo.Guard { return j.Of().Guard() }
 
 // Of names the attempt as its guard and the queue's row do.
@@ -147,7 +155,8 @@ func (j *Attempt) Of() repo.AttemptOf {
 	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
-// Origin is a job that this one queues, without arguments: of the same run, its trace leads back to here.
+// Origin is a job that this one queues, without arguments: of the same run, its trace leads back to
+// here.
 func (j *Attempt) Origin(ctx context.Context) repo.Job {
 	return repo.Job{RunID: j.RunID, TraceParent: run.TraceParent(ctx)}
 }
@@ -163,8 +172,9 @@ func Decode[T repo.JobArgs](j *Attempt) (args T, err error) {
 // JobKinds are the kinds of job that this process can work.
 func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.Kinds)) }
 
-// WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued it. An error is to be
-// retried by the queue with back-off; one whose context was cancelled is no failure.
+// WorkJob does one attempt of a job, in a trace of its own that is linked to the span that queued
+// it. An error is to be retried by the queue with back-off; one whose context was cancelled is no
+// failure.
 func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	j := &Attempt{Request: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
 	j.look = func() *hold { return p.hold(ctx, j) }

@@ -10,13 +10,13 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A job is held while all workers are paused, or the worker whose destroying it does, or while main is over a limit of its
-// load, as far as a run would write nothing. It waits in the queue, without using up an attempt; one at work ends its slice
-// after the statement in flight.
+// A job is held while all workers are paused, or the worker whose destroying it does, or while main
+// is over a limit of its load, as far as a run would write nothing. It waits in the queue, without
+// using up an attempt; one at work ends its slice after the statement in flight.
 
 const (
-	// holdPause is how long a job is put back by a pause: so much later it may be worked after ResumeWorker. Below 5 s the
-	// queue needs no help to find it again.
+	// holdPause is how long a job is put back by a pause: so much later it may be worked after
+	// ResumeWorker. Below 5 s the queue needs no help to find it again.
 	holdPause = 4 * time.Second
 	// holdLoad is how long a job is put back by the load.
 	holdLoad = 10 * time.Second
@@ -59,8 +59,8 @@ func (j *Attempt) Permit(
 	return run.Permit{Permit: p}, nil
 }
 
-// owner is the worker with whose pause a job waits, "" if only with that of all: continue_inactive_token_deletion has to
-// ask before it starts a run anyway.
+// owner is the worker with whose pause a job waits, "" if only with that of all:
+// continue_inactive_token_deletion has to ask before it starts a run anyway.
 func (p *Pool) owner(r Request) string {
 	if of := p.Kinds[r.Kind].Owner; of != nil {
 		return of(r.Args)
@@ -100,7 +100,8 @@ const (
 	busySnooze = 30 * time.Second
 )
 
-// PutOff is the end of an attempt whose error says no more than that the job goes on later, and why.
+// PutOff is the end of an attempt whose error says no more than that the job goes on later, and
+// why.
 func (j *Attempt) PutOff(r Result, err error) (Result, error) {
 	switch {
 	case errors.Is(err, ErrSliceOver) && j.stops():

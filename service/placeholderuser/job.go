@@ -9,9 +9,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder user that nothing
-// refers to any more. One attempt is one transaction; a reference is no error
-// but refuses this attempt, the next one is the worker's.
+// placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder
+// user that nothing refers to any more. One attempt is one transaction; a reference is no error but
+// refuses this attempt, the next one is the worker's.
 type placeholderDeletion struct {
 	databases []*repo.Database
 	queue     repo.JobQueue

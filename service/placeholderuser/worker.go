@@ -39,8 +39,8 @@ type placeholderUserCleanup struct {
 	schema run.SchemaWatch
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error names the
-// configuration key that is wrong.
+// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
+// names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	record := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
@@ -74,7 +74,9 @@ func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 }
 
 // rules looks at the tables, too.
-func (p *placeholderUserCleanup) rules(ctx context.Context, now time.Time) (repo.PlaceholderRules, error) {
+func (p *placeholderUserCleanup) rules(
+	ctx context.Context, now time.Time,
+) (repo.PlaceholderRules, error) {
 	tables, err := p.main.PlaceholderTables(ctx)
 	if err == nil {
 		p.schema.Saw(ctx, p.logger, "placeholder users", tables.PassedOver)
@@ -140,7 +142,9 @@ func behind(last int64) []attribute.KeyValue {
 }
 
 // dryRun walks the same pages and counts what a run started now would do.
-func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *run.Execution, rules repo.PlaceholderRules) error {
+func (p *placeholderUserCleanup) dryRun(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
 	last, counted := repo.BeforePlaceholders, map[int64]struct{}{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
@@ -169,7 +173,9 @@ func (p *placeholderUserCleanup) dryRun(ctx context.Context, x *run.Execution, r
 	return nil
 }
 
-func (p *placeholderUserCleanup) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+func (p *placeholderUserCleanup) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
 	now, err := d.Now(ctx)
 	if err != nil {
 		return repo.Backlog{}, "", err

@@ -2,7 +2,7 @@
 //
 // A [Worker] is a value: its name, its databases, what it does in one run, what waits for it. A
 // [Runner] has the workers and runs them. An [Execution] is one run at work, and all that a worker is
-// handed: the time that is due, the time that is left, whether to stop, the fence to write under,
+// handed: the time that is due, the time that is left, whether to stop, permits to write,
 // counts and limits.
 //
 //	RunBatch (a request)                       a fire of the schedule
@@ -21,7 +21,7 @@
 // What it guarantees:
 //
 //   - Two runs of one worker on one database never write at the same time. Every write transaction
-//     checks, in the database that it writes to, that the lease is still held (see [Execution.Write]).
+//     checks, in the database that it writes to, that the lease is still held (see [Execution.Permit]).
 //   - A run belongs to the process, not to the caller: it ends by itself, at its limit, by CancelRun, by
 //     a pause, by Shutdown, or when its lease is lost.
 //   - A run ends as SUCCEEDED, FAILED, CANCELLED or SKIPPED. An error of the work fails it; a [StopError]

@@ -12,7 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// leaseSet is what a run holds: its lease, and a fence row of the same name in every other database that it writes to.
+// leaseSet is what a run holds: its lease, and a fence row of the same name in every other database
+// that it writes to.
 //
 // Permits to write hold the read side of mu, renewal the write side: a renewal waits for the
 // statements in flight, whose share locks it would otherwise have to outlast, and is not starved by
@@ -34,8 +35,8 @@ type leaseSet struct {
 
 type heldLease struct {
 	repo.Lease
-	// until is by our own monotonic clock, counted from before the request that took or renewed it: never later than
-	// expires_at.
+	// until is by our own monotonic clock, counted from before the request that took or renewed it:
+	// never later than expires_at.
 	until time.Time
 }
 
@@ -46,8 +47,8 @@ func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	}
 }
 
-// leftovers are the leases of runs that have ended while their database did not answer: nobody but this process waits
-// for them to expire, and it need not.
+// leftovers are the leases of runs that have ended while their database did not answer: nobody but
+// this process waits for them to expire, and it need not.
 type leftovers struct {
 	mu     sync.Mutex
 	fences map[*repo.Database][]repo.Fence
@@ -106,8 +107,8 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	return h, nil
 }
 
-// fence takes the fence rows of other databases at the start of a run. If one is held, everything is given back. A
-// database that does not answer is left for the work to meet: it fails the run.
+// fence takes the fence rows of other databases at the start of a run. If one is held, everything
+// is given back. A database that does not answer is left for the work to meet: it fails the run.
 func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error {
 	for _, d := range databases {
 		_, err := l.acquire(ctx, d)
@@ -119,8 +120,8 @@ func (l *leaseSet) fence(ctx context.Context, databases []*repo.Database) error 
 	return nil
 }
 
-// For a run a database is unreachable if another run writes there, or if the fence there has run out because the
-// database did not answer.
+// For a run a database is unreachable if another run writes there, or if the fence there has run
+// out because the database did not answer.
 var (
 	errFenceHeld    = fmt.Errorf("fence held by another run: %w", repo.ErrUnreachable)
 	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", repo.ErrUnreachable)
@@ -145,8 +146,8 @@ func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
 	return err
 }
 
-// keep renews every third of the TTL until ctx ends; a renewal that does not get through is tried again every second
-// as long as the lease holds.
+// keep renews every third of the TTL until ctx ends; a renewal that does not get through is tried
+// again every second as long as the lease holds.
 func (l *leaseSet) keep(ctx context.Context) {
 	wait := l.ttl / renewals
 	for {
@@ -165,8 +166,9 @@ func (l *leaseSet) keep(ctx context.Context) {
 	}
 }
 
-// renew renews the fence rows before the lease, so that whoever takes the lease over finds the fences expired too. A
-// database that does not answer costs the run its children there, which the next write notices, not its lease.
+// renew renews the fence rows before the lease, so that whoever takes the lease over finds the
+// fences expired too. A database that does not answer costs the run its children there, which the
+// next write notices, not its lease.
 func (l *leaseSet) renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,8 +200,8 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 	return err
 }
 
-// expired says that the lease has run out: a process that was stopped beyond it may have nothing left to write, and so
-// not hear of it otherwise.
+// expired says that the lease has run out: a process that was stopped beyond it may have nothing
+// left to write, and so not hear of it otherwise.
 func (l *leaseSet) expired() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -236,14 +238,15 @@ func (l *leaseSet) release(ctx context.Context) error {
 	return err
 }
 
-// How often what ends a run is tried that a database does not answer to, and how long to wait in between.
+// How often what ends a run is tried that a database does not answer to, and how long to wait in
+// between.
 const (
 	endTries = 3
 	endWait  = 500 * time.Millisecond
 )
 
-// tryAgain does something up to three times while the database does not answer: a connection that was ended costs the
-// next run nothing.
+// tryAgain does something up to three times while the database does not answer: a connection that
+// was ended costs the next run nothing.
 func tryAgain(ctx context.Context, do func() error) (err error) {
 	for try := 1; ; try++ {
 		if err = do(); !errors.Is(err, repo.ErrUnreachable) || try == endTries {

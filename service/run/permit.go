@@ -29,8 +29,8 @@ type Permit struct {
 
 // Writer hands out permits: the [Execution] of a run, or an attempt of a job.
 type Writer interface {
-	// Permit is for the rows of a table of a database; the zero Table is for those of no table of the
-	// application. Its limits are these, or shorter ones.
+	// Permit is for the rows of a table of a database; the zero Table is for those of no table of
+	// the application. Its limits are these, or shorter ones.
 	Permit(ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits) (Permit, error)
 }
 
