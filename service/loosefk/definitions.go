@@ -186,8 +186,10 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 }
 
 func (f *definitionsFile) warn(code, object, advice string) {
-	f.Warnings = append(f.Warnings, Finding{Severity: SeverityWarning, Code: code, Object: object,
-		Advice: advice})
+	f.Warnings = append(f.Warnings, Finding{
+		Severity: SeverityWarning, Code: code, Object: object,
+		Advice: advice,
+	})
 }
 
 // maxNameBytes is how long a name in PostgreSQL can be. A longer one would be cut off, and mean
@@ -244,8 +246,10 @@ func kind(node *yaml.Node) string {
 	case isNull(node):
 		return "null"
 	}
-	article := map[string]string{"!!str": "the string ", "!!int": "the integer ",
-		"!!bool": "the boolean ", "!!float": "the number "}
+	article := map[string]string{
+		"!!str": "the string ", "!!int": "the integer ",
+		"!!bool": "the boolean ", "!!float": "the number ",
+	}
 	return fmt.Sprintf("%s%q", article[node.ShortTag()], shortened(node.Value))
 }
 

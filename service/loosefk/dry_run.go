@@ -142,8 +142,10 @@ func (d *dryRun) entry(s *step) *repo.DefinitionCount {
 	id := fmt.Sprintf("%+v", s.key)
 	e := d.byKey[id]
 	if e == nil {
-		e = &repo.DefinitionCount{Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent,
-			Action: s.key.OnDelete}
+		e = &repo.DefinitionCount{
+			Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent,
+			Action: s.key.OnDelete,
+		}
 		d.byKey[id] = e
 		d.counts = append(d.counts, e)
 	}

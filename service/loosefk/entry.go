@@ -22,8 +22,10 @@ type entry struct {
 
 // entryKeys are the keys an entry may have, in the order of the documentation.
 func entryKeys() []string {
-	return []string{"table", "column", "on_delete", "target_column", "target_value", "conditions",
-		"delete_limit", "worker_class"}
+	return []string{
+		"table", "column", "on_delete", "target_column", "target_value", "conditions",
+		"delete_limit", "worker_class",
+	}
 }
 
 // read says whether the entry is right; if not, it has noted why.

@@ -104,8 +104,10 @@ type outcome struct {
 }
 
 func newOutcome() *outcome {
-	return &outcome{worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
-		locked: map[string]int{}}
+	return &outcome{
+		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
+		locked: map[string]int{},
+	}
 }
 
 // addFailure counts the records of a failure, and logs it with the driver's text unless that was

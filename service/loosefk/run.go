@@ -33,8 +33,10 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	c := &cleanup{looseForeignKeys: k, x: x, queue: queue, outcome: newOutcome(),
-		downs: map[string]error{}}
+	c := &cleanup{
+		looseForeignKeys: k, x: x, queue: queue, outcome: newOutcome(),
+		downs: map[string]error{},
+	}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
 	if x.Span.IsRecording() && !x.DryRun {

@@ -67,8 +67,10 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 			return nil, nil, err
 		}
 	}
-	k := &looseForeignKeys{config: config, Deps: d, sizes: bulk.NewStatementSizes(),
-		failing: newFailing()}
+	k := &looseForeignKeys{
+		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
+		failing: newFailing(),
+	}
 	w := &run.Worker{
 		Name:       Name,
 		Config:     config.WorkerConfig,
