@@ -8,6 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
+// Databases is the cluster on which most tests have their databases.
 var Databases devdb.Tests
 
 // replicated is a cluster for tests with a standby, which streams what all of them write.

@@ -17,6 +17,7 @@ func InactiveBot() repo.DeleteUser {
 	return repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
 }
 
+// NewestDeletion is how the newest job delete_user stands: state, outcome and reason.
 const NewestDeletion = `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job WHERE kind = 'delete_user' ORDER BY id DESC LIMIT 1`
 
 // Deletion works one job delete_user and returns how it ended: state, outcome and reason.
@@ -28,6 +29,7 @@ func (e *Estate) Deletion(s *service.Service, args repo.DeleteUser) string {
 	return e.DeletionAgain(s)
 }
 
+// DeletionAgain works the one job delete_user that waits, as [Estate.Deletion] does.
 func (e *Estate) DeletionAgain(s *service.Service) string {
 	e.T.Helper()
 	if n := e.Work(s, "delete_user"); n != 1 {
@@ -36,6 +38,7 @@ func (e *Estate) DeletionAgain(s *service.Service) string {
 	return e.Value("main", NewestDeletion)
 }
 
+// WantDeletion fails the test unless a job delete_user stands so.
 func WantDeletion(t *testing.T, got, want string) {
 	t.Helper()
 	if got != want {
@@ -43,10 +46,13 @@ func WantDeletion(t *testing.T, got, want string) {
 	}
 }
 
+// DeletionDone is a job that did what it was to do.
 const DeletionDone = "completed succeeded"
 
+// DeletionSkipped is what a job that had nothing to do says before the reason.
 const DeletionSkipped = "completed skipped "
 
+// DeletionRefused is what a job that may not do it says before the reason.
 const DeletionRefused = "cancelled refused "
 
 // The first retry comes soon.

@@ -160,6 +160,7 @@ func (e *Estate) As(role string) *repo.Database {
 	return d
 }
 
+// Definitions are those of a YAML text.
 func Definitions(t *testing.T, definitions string) *loosefk.Definitions {
 	t.Helper()
 	d, err := loosefk.LoadDefinitions(Save(t, definitions))

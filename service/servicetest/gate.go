@@ -31,11 +31,13 @@ func (e *Estate) Gate(database, table string, condition ...string) {
 	e.Exec(database, gateSQL+table+` FOR EACH ROW WHEN (`+when+`) EXECUTE FUNCTION wait_at_gate()`)
 }
 
+// Shut shuts the gates of a database for a client, by its application_name.
 func (e *Estate) Shut(database, app string) {
 	e.T.Helper()
 	e.Exec(database, `INSERT INTO gate VALUES ($1)`, app)
 }
 
+// Lift opens them again.
 func (e *Estate) Lift(database, app string) {
 	e.T.Helper()
 	e.Exec(database, `DELETE FROM gate WHERE app = $1`, app)

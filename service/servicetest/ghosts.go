@@ -94,6 +94,7 @@ func (g *Ghosts) Run(s *service.Service, counts string) service.Run {
 	return r
 }
 
+// Runs runs the worker, whatever comes of it.
 func (g *Ghosts) Runs(s *service.Service, dry bool) service.Run {
 	g.T.Helper()
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: GhostUsers, DryRun: dry})

@@ -18,6 +18,7 @@ type Groups struct {
 	Log     LogBook
 }
 
+// NewGroups makes them, with a service that has a queue and logs into g.Log.
 func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 	t.Helper()
 	g := &Groups{Estate: New(t, "main", "main")}

@@ -23,12 +23,14 @@ type Buffer struct {
 	b  strings.Builder
 }
 
+// Write adds to the text.
 func (l *Buffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
+// String is the text so far.
 func (l *Buffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,6 +52,7 @@ func TracedLogTo(to *bytes.Buffer) func(*service.Config) {
 	return func(c *service.Config) { c.Logger = slog.New(tracedLog{slog.NewJSONHandler(to, nil)}) }
 }
 
+// Handle adds the id of the trace.
 func (l tracedLog) Handle(ctx context.Context, r slog.Record) error {
 	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
 		r.AddAttrs(slog.String("trace_id", id.String()))
@@ -57,6 +60,7 @@ func (l tracedLog) Handle(ctx context.Context, r slog.Record) error {
 	return l.Handler.Handle(ctx, r)
 }
 
+// WithAttrs keeps doing so.
 func (l tracedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return tracedLog{l.Handler.WithAttrs(attrs)}
 }
@@ -67,6 +71,7 @@ type LogBook struct {
 	text bytes.Buffer
 }
 
+// Write adds a line.
 func (l *LogBook) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,6 +90,7 @@ func (l *LogBook) Lines(containing string) (found []string) {
 	return found
 }
 
+// Keep has a service log its warnings into the book.
 func (l *LogBook) Keep(c *service.Config) {
 	c.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

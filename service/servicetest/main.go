@@ -27,4 +27,5 @@ func (o onClusters) Run() int {
 
 type runner func() int
 
+// Run calls the function.
 func (r runner) Run() int { return r() }

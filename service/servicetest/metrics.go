@@ -18,6 +18,7 @@ type Meter struct {
 	Reader *metric.ManualReader
 }
 
+// NewMeter reads the metrics of services that are made from now on.
 func NewMeter(t *testing.T) *Meter {
 	t.Helper()
 	m := &Meter{T: t, Reader: metric.NewManualReader()}

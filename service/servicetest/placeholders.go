@@ -30,6 +30,7 @@ func (e *Estate) Detail(id, attempts int, attempted string, userType ...int) {
 		VALUES ($1, $1, $2, 1, `+attempted+`, now(), now())`, id, attempts)
 }
 
+// RunPlaceholders runs placeholder_user_cleanup and fails the test on an error.
 func RunPlaceholders(t *testing.T, s *service.Service, dry bool) service.Run {
 	t.Helper()
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: PlaceholderUsers, DryRun: dry})
@@ -39,6 +40,8 @@ func RunPlaceholders(t *testing.T, s *service.Service, dry bool) service.Run {
 	return r
 }
 
+// JobsOfPlaceholders are the users with a job delete_placeholder_user, in the order of their times.
 const JobsOfPlaceholders = `SELECT string_agg(args ->> 'placeholder_user_id', ' ' ORDER BY scheduled_at) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user'`
 
+// StateOfJobs are all jobs: kind, state and reason.
 const StateOfJobs = `SELECT string_agg(kind || ' ' || state || coalesce(' ' || nullif(metadata ->> 'reason', ''), ''), ', ' ORDER BY id) FROM maintenance.river_job`

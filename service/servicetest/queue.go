@@ -43,6 +43,7 @@ func (e *Estate) Insert(jobs ...repo.Job) (inserted int) {
 	return inserted
 }
 
+// JobOf is a job with nothing but its arguments.
 func JobOf(args repo.JobArgs) repo.Job { return repo.Job{Args: args} }
 
 // RescueSQL does what River's rescuer does for jobs whose attempts began too long ago.
@@ -110,6 +111,7 @@ type OnlyKind struct {
 	Kind string
 }
 
+// JobKinds is that kind.
 func (o OnlyKind) JobKinds() []string { return []string{o.Kind} }
 
 const setWorkedAsideSQL = `UPDATE maintenance.river_job SET queue = 'worked_' || queue WHERE id = $1`
@@ -161,6 +163,7 @@ func (e *Estate) Holds(s *service.Service, args repo.JobArgs) bool {
 	return WorkHolds(e.T, s, request)
 }
 
+// WorkHolds is whether an attempt of a job waits instead of working.
 func WorkHolds(t *testing.T, s *service.Service, request service.JobRequest) bool {
 	t.Helper()
 	r, err := s.WorkJob(context.Background(), request)

@@ -51,6 +51,7 @@ func (e *Estate) WantQueue(database, keys string) {
 	e.Want(database, `SELECT coalesce(string_agg(primary_key_value::text, ' ' ORDER BY primary_key_value), '') FROM loose_foreign_keys_deleted_records`, keys)
 }
 
+// MainLease is the lease of loose_foreign_keys_cleanup on main.
 const MainLease = LooseForeignKeys + "/main"
 
 // ForeignLease is a lease row of somebody who is no caretaker.

@@ -28,6 +28,7 @@ type Mirrored struct {
 	Log     *Buffer
 }
 
+// NewMirrored starts the standby, which takes a few seconds.
 func NewMirrored(t *testing.T) *Mirrored {
 	t.Helper()
 	url := replicated.Clone(t, Migrated("all"))
@@ -54,6 +55,7 @@ func NewMirrored(t *testing.T) *Mirrored {
 }
 
 // Replayed lets workers have made their last write long ago.
+// Replay lets it replay again, and waits until it has caught up.
 func (m *Mirrored) Replayed(workers ...string) {
 	m.T.Helper()
 	for _, w := range workers {
@@ -68,6 +70,7 @@ func (m *Mirrored) MirrorURL() string {
 	return m.Standby.URL(name)
 }
 
+// OnMirror is a query's value on the standby.
 func (m *Mirrored) OnMirror(sql string) (v string) {
 	m.T.Helper()
 	if err := m.Mirror.QueryRow(m.T.Context(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
@@ -97,6 +100,7 @@ func (m *Mirrored) InFavour() {
 	})
 }
 
+// Pause lets the standby catch up, and then replay nothing.
 func (m *Mirrored) Pause() {
 	m.T.Helper()
 	m.CaughtUp()

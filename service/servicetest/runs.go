@@ -11,14 +11,19 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
+// LooseForeignKeys and the following are the names of the workers.
 const LooseForeignKeys = "loose_foreign_keys_cleanup"
 
+// AdjournedGroups is the worker of groups.
 const AdjournedGroups = "adjourned_group_deletion"
 
+// GhostUsers is the worker of deleted users.
 const GhostUsers = "ghost_user_migration"
 
+// InactiveTokens is the worker of bots.
 const InactiveTokens = "inactive_token_deletion"
 
+// PlaceholderUsers is the worker of placeholders.
 const PlaceholderUsers = "placeholder_user_cleanup"
 
 // RunBatch runs the worker on a database and fails the test on an error.
@@ -58,6 +63,7 @@ func Ended(t *testing.T, s *service.Service, id string) (r service.Run) {
 	return r
 }
 
+// DryRun is [RunBatch] on main for a dry run.
 func DryRun(t *testing.T, s *service.Service) service.Run {
 	t.Helper()
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: "main", DryRun: true})
@@ -140,6 +146,7 @@ func WantEarly(t *testing.T, r service.Run, reason string) {
 	}
 }
 
+// WantError fails the test unless there is an error with all these words.
 func WantError(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for _, w := range words {

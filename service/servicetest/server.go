@@ -45,6 +45,7 @@ func NewServer(t *testing.T, database string, settings ...map[string]string) *Se
 	return s
 }
 
+// Start starts the server, again after Stop or Kill.
 func (s *Server) Start() {
 	s.t.Helper()
 	devdb.Eventually(s.t, "the processes of the server that was killed to be gone", func() bool {
@@ -60,6 +61,7 @@ func (s *Server) Start() {
 	})
 }
 
+// Stop stops it and breaks its connections.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if err := s.Cluster.Stop(context.Background()); err != nil {
@@ -98,6 +100,7 @@ func Pooled(t *testing.T, size int, clones map[string]string) (*Estate, *devdb.P
 	return e, p
 }
 
+// DatabaseOf is the name of the database of a URL.
 func DatabaseOf(url string) string {
 	name, _, _ := strings.Cut(path.Base(url), "?")
 	return name

@@ -8,6 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
+// Status is that of loose_foreign_keys_cleanup.
 func Status(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
 	all, err := s.Status(context.Background(), LooseForeignKeys)
@@ -17,6 +18,7 @@ func Status(t *testing.T, s *service.Service) service.WorkerStatus {
 	return all[0]
 }
 
+// StatusOf is the status of a worker.
 func StatusOf(t *testing.T, s *service.Service, worker string) service.WorkerStatus {
 	t.Helper()
 	all, err := s.Status(context.Background(), worker)
@@ -41,6 +43,7 @@ func WantCondition(t *testing.T, s *service.Service, want service.Condition, wor
 	return st
 }
 
+// WantDetail fails the test unless the condition's detail has all these words.
 func WantDetail(t *testing.T, st service.WorkerStatus, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -60,6 +63,7 @@ func Pause(t *testing.T, s *service.Service, name string) service.WorkerStatus {
 	return st
 }
 
+// Resume resumes a worker, or all.
 func Resume(t *testing.T, s *service.Service, name string) service.WorkerStatus {
 	t.Helper()
 	st, err := s.ResumeWorker(context.Background(), name, "")

@@ -28,6 +28,7 @@ func Named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
 	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
 }
 
+// WantAttributes fails the test unless a span has these attributes.
 func WantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, want map[string]string) {
 	t.Helper()
 	for key, value := range want {

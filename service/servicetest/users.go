@@ -22,6 +22,7 @@ func NewTokens(t *testing.T) *Estate {
 	return e
 }
 
+// TokenSettingKey is the key of N in the JSON of the settings.
 const TokenSettingKey = "inactive_resource_access_tokens_delete_after_days"
 
 // TokenSettings are the settings with a JSON value of N.
@@ -44,6 +45,7 @@ func OneBotARun(c *service.Config) {
 	w.BatchSize, w.MaxRuntime = 1, time.Millisecond
 }
 
+// ProjectBot is the user_type of the bots of projects and groups.
 const ProjectBot = 6
 
 // User makes an active user.
@@ -71,8 +73,10 @@ func (e *Estate) Token(user int, revoked, expires, updated string) {
 	e.Exec("main", strings.NewReplacer("{today}", `(now() AT TIME ZONE 'UTC')::date`, "{c_date}", c+`::date`, "{c}", c).Replace(sql))
 }
 
+// LongAgo is when a token was updated that nobody uses, as SQL.
 const LongAgo = `timestamp '2001-02-03 04:05:06'`
 
+// Never is when a token expires that does not, as SQL.
 const Never = `NULL`
 
 // Alive gives a user a token that keeps it.
@@ -81,6 +85,7 @@ func (e *Estate) Alive(user int) {
 	e.Token(user, "false", Never, LongAgo)
 }
 
+// RunTokens runs inactive_token_deletion and fails the test on an error.
 func RunTokens(t *testing.T, s *service.Service) service.Run {
 	t.Helper()
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: InactiveTokens})
@@ -108,6 +113,7 @@ func (e *Estate) Member(user, level int) {
 		VALUES ($1, 50, 'Namespace', 'GroupMember', $2, 50)`, user, level)
 }
 
+// MemberSQL makes a member of a group of "user, group, level".
 func MemberSQL(values string) string {
 	return `INSERT INTO members (user_id, source_id, access_level, source_type, type, member_namespace_id)
 		SELECT *, 'Namespace', 'GroupMember', 50 FROM (VALUES (` + values + `)) v`
