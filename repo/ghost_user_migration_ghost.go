@@ -10,23 +10,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A ghost user for an organization that has none.
+// The creation of a ghost user for an organization that has none.
 
-// lockGhostSQL lets one transaction at a time make a ghost for an organization.
-const lockGhostSQL = `SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/' || coalesce($1::bigint::text, ''), 0))`
+// lockGhostSQL lets one transaction at a time create a ghost for an organization.
+const lockGhostSQL = `
+SELECT pg_advisory_xact_lock(
+  hashtextextended('caretaker/ghost_user/' || coalesce($1::bigint::text, ''), 0))`
 
-const findGhostSQL = `SELECT id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1`
+const findGhostSQL = `
+SELECT id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1`
 
+// userColumnsSQL reads the columns of users: whether they need a value, whether they are times
+// without a zone, their types. An enum for the state counts as a text if it has the state of a
+// ghost.
 const userColumnsSQL = `
-SELECT a.attname, a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''), a.atttypid = 'timestamp'::regtype,
-  format_type(t.oid, -1), CASE WHEN a.attname = 'state' AND ` + holdsSQL + ` THEN 'S' ELSE t.typcategory::text END
+SELECT a.attname,
+  a.attnotnull AND NOT (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''),
+  a.atttypid = 'timestamp'::regtype, format_type(t.oid, -1),
+  CASE WHEN a.attname = 'state' AND ` + holdsSQL + ` THEN 'S' ELSE t.typcategory::text END
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = 'users'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
-// insertGhostSQL takes the first name that nobody has, without regard to case. It looks for one
-// name after the other, each a look into the indexes: OFFSET 0 keeps the planner from reading all
-// of users to compare them at once.
+// insertGhostSQL takes the first name that nobody has, whatever its case. It tries one name after
+// the other with the indexes. OFFSET 0 keeps the planner from reading all of users to try them at
+// once.
 const insertGhostSQL = `
 WITH RECURSIVE tried (n) AS (
   SELECT 0
@@ -35,11 +43,12 @@ WITH RECURSIVE tried (n) AS (
   WHERE {taken}
 )
 INSERT INTO users ({columns})
-SELECT {values} FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
+SELECT {values}
+FROM (SELECT 'ghost' || coalesce(nullif(max(n), 0)::text, '') AS username FROM tried) free
 RETURNING id`
 
-// ghostValue is SQL for a value of a ghost, and the category of types that it fits, as pg_type has
-// it.
+// ghostValue is SQL for a value of a ghost, and the category of types that it fits
+// (pg_type.typcategory).
 type ghostValue struct{ sql, category string }
 
 // ghostValues are what caretaker knows of a ghost, by columns of users.
@@ -75,62 +84,61 @@ func (e *UnknownColumnError) Error() string {
 // Public says that the text is fit for clients.
 func (e *UnknownColumnError) Public() {}
 
-// taken says that somebody has the name of number n, or its address: the way of the index that a
-// GitLab has on each, or anyhow, where an index of another kind has shown that this was not enough.
-func taken(columns []string, anyhow bool) string {
-	var conditions []string
-	for _, key := range []struct {
-		column, suffix string
-		lower          bool
-	}{{"username", "", true}, {"email", "@noreply.invalid", anyhow}} {
-		if !slices.Contains(columns, quote(key.column)) {
-			continue
-		}
-		have := "u." + key.column
-		if key.lower {
-			have = "lower(" + have + ")"
-		}
-		conditions = append(conditions, fmt.Sprintf("EXISTS (SELECT FROM users u WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)", have, key.suffix))
+// nameTaken is SQL that says whether somebody has the username of number n, or its address. It
+// compares them as the indexes do that GitLab has on both columns. anyCase compares addresses
+// without regard to case: an index of another kind may ask for that.
+func nameTaken(columns []string, anyCase bool) string {
+	const exists = `EXISTS (SELECT FROM users u
+    WHERE %s = 'ghost' || coalesce(nullif(n, 0)::text, '') || '%s' OFFSET 0)`
+	email := "u.email"
+	if anyCase {
+		email = "lower(u.email)"
 	}
-	if conditions == nil {
-		return "false"
+	conditions := []string{"false"}
+	if slices.Contains(columns, quote("username")) {
+		conditions = append(conditions, fmt.Sprintf(exists, "lower(u.username)", ""))
+	}
+	if slices.Contains(columns, quote("email")) {
+		conditions = append(conditions, fmt.Sprintf(exists, email, "@noreply.invalid"))
 	}
 	return strings.Join(conditions, " OR ")
 }
 
-// ghostTries is how often a ghost is looked for and made: who else makes one at this moment may not
-// wait for our lock.
+// ghostTries is how often a ghost is looked for and created. The application does not take our
+// lock: it may create one, or take the name, at the same moment.
 const ghostTries = 3
 
-// CreateGhost makes a ghost user for an organization, unless somebody else has done so meanwhile,
-// and returns its id. An error may be [*UnknownColumnError], or a [*KeptError].
+// CreateGhost returns the id of the organization's ghost user. If it still has none, it creates
+// one. An error may be [*UnknownColumnError], or a [*KeptError].
 func (d *Database) CreateGhost(
 	ctx context.Context, p Permit, q GhostQueue, organization *int64,
 ) (id int64, err error) {
 	for try := 1; ; try++ {
-		err = d.transaction(ctx, "create a ghost user", p, func(ctx context.Context, tx pgx.Tx) (err error) {
+		err = d.transaction(ctx, "create a ghost user", p, func(ctx context.Context, tx pgx.Tx) error {
 			id, err = createGhost(ctx, tx, q, organization, try > 1)
 			return err
 		})
-		if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "23505" || try == ghostTries {
+		const uniqueViolation = "23505"
+		refused, is := errors.AsType[*Error](err)
+		if !is || refused.SQLState != uniqueViolation || try == ghostTries {
 			return id, err
 		}
 	}
 }
 
-// CheckGhost says, without writing, whether a ghost could be made as far as the columns of users
-// tell: the error may be [*UnknownColumnError].
+// CheckGhost says, without writing, whether the columns of users allow a ghost to be created: the
+// error may be [*UnknownColumnError].
 func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
 	l.ReadOnly = true
-	p := Permit{Limits: l}
-	return d.transaction(ctx, "check the columns of users", p, func(ctx context.Context, tx pgx.Tx) error {
+	check := func(ctx context.Context, tx pgx.Tx) error {
 		_, _, err := ghostColumns(ctx, tx)
 		return err
-	})
+	}
+	return d.transaction(ctx, "check the columns of users", Permit{Limits: l}, check)
 }
 
 func createGhost(
-	ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, again bool,
+	ctx context.Context, tx pgx.Tx, q GhostQueue, organization *int64, anyCase bool,
 ) (id int64, err error) {
 	if _, err := tx.Exec(ctx, lockGhostSQL, organization); err != nil {
 		return 0, err
@@ -148,7 +156,7 @@ func createGhost(
 		return 0, err
 	}
 	sql := fill(insertGhostSQL, "{columns}", strings.Join(columns, ", "),
-		"{values}", strings.Join(values, ", "), "{taken}", taken(columns, again))
+		"{values}", strings.Join(values, ", "), "{taken}", nameTaken(columns, anyCase))
 	err = tx.QueryRow(ctx, sql, args...).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = &KeptError{Rows: "users", Wanted: toAdd}
@@ -156,17 +164,16 @@ func createGhost(
 	return id, about("users", err)
 }
 
-// ghostColumns are the columns of users that a ghost gets values for, with these. The error is an
-// [*UnknownColumnError] where there is a column that it needs and we have no value for.
+// ghostColumns are the columns of users that a ghost gets values for, and these values as SQL. If a
+// ghost needs a value that we do not know, the error is an [*UnknownColumnError].
 func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err error) {
-	rows, err := tx.Query(ctx, fill(userColumnsSQL, "{value}", "'active'")) //nolint:rowserrcheck // ForEachRow returns it
-	if err != nil {
-		return nil, nil, err
-	}
+	sql := fill(userColumnsSQL, "{value}", "'active'")
+	rows, _ := tx.Query(ctx, sql) //nolint:rowserrcheck // ForEachRow returns the errors
 	known := ghostValues()
 	var column, typeName, category string
 	var required, zoneless bool
-	_, err = pgx.ForEachRow(rows, []any{&column, &required, &zoneless, &typeName, &category}, func() error {
+	into := []any{&column, &required, &zoneless, &typeName, &category}
+	_, err = pgx.ForEachRow(rows, into, func() error {
 		now := "now()"
 		if zoneless {
 			now = utcNow
@@ -175,7 +182,8 @@ func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err
 		case is && value.category != category:
 			return &UnknownColumnError{column, typeName}
 		case is:
-			columns, values = append(columns, quote(column)), append(values, fill(value.sql, "{now}", now))
+			columns = append(columns, quote(column))
+			values = append(values, fill(value.sql, "{now}", now))
 		case required:
 			return &UnknownColumnError{Column: column}
 		}

@@ -2,37 +2,39 @@ package ghostuser
 
 import "strings"
 
-// What becomes of the rows of a user U, in this order.
+// The lists say what happens to the rows that refer to a user, in the order in which they are
+// worked.
 
-// ghostAction is what happens to a column, or row, that refers to U.
-type ghostAction int
+// action is what happens to a column that refers to the user, or to its row.
+type action int
 
 const (
-	// give the column to the ghost (G).
-	give ghostAction = iota
-	// nullify the column (N).
+	// give sets the column to the ghost.
+	give action = iota
+	// nullify sets the column to NULL.
 	nullify
-	// remove the row by bounded removal (D).
+	// remove deletes the row, and before it what depends on it.
 	remove
-	// forbid: a row must not be there.
+	// forbid fails the user as long as there is such a row.
 	forbid
 )
 
-// ghostLine is a line of a list: columns of a table, and what happens to rows in which one of them is U.
-type ghostLine struct {
+// listLine is a line of a list: columns of a table, and what happens to the rows in which one of
+// them is the user.
+type listLine struct {
 	table, columns string
-	// only is a further condition on the row.
-	only ghostCondition
+	// only limits the line to some of those rows.
+	only condition
 	// normal is the action, hard the one with hard_delete.
-	normal, hard ghostAction
-	// database in which the table is expected; "" is main.
+	normal, hard action
+	// database that should have the table, "" for main. Where it is not configured, main has it.
 	database string
 }
 
-// ghostCondition is what a column must be, in SQL; the zero value is none.
-type ghostCondition struct{ column, is string }
+// condition is what a column must be, in SQL. The zero value is met by every row.
+type condition struct{ column, is string }
 
-func (c ghostCondition) sql() string {
+func (c condition) sql() string {
 	if c.column == "" {
 		return ""
 	}
@@ -40,12 +42,16 @@ func (c ghostCondition) sql() string {
 }
 
 // removes says whether the line deletes rows in any mode.
-func (l ghostLine) removes() bool { return l.normal == remove || l.hard == remove }
+func (l listLine) removes() bool { return l.normal == remove || l.hard == remove }
 
-// contributions are section 6.1.
-func contributions() []ghostLine {
-	return []ghostLine{
-		{table: "user_achievements", columns: "awarded_by_user_id revoked_by_user_id", normal: give, hard: give},
+// contributions are what others still read. They go to the ghost; with hard_delete most are
+// deleted. Achievements that the user gave to others, events and vulnerabilities stay even then.
+func contributions() []listLine {
+	return []listLine{
+		{
+			table: "user_achievements", columns: "awarded_by_user_id revoked_by_user_id",
+			normal: give, hard: give,
+		},
 		{table: "resource_iteration_events", columns: "user_id", normal: give, hard: give},
 		{table: "resource_link_events", columns: "user_id", normal: give, hard: give},
 		{table: "todos", columns: "author_id", normal: give, hard: remove},
@@ -58,7 +64,10 @@ func contributions() []ghostLine {
 		{table: "resource_label_events", columns: "user_id", normal: give, hard: nullify},
 		{table: "abuse_reports", columns: "reporter_id", normal: give, hard: nullify},
 		{table: "award_emoji", columns: "user_id", normal: give, hard: remove},
-		{table: "snippets", columns: "author_id", only: ghostCondition{"project_id", "IS NOT NULL"}, normal: give, hard: remove},
+		{
+			table: "snippets", columns: "author_id", only: condition{"project_id", "IS NOT NULL"},
+			normal: give, hard: remove,
+		},
 		{table: "reviews", columns: "author_id", normal: give, hard: remove},
 		{table: "releases", columns: "author_id", normal: give, hard: nullify},
 		{table: "timelogs", columns: "user_id", normal: give, hard: remove},
@@ -66,17 +75,26 @@ func contributions() []ghostLine {
 		{table: "p_ci_builds", columns: "user_id", normal: give, hard: nullify, database: "ci"},
 		{table: "epics", columns: "author_id", normal: give, hard: remove},
 		{table: "epics", columns: "last_edited_by_id", normal: give, hard: nullify},
-		{table: "vulnerability_feedback", columns: "author_id", normal: give, hard: remove, database: "sec"},
-		{table: "vulnerability_feedback", columns: "comment_author_id", normal: give, hard: nullify, database: "sec"},
+		{
+			table: "vulnerability_feedback", columns: "author_id", normal: give, hard: remove,
+			database: "sec",
+		},
+		{
+			table: "vulnerability_feedback", columns: "comment_author_id", normal: give, hard: nullify,
+			database: "sec",
+		},
 		{table: "vulnerabilities", columns: "author_id", normal: give, hard: give, database: "sec"},
-		{table: "vulnerability_external_issue_links", columns: "author_id", normal: give, hard: give, database: "sec"},
+		{
+			table: "vulnerability_external_issue_links", columns: "author_id", normal: give, hard: give,
+			database: "sec",
+		},
 	}
 }
 
-// nullifications are section 6.2.
-func nullifications() []ghostLine {
-	return both(nullify, []ghostLine{
-		{table: "keys", columns: "user_id", only: ghostCondition{"type", "= 'DeployKey'"}},
+// nullifications are columns that only mention the user, in rows that belong to somebody else.
+func nullifications() []listLine {
+	return both(nullify, []listLine{
+		{table: "keys", columns: "user_id", only: condition{"type", "= 'DeployKey'"}},
 		{table: "projects", columns: "creator_id marked_for_deletion_by_user_id"},
 		{table: "merge_requests", columns: "assignee_id updated_by_id last_edited_by_id"},
 		{table: "merge_request_metrics", columns: "merged_by_id latest_closed_by_id"},
@@ -88,7 +106,10 @@ func nullifications() []ghostLine {
 		{table: "abuse_reports", columns: "user_id resolved_by_id"},
 		{table: "abuse_report_events", columns: "user_id"},
 		{table: "authentication_events", columns: "user_id"},
-		{table: "import_source_users", columns: "placeholder_user_id reassign_to_user_id reassigned_by_user_id"},
+		{
+			table:   "import_source_users",
+			columns: "placeholder_user_id reassign_to_user_id reassigned_by_user_id",
+		},
 		{table: "jira_imports", columns: "user_id"},
 		{table: "packages_packages", columns: "creator_id"},
 		{table: "project_export_jobs", columns: "user_id"},
@@ -97,14 +118,19 @@ func nullifications() []ghostLine {
 		{table: "epics", columns: "assignee_id updated_by_id closed_by_id"},
 		{table: "ci_pipeline_schedules", columns: "owner_id", database: "ci"},
 		{table: "p_ci_builds", columns: "erased_by_id", database: "ci"},
-		{table: "vulnerabilities", columns: "updated_by_id last_edited_by_id resolved_by_id dismissed_by_id confirmed_by_id", database: "sec"},
+		{
+			table: "vulnerabilities",
+			columns: "updated_by_id last_edited_by_id resolved_by_id dismissed_by_id " +
+				"confirmed_by_id",
+			database: "sec",
+		},
 	})
 }
 
-// deletions are section 6.3.
-func deletions() []ghostLine {
-	return both(remove, []ghostLine{
-		{table: "snippets", columns: "author_id", only: ghostCondition{"project_id", "IS NULL"}},
+// deletions are rows that mean nothing without the user.
+func deletions() []listLine {
+	return both(remove, []listLine{
+		{table: "snippets", columns: "author_id", only: condition{"project_id", "IS NULL"}},
 		{table: "events", columns: "author_id"},
 		{table: "todos", columns: "user_id"},
 		{table: "issue_assignees", columns: "user_id"},
@@ -119,7 +145,7 @@ func deletions() []ghostLine {
 		{table: "protected_tag_create_access_levels", columns: "user_id"},
 		{table: "protected_branch_merge_access_levels", columns: "user_id"},
 		{table: "protected_branch_push_access_levels", columns: "user_id"},
-		{table: "keys", columns: "user_id", only: ghostCondition{"type", "IS DISTINCT FROM 'DeployKey'"}},
+		{table: "keys", columns: "user_id", only: condition{"type", "IS DISTINCT FROM 'DeployKey'"}},
 		{table: "gpg_keys", columns: "user_id"},
 		{table: "emails", columns: "user_id"},
 		{table: "personal_access_tokens", columns: "user_id"},
@@ -128,7 +154,7 @@ func deletions() []ghostLine {
 		{table: "users_star_projects", columns: "user_id"},
 		{table: "subscriptions", columns: "user_id"},
 		{table: "spam_logs", columns: "user_id"},
-		{table: "oauth_applications", columns: "owner_id", only: ghostCondition{"owner_type", "= 'User'"}},
+		{table: "oauth_applications", columns: "owner_id", only: condition{"owner_type", "= 'User'"}},
 		{table: "oauth_access_tokens", columns: "resource_owner_id"},
 		{table: "bulk_import_exports", columns: "user_id"},
 		{table: "import_offline_exports", columns: "user_id"},
@@ -142,24 +168,25 @@ func deletions() []ghostLine {
 	})
 }
 
-// both sets one action for both modes.
-func both(action ghostAction, lines []ghostLine) []ghostLine {
+// both sets one action, with and without hard_delete.
+func both(action action, lines []listLine) []listLine {
 	for i := range lines {
 		lines[i].normal, lines[i].hard = action, action
 	}
 	return lines
 }
 
-// ghostLists are all lines, in the order in which they are worked.
-func ghostLists() []ghostLine {
+// allLists are all lines in the order in which they are worked.
+func allLists() []listLine {
 	return append(append(contributions(), nullifications()...), deletions()...)
 }
 
-// ghostColumns are all columns of the lists, by table.
-func ghostColumns() map[string][]string {
+// listedColumns are all columns of the lists and of their conditions, by table.
+func listedColumns() map[string][]string {
 	wanted := map[string][]string{}
-	for _, line := range ghostLists() {
-		wanted[line.table] = append(wanted[line.table], strings.Fields(line.columns+" "+line.only.column)...)
+	for _, line := range allLists() {
+		columns := strings.Fields(line.columns + " " + line.only.column)
+		wanted[line.table] = append(wanted[line.table], columns...)
 	}
 	return wanted
 }

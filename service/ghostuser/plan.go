@@ -2,7 +2,6 @@ package ghostuser
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -12,50 +11,53 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ghostPlan is what there is to do for a user, by what the databases have at the start of the run.
-type ghostPlan struct {
+// plan is what there is to do for any user: the lists and the foreign keys, as far as the databases
+// have such tables and columns at the start of the run.
+type plan struct {
 	queue repo.GhostQueue
-	// catalogs in the order of the databases, main first.
+	// catalogs are in the order of the databases, main first.
 	catalogs []*repo.Catalog
-	steps    []ghostStep
-	// schedules says that there is a table of groups marked by users; namespace that there are personal namespaces.
+	steps    []*step
+	// schedules says that main has the table of groups that users have marked for deletion.
+	// namespaces says that personal namespaces can be told from others.
 	schedules, namespaces bool
 }
 
-// ghostStep is a column that may refer to a user, and what happens to it.
-type ghostStep struct {
+// step is a column that may refer to a user, and what happens to it.
+type step struct {
 	catalog       *repo.Catalog
 	table, column string
-	required      bool
-	normal, hard  ghostAction
-	// missing is the column without which nobody knows whose the rows are, "" if there is none.
+	// required columns are NOT NULL.
+	required     bool
+	normal, hard action
+	// missing is the column that would say whose the rows are, "" if none is missing.
 	missing string
-	rowsOf  func(user int64) repo.Rows
+	// rowsOf are the rows that refer to the user with this id.
+	rowsOf func(id int64) repo.Rows
 }
 
-func (s ghostStep) action(hardDelete bool) ghostAction {
+func (s *step) action(hardDelete bool) action {
 	if hardDelete {
 		return s.hard
 	}
 	return s.normal
 }
 
-func (s ghostStep) sameColumn(other ghostStep) bool {
+func (s *step) sameColumn(other *step) bool {
 	return s.table == other.table && s.column == other.column
 }
 
-// String names the column in messages.
-func (s ghostStep) String() string { return s.table + "." + s.column }
-
-// newPlan reads the catalogues, one query a database. A database that does not answer is an error.
-func (g *ghostMigration) newPlan(ctx context.Context, x *run.Execution) (*ghostPlan, error) {
-	p := &ghostPlan{}
-	wanted := bulk.ForRemoval(ghostColumns())
+// newPlan reads the catalogues, with one query for each database. A database that does not answer
+// is an error.
+func (w *worker) newPlan(ctx context.Context, x *run.Execution) (*plan, error) {
+	p := &plan{}
+	wanted := bulk.ForRemoval(listedColumns())
 	for table, columns := range repo.GhostTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
-	wanted["group_deletion_schedules"] = append(wanted["group_deletion_schedules"], "user_id", "group_id")
-	for _, d := range g.Databases {
+	const schedules = "group_deletion_schedules"
+	wanted[schedules] = append(wanted[schedules], "user_id", "group_id")
+	for _, d := range w.Databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
 			return nil, err
@@ -65,129 +67,137 @@ func (g *ghostMigration) newPlan(ctx context.Context, x *run.Execution) (*ghostP
 	main := p.catalogs[0]
 	var missing string
 	if p.queue, missing = main.GhostQueue(); missing != "" {
-		return nil, &run.FailedError{Text: fmt.Sprintf("database main has no %s in the application schema", missing)}
+		return nil, &run.FailedError{Text: missing}
 	}
-	p.schedules = main.Table("group_deletion_schedules").Has("user_id", "group_id")
+	p.schedules = main.Table(schedules).Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
-	p.addRest(main, p.addLists(ctx, x.Log))
+	p.addForeignKeys(p.addLists(ctx, x.Log))
 	return p, nil
 }
 
-// addLists adds the lines of the lists, and returns those of them that forbid, because nobody can tell whose the rows are.
-func (p *ghostPlan) addLists(ctx context.Context, log *slog.Logger) (forbidding []ghostStep) {
-	undecided := func(table, column, missing string) {
-		log.DebugContext(ctx, "nobody knows what the rows refer to: those who have some stay",
+// addLists adds the lines of the lists. It returns those that forbid rows, because a column is
+// missing that would say whose these are: they come last.
+func (p *plan) addLists(ctx context.Context, log *slog.Logger) (forbidding []*step) {
+	logUndecided := func(table, column, missing string) {
+		log.DebugContext(ctx, "a missing column would say whose the rows are: users who have any stay",
 			"table", table, "column", column, "missing", missing)
 	}
-	for _, line := range append(ghostLists(), personalNamespace(p.namespaces)...) {
+	for _, line := range append(allLists(), p.undecidedNamespaces()...) {
 		for column := range strings.FieldsSeq(line.columns) {
-			step, found := p.step(line, column)
+			s, found := p.stepOf(line, column)
 			switch {
 			case !found:
-				log.DebugContext(ctx, "passed over, it does not exist", "table", line.table, "column", column)
-			case step.missing == "":
-				p.steps = append(p.steps, step)
-			case line.removes() && !slices.ContainsFunc(forbidding, step.sameColumn):
-				forbidding = append(forbidding, step)
-				undecided(step.table, step.column, step.missing)
+				log.DebugContext(ctx, "skipped, it does not exist", "table", line.table, "column", column)
+			case s.missing == "":
+				p.steps = append(p.steps, s)
+			case line.removes() && !slices.ContainsFunc(forbidding, s.sameColumn):
+				forbidding = append(forbidding, s)
+				logUndecided(s.table, s.column, s.missing)
 			}
 		}
 	}
 	for _, r := range bulk.UntypedReferences(p.catalogs[0]) {
-		undecided(r.Table, r.ID, r.Kind)
+		logUndecided(r.Table, r.ID, r.Kind)
 	}
 	return forbidding
 }
 
-// personalNamespace is a line for the user's namespace where nobody can tell it from others.
-func personalNamespace(known bool) []ghostLine {
-	if known {
+// undecidedNamespaces is a line that forbids all namespaces of the user, where the column is
+// missing that says which of them is the personal one.
+func (p *plan) undecidedNamespaces() []listLine {
+	if p.namespaces {
 		return nil
 	}
-	return []ghostLine{{table: "namespaces", columns: "owner_id", only: ghostCondition{"type", "= 'User'"}, normal: remove, hard: remove}}
+	return both(remove, []listLine{
+		{table: "namespaces", columns: "owner_id", only: condition{"type", "= 'User'"}},
+	})
 }
 
-// step finds a line's column in the database where it is expected, or in main. Rows of which the line deletes only some
-// must not be there at all where it cannot be told which.
-func (p *ghostPlan) step(line ghostLine, column string) (ghostStep, bool) {
-	for _, c := range p.homes(line.database) {
-		table := c.Table(line.table)
-		found, there := table.Column(column)
-		if !there {
-			continue
-		}
-		step := ghostStep{
-			catalog: c, table: line.table, column: column, required: found.NotNull, normal: line.normal, hard: line.hard,
-		}
-		condition := line.only.sql()
-		if condition != "" && !table.Has(line.only.column) {
-			step.normal, step.hard, step.missing, condition = forbid, forbid, line.only.column, ""
-		}
-		step.rowsOf = func(user int64) repo.Rows {
-			rows, _ := c.Rows(line.table, column, repo.IDs(user)...)
-			rows.Condition = condition
-			return rows
-		}
-		return step, true
+// stepOf finds a line's column. If the column of the line's condition is missing, it is unknown
+// which of the rows the line is about: then it forbids all of them.
+func (p *plan) stepOf(line listLine, column string) (s *step, found bool) {
+	c := repo.Home(p.catalogs, line.database, line.table)
+	if c == nil {
+		return nil, false
 	}
-	return ghostStep{}, false
+	table := c.Table(line.table)
+	described, found := table.Column(column)
+	s = &step{
+		catalog: c, table: line.table, column: column, required: described.NotNull,
+		normal: line.normal, hard: line.hard,
+	}
+	condition := line.only.sql()
+	if condition != "" && !table.Has(line.only.column) {
+		s.normal, s.hard, s.missing, condition = forbid, forbid, line.only.column, ""
+	}
+	s.rowsOf = func(id int64) repo.Rows {
+		rows, _ := c.Rows(line.table, column, repo.IDs(id)...)
+		rows.Condition = condition
+		return rows
+	}
+	return s, found
 }
 
-func (p *ghostPlan) homes(database string) []*repo.Catalog {
-	i := slices.IndexFunc(p.catalogs, func(c *repo.Catalog) bool { return c.Database.Name == database })
-	if i > 0 && database != "" {
-		return []*repo.Catalog{p.catalogs[i], p.catalogs[0]}
-	}
-	return p.catalogs[:1]
-}
-
-// addRest adds the foreign keys to users whose column is in no list (section 6.4): first those whose rows go or are
-// cleared, then those that forbid, and others that do. The user's own row, and the row of the queue, are no rows that refer
-// to the user: they go together, last.
-func (p *ghostPlan) addRest(main *repo.Catalog, forbidding []ghostStep) {
-	listed := map[string]bool{p.queue.Table().Name + ".user_id": true, "group_deletion_schedules.user_id": true, "namespaces.owner_id": true}
-	for table, columns := range ghostColumns() {
-		for _, column := range columns {
-			listed[table+"."+column] = true
-		}
-	}
+// addForeignKeys adds the foreign keys to users that no list names: first those whose rows are
+// removed or cleared, then those that forbid rows, together with the forbidding lines of the lists.
+func (p *plan) addForeignKeys(forbidding []*step) {
+	main := p.catalogs[0]
 	users := main.Table("users").Table
+	listed := p.listed()
 	for _, key := range main.References(users) {
 		column, there := key.Column("id")
-		if !there || (key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column.Name]) {
+		known := key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column.Name]
+		if !there || known {
 			continue
 		}
-		step := ghostStep{
-			catalog: main, table: key.Child.Name, column: column.Name, required: column.NotNull, normal: forbid, hard: forbid,
-			rowsOf: func(user int64) repo.Rows {
-				rows := main.Referring(key, "id", repo.IDs(user)...)
-				if own := p.ownColumn(users, key.Child); own != "" {
-					rows = rows.Except([]repo.Column{{Name: own, Type: "bigint"}}, [][]string{repo.IDs(user)})
-				}
-				return rows
-			},
+		s := &step{
+			catalog: main, table: key.Child.Name, column: column.Name, required: column.NotNull,
+			rowsOf: func(id int64) repo.Rows { return p.referring(key, id) },
 		}
 		switch key.OnDelete {
 		case repo.OnDeleteCascade:
-			step.normal, step.hard = remove, remove
+			s.normal, s.hard = remove, remove
 		case repo.OnDeleteSetNull:
-			step.normal, step.hard = nullify, nullify
+			s.normal, s.hard = nullify, nullify
 		default:
-			forbidding = append(forbidding, step)
+			s.normal, s.hard = forbid, forbid
+			forbidding = append(forbidding, s)
 			continue
 		}
-		p.steps = append(p.steps, step)
+		p.steps = append(p.steps, s)
 	}
 	p.steps = append(p.steps, forbidding...)
 }
 
-// ownColumn is the column of a table by which a user's own row is known that goes last, "" if the table has no such row.
-func (p *ghostPlan) ownColumn(users, table repo.Table) string {
-	switch table {
-	case users:
-		return "id"
-	case p.queue.Table():
-		return "user_id"
+// listed are the columns, as table.column, that are no concern of the foreign keys: those of the
+// lists, and those that are dealt with when the user is deleted.
+func (p *plan) listed() map[string]bool {
+	listed := map[string]bool{
+		p.queue.Table().Name + ".user_id":  true,
+		"group_deletion_schedules.user_id": true,
+		"namespaces.owner_id":              true,
 	}
-	return ""
+	for table, columns := range listedColumns() {
+		for _, column := range columns {
+			listed[table+"."+column] = true
+		}
+	}
+	return listed
+}
+
+// referring are the rows that refer to a user by a foreign key, except the user's own row and the
+// row of the queue: those two are deleted together, last.
+func (p *plan) referring(key repo.ForeignKey, id int64) repo.Rows {
+	main := p.catalogs[0]
+	rows := main.Referring(key, "id", repo.IDs(id)...)
+	var own string
+	switch key.Child {
+	case main.Table("users").Table:
+		own = "id"
+	case p.queue.Table():
+		own = "user_id"
+	default:
+		return rows
+	}
+	return rows.Except([]repo.Column{{Name: own, Type: "bigint"}}, [][]string{repo.IDs(id)})
 }

@@ -9,36 +9,33 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// hands are what changes rows in the database of a catalogue: a sweeper, or in a dry run what
-// counts them.
-func (u *ghostUser) hands(c *repo.Catalog) *bulk.Removal {
+// removal removes and changes rows in the database of a catalogue. In a dry run it only counts
+// them.
+func (u *user) removal(c *repo.Catalog) *bulk.Removal {
 	r := &bulk.Removal{Catalog: c, GoOn: u.goOn}
-	if u.x.DryRun {
-		r.RowChanger = &bulk.DryRun{Seen: u.seenIn(c.Database), GoOn: u.goOn, Count: u.count}
-	} else {
-		r.RowChanger = &bulk.Sweeper{Catalog: c, Sizes: u.sizes, Writer: u.x, GoOn: u.goOn, Count: u.count, Outside: u.outside}
+	if !u.x.DryRun {
+		r.RowChanger = &bulk.Sweeper{
+			Catalog: c, Sizes: u.sizes, Writer: u.x,
+			GoOn: u.goOn, Count: u.count, Outside: u.logOutside,
+		}
+		return r
 	}
+	if u.seen[c.Database] == nil {
+		u.seen[c.Database] = bulk.Seen{}
+	}
+	r.RowChanger = &bulk.DryRun{Seen: u.seen[c.Database], GoOn: u.goOn, Count: u.count}
 	return r
 }
 
-// seenIn are the rows of a database that a dry run has removed in thought.
-func (r *ghostRun) seenIn(d *repo.Database) bulk.Seen {
-	if r.seen[d] == nil {
-		r.seen[d] = bulk.Seen{}
-	}
-	return r.seen[d]
-}
-
-// migrate brings all that refers to the user where it belongs, and deletes the user. What others
-// have committed behind its back is found by the last look, and the user stays for one more round.
-func (u *ghostUser) migrate(ctx context.Context) error {
-	for left := true; left; {
-		err := u.handOver(ctx)
+// handOver is steps 3 to 5 of the package comment.
+func (u *user) handOver(ctx context.Context) error {
+	for referred := true; referred; {
+		err := u.clearReferences(ctx)
 		if err == nil {
 			err = u.removeNamespace(ctx)
 		}
 		if err == nil {
-			left, err = u.finish(ctx)
+			referred, err = u.deleteUser(ctx)
 		}
 		if err != nil {
 			return err
@@ -47,81 +44,75 @@ func (u *ghostUser) migrate(ctx context.Context) error {
 	return nil
 }
 
-// handOver does the steps until a look finds no rows. Rows and tables that are locked by others end
-// their line only.
-func (u *ghostUser) handOver(ctx context.Context) error {
+// clearReferences works the columns until a probe finds no more rows. Rows and tables that others
+// have locked end the work on their column only: the other columns go first.
+func (u *user) clearReferences(ctx context.Context) error {
 	for {
-		left, err := u.left(ctx)
+		steps, err := u.referring(ctx)
 		if err != nil {
 			return err
 		}
 		var locked error
-		for _, step := range left {
-			u.table, u.column = step.table, step.column
-			err := u.apply(ctx, step)
-			if bulk.IsLocked(err) || isLock(err) {
+		for _, s := range steps {
+			u.table, u.column = s.table, s.column
+			err := u.apply(ctx, s)
+			if isLocked(err) {
 				locked = err
 			} else if err != nil {
 				return err
 			}
 		}
 		u.table, u.column = "", ""
-		// A dry run finds the same rows again.
-		if locked != nil || len(left) == 0 || u.x.DryRun {
+		// A dry run would find the same rows again.
+		if locked != nil || len(steps) == 0 || u.x.DryRun {
 			return locked
 		}
 	}
 }
 
-// left are the steps that have rows, in order, by a look at all of them from the start.
-func (u *ghostUser) left(ctx context.Context) (left []ghostStep, err error) {
-	has := map[int]bool{}
+// referring are the steps whose columns refer to the user, in order.
+func (u *user) referring(ctx context.Context) ([]*step, error) {
+	has := map[*step]bool{}
 	for _, c := range u.plan.catalogs {
-		var places []int
+		var asked []*step
 		var rows []repo.Rows
-		for i, step := range u.plan.steps {
-			if step.catalog == c {
-				places, rows = append(places, i), append(rows, step.rowsOf(u.UserID))
+		for _, s := range u.plan.steps {
+			if s.catalog == c {
+				asked, rows = append(asked, s), append(rows, s.rowsOf(u.UserID))
 			}
 		}
-		some, err := bulk.Probe(ctx, c.Database, u.goOn, rows)
+		found, err := bulk.Probe(ctx, c.Database, u.goOn, rows)
 		if err != nil {
 			return nil, err
 		}
-		for i, place := range places {
-			has[place] = some[i]
+		for i, s := range asked {
+			has[s] = found[i]
 		}
 	}
-	for i, step := range u.plan.steps {
-		if has[i] {
-			left = append(left, step)
-		}
-	}
-	return left, nil
+	return slices.DeleteFunc(slices.Clone(u.plan.steps), func(s *step) bool { return !has[s] }), nil
 }
 
-// apply does one step.
-func (u *ghostUser) apply(ctx context.Context, step ghostStep) error {
-	rows, hands := step.rowsOf(u.UserID), u.hands(step.catalog)
-	var err error
-	switch step.action(u.HardDelete) {
+// apply changes all rows of a step, in bounded statements.
+func (u *user) apply(ctx context.Context, s *step) error {
+	rows, removal := s.rowsOf(u.UserID), u.removal(s.catalog)
+	switch s.action(u.HardDelete) {
 	case give:
-		err = hands.Sweep(ctx, rows, repo.Change{Set: []string{step.column}, Value: &u.Ghost})
+		return removal.Sweep(ctx, rows, repo.Change{Set: []string{s.column}, Value: &u.Ghost})
 	case nullify:
-		if step.required {
-			return bulk.RequiredError(step.table, step.column)
+		if s.required {
+			return bulk.RequiredError(s.table, s.column)
 		}
-		err = hands.Sweep(ctx, rows, repo.Change{Set: []string{step.column}})
+		return removal.Sweep(ctx, rows, repo.Change{Set: []string{s.column}})
 	case remove:
-		err = hands.Remove(ctx, rows)
+		return removal.Remove(ctx, rows)
 	case forbid:
-		err = hands.Forbid(ctx, rows, bulk.StillReferencedError{Table: step.table, Column: step.column, Missing: step.missing})
 	}
-	return err
+	return removal.Forbid(ctx, rows,
+		bulk.StillReferencedError{Table: s.table, Column: s.column, Missing: s.missing})
 }
 
-// namespace is the user's own, none where there are no such namespaces.
-func (u *ghostUser) namespace() []repo.Rows {
+// namespace is the user's personal one, none where there are no such namespaces.
+func (u *user) namespace() []repo.Rows {
 	if !u.plan.namespaces {
 		return nil
 	}
@@ -130,8 +121,9 @@ func (u *ghostUser) namespace() []repo.Rows {
 	return []repo.Rows{rows}
 }
 
-// removeNamespace is section 6.5.
-func (u *ghostUser) removeNamespace(ctx context.Context) error {
+// removeNamespace removes the personal namespace with what depends on it, but no projects: whoever
+// deletes a user has to say what becomes of those.
+func (u *user) removeNamespace(ctx context.Context) error {
 	main, rows := u.plan.catalogs[0], u.namespace()
 	has, err := bulk.Probe(ctx, main.Database, u.goOn, rows)
 	if err != nil || !slices.Contains(has, true) {
@@ -140,60 +132,63 @@ func (u *ghostUser) removeNamespace(ctx context.Context) error {
 	if err := u.goOn(); err != nil {
 		return err
 	}
-	projects, err := main.Database.HasPersonalProjects(ctx, u.queue, u.UserID, bulk.ProbeLimits())
+	projects, err := main.Database.HasPersonalProjects(ctx, u.plan.queue, u.UserID, bulk.ProbeLimits())
 	if err != nil {
 		return err
 	}
 	if projects {
-		return &run.ReasonedError{Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace"}
+		return &run.ReasonedError{
+			Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace",
+		}
 	}
-	return u.hands(main).Remove(ctx, rows[0])
+	return u.removal(main).Remove(ctx, rows[0])
 }
 
-// finish is section 6.6. left says that the user has to stay: there is something again.
-func (u *ghostUser) finish(ctx context.Context) (left bool, err error) {
+// deleteUser deletes the user and the row of the queue. referred says that the user stays, because
+// others have committed rows that refer to it.
+func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 	if !u.x.DryRun {
-		left, err = u.deleteUser(ctx)
+		referred, err = u.deleteRows(ctx)
 	}
-	if err == nil && !left {
+	if err == nil && !referred {
 		u.count(ctx, "users", repo.Change{Delete: true}, 1)
 	}
-	return left, err
+	return referred, err
 }
 
-// deleteUser is the last transaction.
-func (u *ghostUser) deleteUser(ctx context.Context) (left bool, err error) {
+// deleteRows warns if the foreign key of group_deletion_schedules takes rows along with the user:
+// nobody deletes those groups any more.
+func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	groups, err := u.markedGroups(ctx)
+	if err == nil {
+		err = u.goOn()
+	}
 	if err != nil {
 		return false, err
 	}
-	if err := u.goOn(); err != nil {
-		return false, err
+	referred, err = u.deleteUnlessReferred(ctx)
+	if err == nil && !referred && len(groups) > 0 {
+		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them",
+			"group_ids", groups)
 	}
-	all := make([]repo.Rows, 0, len(u.plan.steps)+1)
-	for _, step := range u.plan.steps {
-		all = append(all, step.rowsOf(u.UserID))
-	}
-	all = append(all, u.namespace()...)
-	left, err = u.deleteWith(ctx, all)
-	if err == nil && !left && len(groups) > 0 {
-		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them", "group_ids", groups)
-	}
-	return left, bulk.Deleted(u.plan.catalogs[0], err)
+	return referred, bulk.Deleted(u.plan.catalogs[0], err)
 }
 
-// deleteWith sends it, unless some of these rows are there.
-func (u *ghostUser) deleteWith(ctx context.Context, rows []repo.Rows) (left bool, err error) {
+func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err error) {
+	rows := u.namespace()
+	for _, s := range u.plan.steps {
+		rows = append(rows, s.rowsOf(u.UserID))
+	}
 	permit, err := u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits())
 	if err != nil {
 		return false, err
 	}
 	defer permit.End(&err)
-	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.queue, u.UserID, rows)
+	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.plan.queue, u.UserID, rows)
 }
 
-// markedGroups are groups whose schedule goes with the user.
-func (u *ghostUser) markedGroups(ctx context.Context) ([]int64, error) {
+// markedGroups are the groups that the user has marked for deletion.
+func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	if !u.plan.schedules {
 		return nil, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -15,165 +16,146 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// The reasons for which a user is put off in the middle.
+// Besides locks, these are the reasons for which a user is deferred.
 var (
 	errDeadline  = errors.New("the run's time is used up")
 	errSliceUsed = errors.New("the user's share of the time is used up")
 )
 
-// minimalSlice is what a user gets at least, however little time is left.
-const minimalSlice = time.Second
+// minSlice is what a user gets at least, however little of the run's time is left: else a run with
+// a long queue would defer all of its users.
+const minSlice = time.Second
 
-// ghostUser is a user at work.
-type ghostUser struct {
-	*ghostRun
+// user is the user that the run works on.
+type user struct {
+	*workerRun
 	repo.GhostMigration
 	repo.GhostTarget
 	log *slog.Logger
-	// until is when the user's share of the time ends; zero: with the run's.
+	// until is when the user's share of the time ends; zero: with the run's time.
 	until time.Time
-	// tables counts the rows changed by table and action.
+	// tables counts the changed rows by table and action.
 	tables map[string]map[string]int64
-	// table and column of the step at work, "" where it is none of the lists.
+	// table and column are those of the step that is worked, "" outside of the steps.
 	table, column string
-	// sentBy is the span (W3C) of the job that has queued the user, "" if that is not known.
-	sentBy string
+	// queuedBy is the span (W3C) of the job that has queued the user, "" if that is not known.
+	queuedBy string
 }
 
-// one works a row of the queue, and says in the queue and the counts what became of it. Its error
-// ends the run.
-func (r *ghostRun) one(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
-	u := &ghostUser{ghostRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID), tables: map[string]map[string]int64{}}
+// migrate works a row of the queue, and records in the queue and in the counts what became of it.
+// An error ends the run.
+func (r *workerRun) migrate(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
+	u := &user{
+		workerRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID),
+		tables: map[string]map[string]int64{},
+	}
 	if othersWait {
-		u.until = time.Now().Add(max(r.x.Left()/2, minimalSlice))
+		u.until = time.Now().Add(max(r.x.Left()/2, minSlice))
 	}
 	return r.x.Batch(ctx, func(ctx context.Context) error {
-		u.linkDeletion(ctx)
-		return u.settle(ctx, u.work(ctx))
+		u.linkJob(ctx)
+		return u.reschedule(ctx, u.work(ctx))
 	}, attribute.Int64("maintenance.user_id", m.UserID))
 }
 
-// settle says what becomes of a user after an error of the user's own. Another one ends the run,
-// and is returned.
-func (u *ghostUser) settle(ctx context.Context, err error) error {
-	switch end := u.ending(ctx, err); {
-	case err == nil, end != nil:
-		return end
-	case errors.Is(err, errDeadline), errors.Is(err, errSliceUsed), bulk.IsLocked(err), isLock(err):
-		return u.postpone(ctx, err)
-	}
-	return u.fail(ctx, err)
-}
-
-// linkDeletion leads from the user's batch to the job that has queued the user, as long as that is
-// remembered.
-func (u *ghostUser) linkDeletion(ctx context.Context) {
-	if !u.x.Span.IsRecording() {
-		return
-	}
-	if parents, err := u.x.Database.DeletionTraces(ctx, u.UserID, run.ReadLimits()); err == nil {
-		u.x.Link(ctx, "the job delete_user", parents)
-		if len(parents) > 0 {
-			u.sentBy = parents[0]
-		}
-	}
-}
-
-// tellDeleted says below the job that has queued the user that the user is gone: from there nothing
-// else leads on to here.
-func (u *ghostUser) tellDeleted(ctx context.Context) {
-	job := run.SpanOf(ctx, u.sentBy)
-	if !job.IsValid() || u.x.DryRun {
-		return
-	}
-	ctx = trace.ContextWithRemoteSpanContext(ctx, job)
-	_, span := u.x.Tracer.Start(ctx, "maintenance.deleted", trace.WithLinks(trace.Link{SpanContext: u.x.Span.SpanContext()}),
-		trace.WithAttributes(attribute.Int64("maintenance.user_id", u.UserID), attribute.String("maintenance.worker", u.x.Worker.Name),
-			attribute.String("maintenance.run_id", u.x.Snapshot().ID)))
-	span.End()
-}
-
-// ending is what ends the run after an error, nil if that is the user's. Of a run that is to stop,
-// nobody is put off.
-func (r *ghostRun) ending(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil, errors.Is(err, repo.ErrLeaseLost), errors.Is(err, repo.ErrUnreachable):
-		return err
-	}
-	return r.x.Stopped()
-}
-
-// isLock says whether somebody else held what a statement about the user alone needed.
-func isLock(err error) bool { return bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock }
-
-// work is steps 1 to 4 of the constructor's comment.
-func (u *ghostUser) work(ctx context.Context) (err error) {
+// work is the steps of the package comment.
+func (u *user) work(ctx context.Context) (err error) {
 	d := u.x.Database
-	if u.GhostTarget, err = d.GhostTarget(ctx, u.queue, u.GhostMigration, run.ReadLimits()); err != nil {
-		return err
-	}
+	u.GhostTarget, err = d.GhostTarget(ctx, u.plan.queue, u.GhostMigration, run.ReadLimits())
 	switch {
+	case err != nil:
+		return err
 	case !u.Due:
 		return nil
 	case !u.Exists:
-		return u.change(ctx, d.RemoveOrphan)
+		return u.changeRow(ctx, d.RemoveOrphan)
 	case !u.Migratable:
-		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: fmt.Sprintf("users of type %d are not deleted", u.Type)}
+		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
+		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: text}
 	case u.Ghost == u.UserID:
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
-	}
-	if u.Ghost == 0 {
+	case u.Ghost == 0:
 		if err := u.createGhost(ctx); err != nil {
 			return err
 		}
 	}
-	if err := u.migrate(ctx); err != nil {
+	if err := u.handOver(ctx); err != nil {
 		return err
 	}
 	u.migrated++
 	u.x.Count(ctx, "migrated_users", 1)
-	u.tellDeleted(ctx)
-	u.x.LogDone(ctx, "user migrated", "user would be migrated", "user_id", u.UserID, "tables", u.tables)
+	u.recordDeletion(ctx)
+	u.x.LogDone(ctx, "user migrated", "user would be migrated",
+		"user_id", u.UserID, "tables", u.tables)
 	return nil
 }
 
-// createGhost makes one; a dry run asks only whether it could.
-func (u *ghostUser) createGhost(ctx context.Context) (err error) {
+// linkJob links the user's batch to the job that has queued the user, as long as that is
+// remembered.
+func (u *user) linkJob(ctx context.Context) {
+	if !u.x.Span.IsRecording() {
+		return
+	}
+	// A trace without the link is no reason to fail.
+	jobs, _ := u.x.Database.DeletionTraces(ctx, u.UserID, run.ReadLimits())
+	u.x.Link(ctx, "the job delete_user", jobs)
+	if len(jobs) > 0 {
+		u.queuedBy = jobs[0]
+	}
+}
+
+// recordDeletion makes a short span below the job that has queued the user. Without it nobody who
+// looks at that job's trace would find out that the user is gone.
+func (u *user) recordDeletion(ctx context.Context) {
+	job := run.SpanOf(ctx, u.queuedBy)
+	if !job.IsValid() || u.x.DryRun {
+		return
+	}
+	ctx = trace.ContextWithRemoteSpanContext(ctx, job)
+	_, span := u.x.Tracer.Start(ctx, "maintenance.deleted",
+		trace.WithLinks(trace.Link{SpanContext: u.x.Span.SpanContext()}),
+		trace.WithAttributes(
+			attribute.Int64("maintenance.user_id", u.UserID),
+			attribute.String("maintenance.worker", u.x.Worker.Name),
+			attribute.String("maintenance.run_id", u.x.Snapshot().ID)))
+	span.End()
+}
+
+// createGhost creates a ghost. A dry run only checks whether it could be done.
+func (u *user) createGhost(ctx context.Context) (err error) {
 	if err := u.goOn(); err != nil {
 		return err
 	}
 	if u.x.DryRun {
-		return u.x.Database.CheckGhost(ctx, ghostLimits())
+		return u.x.Database.CheckGhost(ctx, rowLimits())
 	}
 	permit, err := u.permit(ctx)
 	if err != nil {
 		return err
 	}
 	defer permit.End(&err)
-	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.queue, u.Organization)
+	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.plan.queue, u.Organization)
 	if err == nil {
 		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
 	}
 	return err
 }
 
-// ghostLimits bound the statements about a single row of the queue or of users.
-func ghostLimits() repo.Limits {
+// rowLimits bound the statements about a single row of the queue or of users.
+func rowLimits() repo.Limits {
 	return repo.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
 }
 
-// permit is for the statements about the queue and users.
-func (u *ghostUser) permit(ctx context.Context) (run.Permit, error) {
-	return u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, ghostLimits())
+// permit is for statements about a single row of the queue or of users.
+func (u *user) permit(ctx context.Context) (run.Permit, error) {
+	return u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, rowLimits())
 }
 
-// queueChange is what may become of a row of the queue.
+// queueChange is a method of [repo.Database] that changes a row of the queue.
 type queueChange func(context.Context, repo.Permit, repo.GhostQueue, repo.GhostMigration) error
 
-// change changes the user's row of the queue; a dry run does not.
-func (u *ghostUser) change(ctx context.Context, row queueChange) (err error) {
+// changeRow changes the user's row of the queue; a dry run does not.
+func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 	if u.x.DryRun {
 		return nil
 	}
@@ -182,11 +164,11 @@ func (u *ghostUser) change(ctx context.Context, row queueChange) (err error) {
 		return err
 	}
 	defer permit.End(&err)
-	return row(ctx, permit.Permit, u.queue, u.GhostMigration)
+	return change(ctx, permit.Permit, u.plan.queue, u.GhostMigration)
 }
 
-// goOn is asked before every statement of a user.
-func (u *ghostUser) goOn() error {
+// goOn is asked before every statement. Its error says why the work on the user must stop.
+func (u *user) goOn() error {
 	switch stopped := u.x.Stopped(); {
 	case stopped != nil:
 		return stopped
@@ -198,29 +180,66 @@ func (u *ghostUser) goOn() error {
 	return nil
 }
 
-// postpone defers the user; at the deadline the run takes no further rows.
-func (u *ghostUser) postpone(ctx context.Context, why error) error {
-	if errors.Is(why, errDeadline) {
+// isLocked says whether somebody else held what a statement needed.
+func isLocked(err error) bool {
+	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock
+}
+
+// reschedule defers or postpones the user after an error. An error that is not the user's own ends
+// the run, and is returned.
+func (u *user) reschedule(ctx context.Context, cause error) error {
+	if end := u.endsRun(ctx, cause); cause == nil || end != nil {
+		return end
+	}
+	change := u.x.Database.FailMigration
+	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
+	if timeUp || isLocked(cause) {
+		change = u.x.Database.DeferMigration
+		u.reportDeferred(ctx, cause, timeUp)
+	} else {
+		u.reportFailed(ctx, cause)
+	}
+	err := u.changeRow(ctx, change)
+	end := u.endsRun(ctx, err)
+	if err != nil && end == nil {
+		// Somebody has locked the row: it stays due.
+		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
+	}
+	return end
+}
+
+// endsRun is the error with which the run ends after err, nil if err is about the user alone. While
+// the run is being stopped, no error is the user's.
+func (r *workerRun) endsRun(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil, errors.Is(err, repo.ErrLeaseLost), errors.Is(err, repo.ErrUnreachable):
+		return err
+	}
+	return r.x.Stopped()
+}
+
+// reportDeferred counts and logs a user who is deferred. At the deadline the run takes no more
+// rows.
+func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
+	if errors.Is(cause, errDeadline) {
 		u.stopped = "limit reached: max_runtime"
 	}
 	u.deferred++
 	u.x.Count(ctx, "deferred_users", 1)
-	run.TellOutcome(ctx, run.OutcomeDeferred, whyDeferred(why))
-	u.x.LogDone(ctx, "user deferred", "user would be deferred", "user_id", u.UserID, "why", why.Error(), "tables", u.tables)
-	return u.reschedule(ctx, u.x.Database.DeferMigration)
-}
-
-// whyDeferred is why a user is put off, in words fit for traces.
-func whyDeferred(why error) string {
-	if errors.Is(why, errDeadline) || errors.Is(why, errSliceUsed) {
-		return why.Error()
+	public := cause.Error()
+	if !timeUp {
+		public = run.PublicText(cause)
 	}
-	return run.PublicText(why)
+	run.TellOutcome(ctx, run.OutcomeDeferred, public)
+	u.x.LogDone(ctx, "user deferred", "user would be deferred",
+		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
 }
 
-// fail puts the user off after an error, which is logged here and nowhere else. That the user is of
-// a type that stays is no fault that a stack could explain.
-func (u *ghostUser) fail(ctx context.Context, cause error) error {
+// reportFailed counts and logs a user who has failed; the error is logged nowhere else. A user of a
+// type that stays is a warning: no stack could explain it.
+func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
 	run.TellFailure(ctx, cause)
@@ -243,23 +262,15 @@ func (u *ghostUser) fail(ctx context.Context, cause error) error {
 	} else {
 		u.log.ErrorContext(ctx, "user failed", attrs...)
 	}
-	return u.reschedule(ctx, u.x.Database.FailMigration)
 }
 
-// reschedule skips a row that somebody else has locked: it stays due.
-func (u *ghostUser) reschedule(ctx context.Context, to queueChange) error {
-	err := u.change(ctx, to)
-	end := u.ending(ctx, err)
-	if err != nil && end == nil {
-		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
-	}
-	return end
-}
-
-// count accounts for rows that are changed.
-func (u *ghostUser) count(ctx context.Context, table string, c repo.Change, rows int64) {
-	keys := map[string]string{"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows"}
-	u.x.Count(ctx, keys[c.Action()], rows)
+// count adds rows that have been changed to the counts of the run and of the user.
+func (u *user) count(ctx context.Context, table string, c repo.Change, rows int64) {
+	action := c.Action()
+	key := map[string]string{
+		"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows",
+	}[action]
+	u.x.Count(ctx, key, rows)
 	if c.Delete {
 		u.x.Changed(table, rows, 0)
 	} else {
@@ -268,16 +279,15 @@ func (u *ghostUser) count(ctx context.Context, table string, c repo.Change, rows
 	if u.tables[table] == nil {
 		u.tables[table] = map[string]int64{}
 	}
-	u.tables[table][c.Action()] += rows
+	u.tables[table][action] += rows
 }
 
-// outsideAtOnce is how many paths one log line has.
-const outsideAtOnce = 100
+// pathsALine is how many paths one log line has.
+const pathsALine = 100
 
-func (u *ghostUser) outside(ctx context.Context, paths []string) {
-	for len(paths) > 0 {
-		n := min(len(paths), outsideAtOnce)
-		u.log.InfoContext(ctx, "left outside the database", "left_outside", paths[:n])
-		paths = paths[n:]
+// logOutside names what the database knew the place of, and caretaker cannot remove.
+func (u *user) logOutside(ctx context.Context, paths []string) {
+	for some := range slices.Chunk(paths, pathsALine) {
+		u.log.InfoContext(ctx, "left outside the database", "left_outside", some)
 	}
 }

@@ -24,46 +24,46 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
-// ghostMigration is the worker; the package comment is its design.
-type ghostMigration struct {
+// worker is the worker; the package comment is its design.
+type worker struct {
 	config Config
 	run.Deps
+	// sizes of statements are learned by all runs of the process together.
 	sizes *bulk.StatementSizes
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error names the
-// configuration key that is wrong.
+// New makes the worker, which has no jobs. It does not connect, and always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
-	g := &ghostMigration{config, d, bulk.NewStatementSizes()}
+	w := &worker{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Fences:     d.Databases[1:],
-		Missing:    g.missing,
-		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
-		Work:       g.work,
-		Backlog:    g.backlog,
-		NotDone:    []string{"failed_users"},
-		Actions: map[string]string{
-			"migrated_users": "migrated_users", "deferred_users": "deferred_users", "failed_users": "failed_users",
-			"moved_rows": "moved", "nullified_rows": "nullified", "deleted_rows": "deleted",
+		Name:    Name,
+		Config:  config.WorkerConfig,
+		Fences:  d.Databases[1:],
+		Missing: w.missing,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
+			return config.MaxRuntime, false
 		},
+		Work:    w.work,
+		Backlog: w.backlog,
+		Actions: map[string]string{
+			"migrated_users": "migrated_users", "deferred_users": "deferred_users",
+			"failed_users": "failed_users", "moved_rows": "moved", "nullified_rows": "nullified",
+			"deleted_rows": "deleted",
+		},
+		NotDone: []string{"failed_users"},
 	}, nil, nil
 }
 
-func (g *ghostMigration) missing(ctx context.Context) (string, error) {
-	c, err := g.Main.Tables(ctx, repo.GhostTables())
+func (w *worker) missing(ctx context.Context) (string, error) {
+	c, err := w.Main.Tables(ctx, repo.GhostTables())
 	if err != nil {
 		return "", err
 	}
 	_, missing := c.GhostQueue()
-	if missing == "" {
-		return "", nil
-	}
-	return fmt.Sprintf("database main has no %s in the application schema", missing), nil
+	return missing, nil
 }
 
-func (g *ghostMigration) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
 	c, err := d.Tables(ctx, repo.GhostTables())
 	if err != nil {
 		return repo.Backlog{}, "", err
@@ -72,52 +72,55 @@ func (g *ghostMigration) backlog(ctx context.Context, d *repo.Database) (repo.Ba
 	if missing != "" {
 		return repo.Backlog{}, "", nil
 	}
-	backlog, err := d.GhostBacklog(ctx, queue, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
+	backlog, err := d.GhostBacklog(ctx, queue, backlogLimits())
 	return backlog, "", err
 }
 
-// ghostRun is one run of the worker.
-type ghostRun struct {
-	*ghostMigration
-	x     *run.Execution
-	queue repo.GhostQueue
-	plan  *ghostPlan
-	// seen are the rows of a dry run that would be gone by now, by database.
+func backlogLimits() repo.Limits {
+	return repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+}
+
+// workerRun is one run of the worker.
+type workerRun struct {
+	*worker
+	x    *run.Execution
+	plan *plan
+	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
 
 	migrated, deferred, failed int
-	// stopped is what ended the run before the rows were through: a limit, "" if nothing did.
+	// stopped is the limit that ended the run before all rows were worked, "" if none did.
 	stopped string
 }
 
-func (g *ghostMigration) work(ctx context.Context, x *run.Execution) error {
-	r := &ghostRun{ghostMigration: g, x: x, seen: map[*repo.Database]bulk.Seen{}}
-	var err error
-	if r.plan, err = g.newPlan(ctx, x); err != nil {
-		return err
-	}
-	r.queue = r.plan.queue
-	due, err := x.Database.DueMigrations(ctx, r.queue, x.Now(), g.config.Limit+1, run.ReadLimits())
+func (w *worker) work(ctx context.Context, x *run.Execution) error {
+	plan, err := w.newPlan(ctx, x)
 	if err != nil {
 		return err
 	}
-	more := len(due) > g.config.Limit
-	if err := r.all(ctx, due[:min(len(due), g.config.Limit)]); err != nil {
-		if run.EndsEarly(err) {
-			r.conclude()
-		}
+	// One more than is worked: it shows whether any are left.
+	due, err := x.Database.DueMigrations(
+		ctx, plan.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
+	if err != nil {
 		return err
 	}
-	if more && r.stopped == "" {
+	r := &workerRun{worker: w, x: x, plan: plan, seen: map[*repo.Database]bulk.Seen{}}
+	err = r.migrateAll(ctx, due[:min(len(due), w.config.Limit)])
+	if err != nil && !run.EndsEarly(err) {
+		return err
+	}
+	if err == nil && len(due) > w.config.Limit && r.stopped == "" {
 		r.stopped = "limit reached: limit"
 	}
-	r.conclude()
-	r.warn(ctx)
-	return nil
+	r.reportEnd()
+	if err == nil && !x.DryRun {
+		r.warn(ctx)
+	}
+	return err
 }
 
-// all works the rows in order until the time is up.
-func (r *ghostRun) all(ctx context.Context, due []repo.GhostMigration) error {
+// migrateAll works the rows in order until the time is up.
+func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) error {
 	for i, m := range due {
 		if r.x.Left() <= 0 {
 			r.stopped = "limit reached: max_runtime"
@@ -126,15 +129,15 @@ func (r *ghostRun) all(ctx context.Context, due []repo.GhostMigration) error {
 		if err := r.x.Stopped(); err != nil {
 			return err
 		}
-		if err := r.one(ctx, m, i < len(due)-1); err != nil {
+		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// conclude says in the run's record what was left, and why.
-func (r *ghostRun) conclude() {
+// reportEnd puts into the run's record what was left, and why.
+func (r *workerRun) reportEnd() {
 	var why []string
 	if r.stopped != "" {
 		why = append(why, r.stopped)
@@ -156,25 +159,26 @@ func (r *ghostRun) conclude() {
 	}
 }
 
+// The thresholds of the warnings at the end of a run. The shipped alert rules have the same.
 const (
-	// manyPending and manyFailed (in a hundred) are the thresholds of an alert.
-	manyPending = 1000
-	manyFailed  = 10
+	manyPending       = 1000
+	manyFailedPercent = 10
 )
 
-// warn compares the end of the run with its thresholds. The work is done: what cannot be read is no failure of it.
-func (r *ghostRun) warn(ctx context.Context) {
-	if r.x.DryRun {
-		return
+// warn logs what exceeds a threshold. The work is done by then: a backlog that cannot be read is no
+// failure of the run.
+func (r *workerRun) warn(ctx context.Context) {
+	all := r.migrated + r.deferred + r.failed
+	if r.failed*100 > manyFailedPercent*all {
+		r.x.Log.WarnContext(ctx, "many users failed",
+			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
 	}
-	if all := r.migrated + r.deferred + r.failed; r.failed*100 > manyFailed*all {
-		r.x.Log.WarnContext(ctx, "many users failed", "failed_users", r.failed, "users", all, "threshold_percent", manyFailed)
-	}
-	backlog, err := r.x.Database.GhostBacklog(ctx, r.queue, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.plan.queue, backlogLimits())
 	switch {
 	case err != nil:
 		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)
 	case backlog.Pending > manyPending:
-		r.x.Log.WarnContext(ctx, "many users pending", "pending", backlog.Pending, "threshold", manyPending)
+		r.x.Log.WarnContext(ctx, "many users pending",
+			"pending", backlog.Pending, "threshold", manyPending)
 	}
 }
