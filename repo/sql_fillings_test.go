@@ -21,7 +21,7 @@ var fragments = []string{
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Sweeps.
-	"placesSQL", "sweepSQL", "swiftBoundSQL", "swiftFirstSQL", "swiftGuardSQL", "swiftRangeSQL", "swiftSQL", "takeSQL",
+	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
 
 // fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the

@@ -102,8 +102,8 @@ func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context)
 		calls[name] = sweep(c, func(*repo.Batch) {})
 		calls[name+" what is unlocked"] = sweep(c, func(b *repo.Batch) { b.SkipLocked = true })
 		calls[name+" on"] = sweep(c, func(b *repo.Batch) { b.Behind = &behind })
-		calls[name+" swiftly"] = sweep(c, func(b *repo.Batch) { b.Swift = true })
-		calls[name+" swiftly on"] = sweep(c, func(b *repo.Batch) { b.Swift, b.Behind = true, &behind })
+		calls[name+" directly"] = sweep(c, func(b *repo.Batch) { b.Direct = true })
+		calls[name+" directly on"] = sweep(c, func(b *repo.Batch) { b.Direct, b.Behind = true, &behind })
 	}
 	return calls
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// probesAtOnce is how many tables one statement of Any looks at: each is locked while it runs.
+// probesAtOnce is how many tables one statement of Any reads: each is locked while it runs.
 const probesAtOnce = 100
 
 // Any says of each of the rows whether there are some. All are of this database.
 func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, err error) {
-	what := "look for rows"
+	operation := "look for rows"
 	if len(rows) == 1 {
-		what = "look for rows of " + rows[0].String()
+		operation = "look for rows of " + rows[0].String()
 	}
 	for _, probe := range probes(rows) {
 		var found []bool
-		if err := d.readRow(ctx, l, newQuery(what, probe.sql, probe.args...), &found); err != nil {
+		q := newQuery(operation, probe.sql, probe.args...)
+		if err := d.readRow(ctx, l, q, &found); err != nil {
 			return nil, err
 		}
 		has = append(has, found...)
@@ -29,7 +30,7 @@ func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, 
 	return has, nil
 }
 
-// probes are statements whose only values say of each of the rows, in order, whether there are some.
+// probes are statements whose only value says of each of some rows, in order, whether there are any.
 func probes(rows []Rows) (statements []statement) {
 	for some := range slices.Chunk(rows, probesAtOnce) {
 		var p parameters
@@ -38,13 +39,14 @@ func probes(rows []Rows) (statements []statement) {
 			match, _ := r.sql(&p)
 			exist[i] = fmt.Sprintf("EXISTS (SELECT FROM %s t WHERE %s)", r.from(), match)
 		}
-		statements = append(statements, statement{"SELECT ARRAY[" + strings.Join(exist, ", ") + "]", p})
+		sql := "SELECT ARRAY[" + strings.Join(exist, ", ") + "]"
+		statements = append(statements, statement{sql, p})
 	}
 	return statements
 }
 
-// takeSQL reads keys of rows that are about to be removed. Rows that somebody else has locked are left out, so that no
-// row loses its dependants while another transaction gives it to somebody else.
+// takeSQL reads keys of rows that are about to be removed. Rows that others have locked are left
+// out: no row may lose its dependants while another transaction gives it to somebody else.
 const takeSQL = `
 WITH {guard},
 picked AS MATERIALIZED (
@@ -54,15 +56,16 @@ picked AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT FROM guard), {lists} FROM picked`
 
-// Take reads the values of some columns, as text, of at most b.Rows rows, except those with the values aside, which are
-// of the same columns. The values of a row have the same place in each list.
-func (r Rows) Take(ctx context.Context, columns []Column, aside [][]string, b Batch) (values [][]string, err error) {
+// Take reads the values of some columns, as text, of at most b.Rows rows, except those with the
+// values aside of the same columns. The values of a row have the same place in each list.
+func (r Rows) Take(
+	ctx context.Context, columns []Column, aside [][]string, b Batch,
+) (values [][]string, err error) {
 	var p parameters
-	match, _ := r.sql(&p)
 	if len(aside[0]) > 0 {
-		_, taken := Match{columns, aside}.sql(&p)
-		match += " AND (" + taken + ") IS NOT TRUE"
+		r = r.Except(columns, aside)
 	}
+	match, _ := r.sql(&p)
 	values = make([][]string, len(columns))
 	var keys, lists []string
 	var into []any
@@ -77,125 +80,51 @@ func (r Rows) Take(ctx context.Context, columns []Column, aside [][]string, b Ba
 	}
 	sql := fill(takeSQL, "{keys}", strings.Join(keys, ", "), "{table}", r.from(), "{match}", match,
 		"{limit}", p.add(b.Rows), "{lock}", lock, "{lists}", strings.Join(lists, ", "))
-	err = r.Database.write(ctx, b.Permit, newQuery("read keys of "+r.String(), sql, p...), into...)
-	return values, err
+	q := newQuery("read keys of "+r.String(), sql, p...)
+	return values, r.Database.write(ctx, b.Permit, q, into...)
 }
 
-// Refer says which values are still referred to by rows with this match on them: their places in the lists.
+// Refer says which values of the rows' last match rows still refer to: their places in the lists.
 func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 	var p parameters
 	last := r.Match[len(r.Match)-1]
 	rest := r
 	rest.Match = r.Match[:len(r.Match)-1]
-	var conditions, lists []string
+	var conditions, names, lists []string
 	for i, c := range last.Columns {
 		conditions = append(conditions, fmt.Sprintf("t.%s = k.v%d", quote(c.Name), i))
+		names = append(names, fmt.Sprintf("v%d", i))
 		lists = append(lists, c.list(last.Values[i], &p))
 	}
 	if _, filter := rest.sql(&p); filter != "" {
 		conditions = append(conditions, filter)
 	}
-	names := make([]string, len(lists))
-	for i := range names {
-		names[i] = fmt.Sprintf("v%d", i)
-	}
-	sql := fmt.Sprintf("SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place) WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1",
-		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(), strings.Join(conditions, " AND "))
-	return readRows(ctx, r.Database, l, newQuery("look for what refers by "+r.String(), sql, p...), pgx.RowTo[int])
+	sql := fmt.Sprintf(`SELECT k.place::int - 1 FROM unnest(%s) WITH ORDINALITY AS k (%s, place)
+WHERE EXISTS (SELECT FROM %s t WHERE %s) ORDER BY 1`,
+		strings.Join(lists, ", "), strings.Join(names, ", "), r.from(),
+		strings.Join(conditions, " AND "))
+	q := newQuery("look for what refers by "+r.String(), sql, p...)
+	return readRows(ctx, r.Database, l, q, pgx.RowTo[int])
 }
 
-// part is a partition of a partitioned table, at the lowest level. Rows are changed where they stand, and a position
-// means something within one partition only.
-type part struct {
-	table Table
-	oid   uint32
-	// direct: our role may change it by its own name; else it is reached through the partitioned table.
-	direct bool
-	// keys are the columns that decide on the partition of a row, "" if an expression does.
-	keys []string
-}
-
-// moved is the part as it is reached where columns change that may take a row to another partition.
-func (p *part) moved(columns []Column) *part {
-	reached := *p
-	for _, c := range columns {
-		reached.direct = reached.direct && !slices.Contains(p.keys, c.Name) && !slices.Contains(p.keys, "")
-	}
-	return &reached
-}
-
-// condition keeps a statement that names the partitioned table to the partition.
-func (p *part) condition(values *parameters) string {
-	if p == nil || p.direct {
-		return ""
-	}
-	return "t.tableoid = " + values.add(p.oid)
-}
-
-const partsSQL = `
-SELECT n.nspname, c.relname, c.oid, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-  AND has_schema_privilege(n.oid, 'USAGE'), ARRAY(
-    SELECT coalesce(a.attname::text, '')
-    FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) level JOIN pg_partitioned_table k ON k.partrelid = level.relid
-    CROSS JOIN unnest(k.partattrs::int2[]) AS key (n)
-    LEFT JOIN pg_attribute a ON a.attrelid = k.partrelid AND a.attnum = key.n AND key.n > 0)
-FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) t
-JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE t.isleaf
-ORDER BY n.nspname, c.relname`
-
-// Parts are the rows as sweeps work on them: one for each partition that has any. Of a table without partitions they
-// are the rows themselves, whether there are any or not.
-func (c *Catalog) Parts(ctx context.Context, r Rows, l Limits) ([]Rows, error) {
-	if !r.partitioned {
-		return []Rows{r}, nil
-	}
-	parts, known := c.parts[r.Table]
-	if !known {
-		var err error
-		parts, err = collect(ctx, c.Database, newQuery("list the partitions of "+r.Table.Name, partsSQL, r.Table.Schema, r.Table.Name), func(row pgx.CollectableRow) (p part, err error) {
-			err = row.Scan(&p.table.Schema, &p.table.Name, &p.oid, &p.direct, &p.keys)
-			return p, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		c.parts[r.Table] = parts
-	}
-	all := make([]Rows, len(parts))
-	for i := range parts {
-		all[i] = r
-		all[i].partitioned, all[i].part = false, parts[i].moved(r.Match[0].Columns)
-	}
-	has, err := c.Database.Any(ctx, all, l)
-	if err != nil {
-		return nil, err
-	}
-	var some []Rows
-	for i, r := range all {
-		if has[i] {
-			some = append(some, r)
-		}
-	}
-	return some, nil
-}
-
-// Place is where a row stands: what tells rows apart in a dry run, which changes none.
+// Place is where a row stands. It identifies the row in a dry run, which changes none.
 type Place struct {
 	table, block uint32
 	item         uint16
 }
 
-// placesSQL reads rows where they stand, in that order.
+// placesSQL reads rows in the order in which they stand.
 const placesSQL = `
 SELECT t.tableoid, t.ctid, ARRAY[{keys}]::text[] FROM {table} t
 WHERE {match} AND (t.tableoid, t.ctid) > ({oid}::oid, {tid}::tid)
 ORDER BY t.tableoid, t.ctid
 LIMIT {limit}`
 
-// Places reads where the rows behind a place stand, at most limit of them, and the values of some columns, as text: the
-// values of a row have its place in each list. It reads and locks nothing else.
-func (r Rows) Places(ctx context.Context, columns []Column, after Place, limit int64, l Limits) (places []Place, values [][]string, err error) {
+// Places reads where the rows behind a place stand, at most limit of them, and the values of some
+// columns, as text. The values of a row have its place in each list. It locks nothing.
+func (r Rows) Places(
+	ctx context.Context, columns []Column, after Place, limit int64, l Limits,
+) (places []Place, values [][]string, err error) {
 	var p parameters
 	match, _ := r.sql(&p)
 	keys := make([]string, len(columns))
@@ -203,21 +132,107 @@ func (r Rows) Places(ctx context.Context, columns []Column, after Place, limit i
 		keys[i] = fmt.Sprintf("t.%s::text", quote(c.Name))
 	}
 	last := pgtype.TID{BlockNumber: after.block, OffsetNumber: after.item, Valid: true}
-	sql := fill(placesSQL, "{keys}", strings.Join(keys, ", "), "{table}", r.from(), "{match}", match,
-		"{oid}", p.add(after.table), "{tid}", p.add(last), "{limit}", p.add(limit))
+	sql := fill(placesSQL, "{keys}", strings.Join(keys, ", "), "{table}", r.from(),
+		"{match}", match, "{oid}", p.add(after.table), "{tid}", p.add(last), "{limit}", p.add(limit))
 	values = make([][]string, len(columns))
 	l.ReadOnly = true
-	places, err = readRows(ctx, r.Database, l, newQuery("look at rows of "+r.String(), sql, p...), func(row pgx.CollectableRow) (Place, error) {
+	q := newQuery("look at rows of "+r.String(), sql, p...)
+	places, err = readRows(ctx, r.Database, l, q, func(row pgx.CollectableRow) (Place, error) {
 		var table uint32
 		var at pgtype.TID
 		var found []string
-		if err := row.Scan(&table, &at, &found); err != nil {
-			return Place{}, err
-		}
+		err := row.Scan(&table, &at, &found)
 		for i := range found {
 			values[i] = append(values[i], found[i])
 		}
-		return Place{table, at.BlockNumber, at.OffsetNumber}, nil
+		return Place{table, at.BlockNumber, at.OffsetNumber}, err
 	})
 	return places, values, err
+}
+
+// part is a partition of a partitioned table, at the lowest level. Rows are changed where they
+// stand, and a position means something within one partition only.
+type part struct {
+	table Table
+	oid   uint32
+	// byName: our role may change it by its own name. Else it is reached through the whole table.
+	byName bool
+	// keys are the columns that decide on the partition of a row, "" if an expression does.
+	keys []string
+}
+
+// reached is the partition as statements that may change these columns reach it. A change of a key
+// may take a row to another partition: only the whole table can do that.
+func (p *part) reached(columns []Column) *part {
+	reached := *p
+	for _, c := range columns {
+		if slices.Contains(p.keys, c.Name) || slices.Contains(p.keys, "") {
+			reached.byName = false
+		}
+	}
+	return &reached
+}
+
+// condition keeps a statement that names the whole table to the partition.
+func (p *part) condition(values *parameters) string {
+	if p == nil || p.byName {
+		return ""
+	}
+	return "t.tableoid = " + values.add(p.oid)
+}
+
+const partsSQL = `
+SELECT n.nspname, c.relname, c.oid,
+  has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')
+    AND has_table_privilege(c.oid, 'DELETE') AND has_schema_privilege(n.oid, 'USAGE'),
+  ARRAY(
+    SELECT coalesce(a.attname::text, '')
+    FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) level
+    JOIN pg_partitioned_table k ON k.partrelid = level.relid
+    CROSS JOIN unnest(k.partattrs::int2[]) AS key (n)
+    LEFT JOIN pg_attribute a ON a.attrelid = k.partrelid AND a.attnum = key.n AND key.n > 0)
+FROM pg_partition_tree(format('%I.%I', $1::text, $2::text)::regclass) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf
+ORDER BY n.nspname, c.relname`
+
+// partsOf lists the partitions of a table, once.
+func (c *Catalog) partsOf(ctx context.Context, t Table) ([]part, error) {
+	parts, known := c.parts[t]
+	if known {
+		return parts, nil
+	}
+	q := newQuery("list the partitions of "+t.Name, partsSQL, t.Schema, t.Name)
+	parts, err := collect(ctx, c.Database, q, func(row pgx.CollectableRow) (p part, err error) {
+		err = row.Scan(&p.table.Schema, &p.table.Name, &p.oid, &p.byName, &p.keys)
+		return p, err
+	})
+	if err == nil {
+		c.parts[t] = parts
+	}
+	return parts, err
+}
+
+// Parts are the rows as sweeps change them: one for each partition that has any. Of a table without
+// partitions they are the rows themselves, whether there are any or not.
+func (c *Catalog) Parts(ctx context.Context, r Rows, l Limits) (some []Rows, err error) {
+	if !r.partitioned {
+		return []Rows{r}, nil
+	}
+	parts, err := c.partsOf(ctx, r.Table)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Rows, len(parts))
+	for i := range parts {
+		all[i] = r
+		all[i].partitioned, all[i].part = false, parts[i].reached(r.Match[0].Columns)
+	}
+	has, err := c.Database.Any(ctx, all, l)
+	for i := range has {
+		if has[i] {
+			some = append(some, all[i])
+		}
+	}
+	return some, err
 }

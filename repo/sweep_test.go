@@ -59,7 +59,7 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
 }
 
-func TestSweep_GoesOnSwiftlyBehindAFullBatch(t *testing.T) {
+func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 	t.Parallel()
 	ghost := int64(9)
 	for _, index := range []string{"(owner, id)", "(owner)", "(id, owner)"} {
@@ -69,9 +69,9 @@ func TestSweep_GoesOnSwiftlyBehindAFullBatch(t *testing.T) {
 		r.Condition = "t.path <> 'p18'"
 		change := repo.Change{Set: []string{"owner"}, Value: &ghost}
 		first := b.swept(r, change, repo.Batch{Rows: 4})
-		second := b.swept(r, change, repo.Batch{Rows: 4, Behind: first.Last, Swift: true})
+		second := b.swept(r, change, repo.Batch{Rows: 4, Behind: first.Last, Direct: true})
 		b.exec(`UPDATE t SET owner = 1 WHERE id = 3`)
-		third := b.swept(r, change, repo.Batch{Rows: 4, Behind: second.Last, Swift: true})
+		third := b.swept(r, change, repo.Batch{Rows: 4, Behind: second.Last, Direct: true})
 		if second.Picked != 4 || second.Changed != 4 || third.Picked != third.Changed || (second.Last == nil) != (index != "(owner, id)") {
 			t.Errorf("%s: %+v, %+v", index, second, third)
 		}
@@ -83,7 +83,7 @@ func TestSweep_GoesOnSwiftlyBehindAFullBatch(t *testing.T) {
 	}
 }
 
-func TestSweep_SwiftBatchesKeepTheirGuard(t *testing.T) {
+func TestSweep_DirectBatchesKeepTheirGuard(t *testing.T) {
 	t.Parallel()
 	b := numbered(t, "3")
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
@@ -95,13 +95,13 @@ func TestSweep_SwiftBatchesKeepTheirGuard(t *testing.T) {
 	start := int64(0)
 	for _, behind := range []*int64{nil, &start} {
 		r := b.rows("t", "owner", "1")
-		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: by(lost), Rows: 2, Swift: true, Behind: behind})
+		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: by(lost), Rows: 2, Direct: true, Behind: behind})
 		if !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("got %v, want ErrLeaseLost", err)
 		}
 		b.want(`SELECT count(*) FROM t`, "6")
 	}
-	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Permit: by(lease.Fence), Rows: 2, Swift: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
+	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Permit: by(lease.Fence), Rows: 2, Direct: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
 		t.Errorf("%+v", result)
 	}
 }

@@ -9,25 +9,27 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Dependant is a table some rows of which depend on rows of another one, its parent.
-type Dependant struct {
+// dependant is a table some rows of which depend on rows of another one, its parent.
+type dependant struct {
 	table repo.Table
-	// Column names the reference in messages; missing is the one without which nobody knows to what it refers, "" if there
-	// is none.
+	// column names the reference in messages. missing is the column without which it is unknown to
+	// what the reference leads; "" if there is none.
 	column, missing string
 	// parent are the columns of the parent to which the rows refer.
 	parent []repo.Column
-	// Rows that refer to these values of the parent's columns.
+	// rows are those that refer to these values of the parent's columns.
 	rows func(values [][]string) repo.Rows
 	fate dependantFate
-	// nullify is the change where that is their fate; required is a column of it that is NOT NULL, "" if none is.
+	// nullify is the change where that is their fate. required is a column of it that is NOT NULL, ""
+	// if none is.
 	nullify  repo.Change
 	required string
-	// waiting rows forbid the removal and are of a table on the path: nothing removes them first. own: that table is the
-	// parent itself, and rows that are removed together forbid nothing.
+	// waiting rows forbid the removal and are of a table on the path: nothing removes them first.
+	// own: that table is the parent itself, and rows that are removed together forbid nothing.
 	waiting, own bool
 }
 
+// dependantFate is what becomes of a dependant's rows, in the order in which that is done.
 type dependantFate int
 
 const (
@@ -39,7 +41,21 @@ const (
 	forbidding
 )
 
-// TypedReference refers to rows of several tables by a type and an id, without a foreign key.
+// order sorts dependants: first those that forbid a removal whatever else is removed, so that
+// nothing is removed in vain.
+func (d dependant) order() int {
+	if d.waiting {
+		return -1
+	}
+	return int(d.fate)
+}
+
+func sortDependants(all []dependant) {
+	slices.SortStableFunc(all, func(a, b dependant) int { return a.order() - b.order() })
+}
+
+// TypedReference is a reference, without a foreign key, to rows of several tables: by an id, and a
+// column Kind for the type.
 type TypedReference struct{ Table, ID, Kind string }
 
 // typedReferences are the children without a foreign key, by parent table.
@@ -55,7 +71,9 @@ func typedReferences(table string) (kind string, references []TypedReference) {
 	case "Note":
 		return kind, []TypedReference{{"award_emoji", "awardable_id", "awardable_type"}}
 	case "Namespace", "Project":
-		return kind, []TypedReference{{"members", "source_id", "source_type"}, {"routes", "source_id", "source_type"}}
+		return kind, []TypedReference{
+			{"members", "source_id", "source_type"}, {"routes", "source_id", "source_type"},
+		}
 	}
 	return kind, []TypedReference{
 		{"notes", "noteable_id", "noteable_type"},
@@ -66,32 +84,40 @@ func typedReferences(table string) (kind string, references []TypedReference) {
 	}
 }
 
-// UntypedReferences are those of a database whose column of the type is missing: rows that may refer to what is to be removed
-// forbid it.
-func UntypedReferences(c *repo.Catalog) (untyped []TypedReference) {
+// allTypedReferences are those to any table.
+func allTypedReferences() (all []TypedReference) {
 	for _, table := range []string{"issues", "notes", "projects"} {
 		_, references := typedReferences(table)
-		for _, r := range references {
-			if t := c.Table(r.Table); t.Has(r.ID) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
-				untyped = append(untyped, r)
-			}
+		all = append(all, references...)
+	}
+	return all
+}
+
+// UntypedReferences are those of a database whose column of the type is missing: rows that may
+// refer to what is to be removed forbid it.
+func UntypedReferences(c *repo.Catalog) (untyped []TypedReference) {
+	for _, r := range allTypedReferences() {
+		t := c.Table(r.Table)
+		if t.Has(r.ID) && !t.Has(r.Kind) && !slices.Contains(untyped, r) {
+			untyped = append(untyped, r)
 		}
 	}
 	return untyped
 }
 
-// outsideColumns name, by table, where the paths are of what removed rows leave outside the database.
+// outsideColumns name, by table, the columns with paths of what removed rows leave outside the
+// database.
 func outsideColumns() map[string]string {
-	return map[string]string{"snippet_repositories": "disk_path", "project_repositories": "disk_path"}
+	return map[string]string{
+		"snippet_repositories": "disk_path", "project_repositories": "disk_path",
+	}
 }
 
-// ForRemoval adds to the tables and columns that a catalogue is asked for those that bounded removal looks for.
+// ForRemoval adds what bounded removal looks for to the tables and columns that a catalogue is
+// asked for.
 func ForRemoval(wanted map[string][]string) map[string][]string {
-	for _, table := range []string{"issues", "notes", "projects"} {
-		_, references := typedReferences(table)
-		for _, r := range references {
-			wanted[r.Table] = append(wanted[r.Table], r.ID, r.Kind)
-		}
+	for _, r := range allTypedReferences() {
+		wanted[r.Table] = append(wanted[r.Table], r.ID, r.Kind)
 	}
 	for table, column := range outsideColumns() {
 		wanted[table] = append(wanted[table], column)
@@ -99,7 +125,7 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 	return wanted
 }
 
-// deletion is the change of rows that bounded removal ends with.
+// deletion is the change that removes the rows themselves, and reports their paths.
 func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 	column := outsideColumns()[t.Name]
 	if r := c.Table(t.Name); column == "" || r == nil || r.Table != t || !r.Has(column) {
@@ -108,10 +134,11 @@ func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 	return repo.Change{Delete: true, Report: column}
 }
 
-// Dependants are all tables that can have rows that depend on rows of this one: those that go first.
-func Dependants(c *repo.Catalog, parent repo.Table) (all []Dependant) {
+// dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys of
+// any schema and by typed references.
+func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
-		d := Dependant{
+		d := dependant{
 			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, fate: forbidding,
 			rows: func(values [][]string) repo.Rows { return c.Children(k, values) },
 		}
@@ -129,7 +156,8 @@ func Dependants(c *repo.Catalog, parent repo.Table) (all []Dependant) {
 		if t == nil || t.Schema != parent.Schema || !t.Has(r.ID) {
 			continue
 		}
-		d := Dependant{table: t.Table, column: r.ID, parent: []repo.Column{{Name: "id", Type: "bigint"}}}
+		id := repo.Column{Name: "id", Type: "bigint"}
+		d := dependant{table: t.Table, column: r.ID, parent: []repo.Column{id}}
 		condition := "t." + r.Kind + " = '" + kind + "'"
 		if !t.Has(r.Kind) {
 			d.fate, d.missing, condition = forbidding, r.Kind, ""
@@ -141,27 +169,31 @@ func Dependants(c *repo.Catalog, parent repo.Table) (all []Dependant) {
 		}
 		all = append(all, d)
 	}
-	slices.SortStableFunc(all, func(a, b Dependant) int { return int(a.fate) - int(b.fate) })
+	sortDependants(all)
 	return all
 }
 
-// KeyColumns are the columns of a parent that its dependants refer to.
-func KeyColumns(all []Dependant) (columns []repo.Column) {
-	for _, d := range all {
-		for _, c := range d.parent {
-			if !slices.ContainsFunc(columns, func(known repo.Column) bool { return known.Name == c.Name }) {
-				columns = append(columns, c)
+// KeyColumns are the columns of a table that its dependants refer to.
+func KeyColumns(c *repo.Catalog, table repo.Table) (columns []repo.Column) {
+	for _, d := range dependantsOf(c, table) {
+		for _, column := range d.parent {
+			if indexOf(columns, column) < 0 {
+				columns = append(columns, column)
 			}
 		}
 	}
 	return columns
 }
 
+func indexOf(columns []repo.Column, c repo.Column) int {
+	return slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })
+}
+
 // of are the rows that refer to rows with these values of the parent's columns.
-func (d Dependant) of(columns []repo.Column, values [][]string) repo.Rows {
+func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 	own := make([][]string, len(d.parent))
 	for i, c := range d.parent {
-		own[i] = values[slices.IndexFunc(columns, func(known repo.Column) bool { return known.Name == c.Name })]
+		own[i] = values[indexOf(columns, c)]
 	}
 	if d.own {
 		return d.rows(own).Except(columns, values)
@@ -169,10 +201,11 @@ func (d Dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 	return d.rows(own)
 }
 
-// present are the dependants that have rows, of those that this removal is about. First those that forbid it whatever
-// else is removed, so that nothing is in vain.
-func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.Column, values [][]string) ([]Dependant, error) {
-	all := slices.DeleteFunc(Dependants(r.Catalog, table), func(d Dependant) bool {
+// present are the dependants that have rows, in order, of those that this removal is about.
+func (r *Removal) present(
+	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string,
+) (some []dependant, err error) {
+	all := slices.DeleteFunc(dependantsOf(r.Catalog, table), func(d dependant) bool {
 		entered := d.fate == removed && slices.Contains(r.path, d.table)
 		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
@@ -180,35 +213,26 @@ func (r *Removal) present(ctx context.Context, table repo.Table, columns []repo.
 		all[i].waiting = d.fate == forbidding && slices.Contains(r.path, d.table)
 		all[i].own = all[i].waiting && d.table == table
 	}
-	slices.SortStableFunc(all, func(a, b Dependant) int {
-		switch {
-		case a.waiting == b.waiting:
-			return 0
-		case a.waiting:
-			return -1
-		}
-		return 1
-	})
+	sortDependants(all)
 	rows := make([]repo.Rows, len(all))
 	for i, d := range all {
 		rows[i] = d.of(columns, values)
 	}
 	has, err := Probe(ctx, r.Catalog.Database, r.GoOn, rows)
-	if err != nil {
-		return nil, err
-	}
-	var some []Dependant
-	for i, d := range all {
+	for i := range has {
 		if has[i] {
-			some = append(some, d)
+			some = append(some, all[i])
 		}
 	}
-	return some, nil
+	return some, err
 }
 
-// Probe says of each of the rows whether there may be some. Where that cannot be said in time for all of them at once,
-// they are asked one by one; what cannot be said even then may be. So they are to find out which may not be asked.
-func Probe(ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows) ([]bool, error) {
+// Probe says of each of the rows whether there may be some. Where that takes too long for all of
+// them at once, or one must not be read, they are asked one by one; those that take too long even
+// then may be there. Rows that must not be read are an [UnreadableError].
+func Probe(
+	ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows,
+) ([]bool, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}

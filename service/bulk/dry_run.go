@@ -6,11 +6,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// DryRun is what a dry run has instead of a [Sweeper]: it walks through the same rows and counts them once, as they
-// would be gone after they were removed.
+// DryRun is the [RowChanger] of a dry run. It walks through the same rows as a [Sweeper], counts
+// them, and remembers those that would be gone, so that no row counts twice.
 type DryRun struct {
 	// Seen are the rows that would be gone by now.
-	Seen  Seen
+	Seen Seen
+	// GoOn and Count are as those of a [Sweeper].
 	GoOn  func() error
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
 }
@@ -18,75 +19,80 @@ type DryRun struct {
 // Seen are rows, by their place.
 type Seen map[repo.Place]struct{}
 
-// rehearsedAtOnce is how many rows a dry run reads at a time.
-const rehearsedAtOnce = 100_000
+// dryRunRows is how many rows a dry run reads at a time.
+const dryRunRows = 100_000
 
-// next reads the rows behind a place that are not gone; more says that there may be further ones behind last.
-func (r *DryRun) next(ctx context.Context, rows repo.Rows, columns []repo.Column, after repo.Place, limit int64) (
-	places []repo.Place, values [][]string, last repo.Place, more bool, err error,
-) {
+// page is what a dry run reads in one statement.
+type page struct {
+	// places of the rows that are not gone, and their values by column.
+	places []repo.Place
+	values [][]string
+	// last is the place of the last row read, gone or not. more: there may be further ones.
+	last repo.Place
+	more bool
+}
+
+// read reads up to limit rows behind a place.
+func (r *DryRun) read(
+	ctx context.Context, rows repo.Rows, columns []repo.Column, after repo.Place, limit int64,
+) (p page, err error) {
+	p = page{values: make([][]string, len(columns)), last: after}
 	if err := r.GoOn(); err != nil {
-		return nil, nil, after, false, err
+		return p, err
 	}
-	all, read, err := rows.Places(ctx, columns, after, limit, ProbeLimits())
+	all, values, err := rows.Places(ctx, columns, after, limit, ProbeLimits())
 	if err != nil || len(all) == 0 {
-		return nil, nil, after, false, err
+		return p, err
 	}
-	values = make([][]string, len(columns))
+	p.last, p.more = all[len(all)-1], int64(len(all)) == limit
 	for i, place := range all {
 		if _, gone := r.Seen[place]; gone {
 			continue
 		}
-		places = append(places, place)
+		p.places = append(p.places, place)
 		for c := range columns {
-			values[c] = append(values[c], read[c][i])
+			p.values[c] = append(p.values[c], values[c][i])
 		}
 	}
-	return places, values, all[len(all)-1], int64(len(all)) == limit, nil
+	return p, nil
 }
 
 // Sweep counts the rows that a sweep would change, and remembers those that it would delete.
-func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
-	var after repo.Place
-	for more := true; more; {
-		var places []repo.Place
-		var err error
-		if places, _, after, more, err = r.next(ctx, rows, nil, after, rehearsedAtOnce); err != nil {
+func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err error) {
+	for p := (page{more: true}); p.more; {
+		if p, err = r.read(ctx, rows, nil, p.last, dryRunRows); err != nil {
 			return err
 		}
-		for _, place := range places {
+		for _, place := range p.places {
 			if c.Delete {
 				r.Seen[place] = struct{}{}
 			}
 		}
-		if len(places) > 0 {
-			r.Count(ctx, rows.Table.Name, c, int64(len(places)))
+		if len(p.places) > 0 {
+			r.Count(ctx, rows.Table.Name, c, int64(len(p.places)))
 		}
 	}
 	return nil
 }
 
-// Take reads the values of rows page by page, as [Sweeper.Take] does, and changes nothing.
-func (r *DryRun) Take(ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking) ([][]string, error) {
+// Take reads values of the next rows, as [RowChanger] says.
+func (r *DryRun) Take(
+	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking,
+) ([][]string, error) {
 	for {
-		_, values, last, more, err := r.next(ctx, rows, columns, t.after, takenAtOnce)
-		t.after = last
-		if err != nil || len(values) > 0 && len(values[0]) > 0 {
-			return values, err
-		}
-		if !more {
-			return make([][]string, len(columns)), nil
+		p, err := r.read(ctx, rows, columns, t.after, portionRows)
+		t.after = p.last
+		if err != nil || len(p.places) > 0 || !p.more {
+			return p.values, err
 		}
 	}
 }
 
 func (r *DryRun) any(ctx context.Context, rows repo.Rows) (bool, error) {
-	var after repo.Place
-	for more := true; more; {
-		var places []repo.Place
+	for p := (page{more: true}); p.more; {
 		var err error
-		if places, _, after, more, err = r.next(ctx, rows, nil, after, rehearsedAtOnce); err != nil || len(places) > 0 {
-			return len(places) > 0, err
+		if p, err = r.read(ctx, rows, nil, p.last, dryRunRows); err != nil || len(p.places) > 0 {
+			return len(p.places) > 0, err
 		}
 	}
 	return false, nil

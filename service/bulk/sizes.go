@@ -3,6 +3,8 @@ package bulk
 import (
 	"sync"
 	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 const (
@@ -10,20 +12,42 @@ const (
 	FirstStatementRows = 1000
 	// MaxStatementRows is the most that a statement may have.
 	MaxStatementRows = 20_000
-	// statementGoal is how long one should take.
+	// statementGoal is how long a statement should take.
 	statementGoal = 250 * time.Millisecond
-	// statementAim is what one that took longer is made to last: at the goal itself every second one would be over it.
+	// statementAim is what one that took longer is made to last. With the goal itself every second
+	// one would be over it.
 	statementAim = statementGoal * 3 / 4
 )
 
-// StatementSizes are how many rows a statement may change, learned from how long those of its kind took, for the life of
-// the process.
+// How long a statement on the application's rows may take, and how long one for a single row. How
+// long it waits for locks: first hardly at all, then once more for longer.
+const (
+	StatementTime = time.Second
+	SingleRowTime = 10 * time.Second
+	LockTime      = 10 * time.Millisecond
+	LongLockTime  = time.Second
+)
+
+// ProbeLimits bound the statements that only look whether there are rows, as one for a single row.
+func ProbeLimits() repo.Limits { return repo.Limits{Statement: SingleRowTime, Lock: LongLockTime} }
+
+// waitingLimits bound a statement for so many rows that waits for locks.
+func waitingLimits(rows int64) repo.Limits {
+	if rows == 1 {
+		return ProbeLimits()
+	}
+	return repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
+}
+
+// StatementSizes are how many rows a statement may change, learned from how long those of its kind
+// took. They last as long as the process, and are safe for concurrent use.
 type StatementSizes struct {
 	mu   sync.Mutex
 	rows map[SizeKey]int64
 }
 
-// SizeKey is a kind of statement: of a definition or table, with what it does to rows, in a database.
+// SizeKey is a kind of statement: of a definition or table, with what it does to rows, in a
+// database.
 type SizeKey struct{ What, Action, Database string }
 
 // sized is what makes statements of a kind.
@@ -42,8 +66,8 @@ func (z *StatementSizes) Get(s sized) int64 {
 	return FirstStatementRows
 }
 
-// Observe learns from a statement that found rows under a cap: doubled when a capped one took under half the goal,
-// shrunk in proportion when over it, to where there is room again.
+// Observe learns from a statement that found rows under a limit. The size is doubled when a full
+// one, capped, took under half the goal, and shrunk in proportion when it took longer than the goal.
 func (z *StatementSizes) Observe(s sized, took time.Duration, limit, found int64, capped bool) {
 	size := z.Get(s)
 	switch {
@@ -67,12 +91,3 @@ func (z *StatementSizes) set(s sized, rows int64) {
 	defer z.mu.Unlock()
 	z.rows[s.SizeKey()] = rows
 }
-
-// How long a statement on the application's rows may take, that of a single row, and how long it waits
-// for locks: first hardly at all, then once more for longer.
-const (
-	StatementTime = time.Second
-	SingleRowTime = 10 * time.Second
-	LockTime      = 10 * time.Millisecond
-	LongLockTime  = time.Second
-)

@@ -15,30 +15,34 @@ type Sweeper struct {
 	Catalog *repo.Catalog
 	Sizes   *StatementSizes
 	Writer  run.Writer
-	// GoOn is asked before every statement; its error ends the sweep as it is.
+	// GoOn is called before every statement; its error ends the work at once.
 	GoOn func() error
-	// Count hears of every change that is committed: the table, what was done, and to how many
-	// rows.
+	// Count is called for every change that is committed: the table, the change, and its rows.
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
-	// Outside hears of the paths that removed rows had, of what is not in the database; nil: nobody
-	// asks.
+	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
 	Outside func(ctx context.Context, paths []string)
 }
 
-// lockedError means that rows are left because somebody else has locked them: everything else is
-// done.
+// lockedError means that rows are left because other transactions have locked them. Everything
+// else is done.
 type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {
-	return "rows of " + e.rows + " are locked by another transaction: look for long ones in pg_stat_activity"
+	return "rows of " + e.rows + " are locked by another transaction: " +
+		"look for long ones in pg_stat_activity"
 }
 
 // Public says that the text is fit for clients.
 func (e *lockedError) Public() {}
 
+// IsLocked says whether rows are left because other transactions have locked them.
+func IsLocked(err error) bool {
+	_, locked := errors.AsType[*lockedError](err)
+	return locked
+}
+
 // Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
-// waiting once are left: [*lockedError]. A statement that finds fewer rows than it may take, from
-// the start, was the last.
+// one wait are left, and [IsLocked] holds for the error.
 func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
 	parts, err := w.parts(ctx, rows)
 	if err != nil {
@@ -58,13 +62,7 @@ func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) erro
 	return locked
 }
 
-// IsLocked says whether rows are left because others have locked them.
-func IsLocked(err error) bool {
-	var locked *lockedError
-	return errors.As(err, &locked)
-}
-
-// parts asks goOn where that costs a statement.
+// parts are the partitions that have such rows. To list them costs statements, hence GoOn.
 func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
 	if !rows.Partitioned() {
 		return []repo.Rows{rows}, nil
@@ -75,24 +73,20 @@ func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error
 	return w.Catalog.Parts(ctx, rows, ProbeLimits())
 }
 
-// ProbeLimits bound the statements that only look whether there are rows: like those for a single
-// row.
-func ProbeLimits() repo.Limits { return repo.Limits{Statement: SingleRowTime, Lock: LongLockTime} }
-
-// sweepMode is how a statement behaves towards rows that somebody else has locked. Each mode starts
-// where the one before has met a lock that it does not cope with.
+// sweepMode is what a statement does about rows that another transaction has locked. A lock that a
+// mode cannot cope with leads to the next mode.
 type sweepMode int
 
 const (
-	// unlocked expects no locks: a statement that meets one changes nothing.
+	// unlocked expects no locks: a statement that meets one fails and changes nothing.
 	unlocked sweepMode = iota
 	// skippingLocked leaves locked rows out.
 	skippingLocked
-	// waitingLocked waits for them, from the start.
+	// waitingLocked waits for them, from the start of the rows.
 	waitingLocked
 )
 
-// Sweep is the change of all rows of one table or partition.
+// sweep is the change of all rows of one table or partition.
 type sweep struct {
 	*Sweeper
 	rows   repo.Rows
@@ -100,14 +94,19 @@ type sweep struct {
 	mode   sweepMode
 	// behind is where the statement before ended; nil: at the start.
 	behind *int64
-	// full: the statement before has changed as many rows as it might.
+	// full: the statement before changed as many rows as it might.
 	full bool
-	// fruitless statements in a row have found rows and changed none.
+	// fruitless is how many statements in a row have found rows and changed none.
 	fruitless int
 }
 
+// maxFruitless is after how many such statements the rows count as kept: by triggers, or by
+// transactions that change them back.
+const maxFruitless = 3
+
+// SizeKey is what the sizes of its statements are learned by.
 func (s *sweep) SizeKey() SizeKey {
-	return SizeKey{What: s.rows.String(), Action: s.change.Action(), Database: s.rows.Database.Name}
+	return SizeKey{s.rows.String(), s.change.Action(), s.rows.Database.Name}
 }
 
 func (s *sweep) run(ctx context.Context) error {
@@ -115,14 +114,18 @@ func (s *sweep) run(ctx context.Context) error {
 		if err := s.GoOn(); err != nil {
 			return err
 		}
-		b := repo.Batch{Rows: s.Sizes.Get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked, Swift: s.full && s.mode == unlocked && s.fruitless == 0}
-		r, took, err := s.statement(ctx, &b)
+		b := repo.Batch{
+			Rows: s.Sizes.Get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked,
+			Direct: s.full && s.mode == unlocked && s.fruitless == 0,
+		}
+		r, took, err := s.send(ctx, &b)
 		if err != nil {
-			if err = s.yield(b, took, err); err != nil {
+			if err = s.adapt(b, took, err); err != nil {
 				return err
 			}
 			continue
 		}
+		s.account(ctx, b, r, took)
 		if done, err = s.advance(ctx, b, r); err != nil {
 			return err
 		}
@@ -130,18 +133,7 @@ func (s *sweep) run(ctx context.Context) error {
 	return nil
 }
 
-func (s *sweep) limits(rows int64) repo.Limits {
-	l := repo.Limits{Statement: StatementTime, Lock: LockTime}
-	if s.mode == waitingLocked {
-		l = repo.Limits{Statement: StatementTime + LongLockTime, Lock: LongLockTime}
-	}
-	if rows == 1 {
-		l.Statement = SingleRowTime
-	}
-	return l
-}
-
-// send sends the statement of a batch, and notes its permit there.
+// send sends the statement of a batch, and sets its permit there.
 func (s *sweep) send(
 	ctx context.Context, b *repo.Batch,
 ) (r repo.BatchResult, took time.Duration, err error) {
@@ -156,13 +148,20 @@ func (s *sweep) send(
 	return r, time.Since(began), err
 }
 
-// statement changes a batch and accounts for it. b keeps the limits it had.
-func (s *sweep) statement(
-	ctx context.Context, b *repo.Batch,
-) (r repo.BatchResult, took time.Duration, err error) {
-	if r, took, err = s.send(ctx, b); err != nil {
-		return r, took, err
+func (s *sweep) limits(rows int64) repo.Limits {
+	if s.mode == waitingLocked {
+		return waitingLimits(rows)
 	}
+	l := repo.Limits{Statement: StatementTime, Lock: LockTime}
+	if rows == 1 {
+		l.Statement = SingleRowTime
+	}
+	return l
+}
+
+// account counts what a statement changed, and learns from how long it took. Time spent waiting
+// for locks says nothing about the size.
+func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, took time.Duration) {
 	if s.mode != waitingLocked {
 		s.Sizes.Observe(s, took, b.Rows, r.Picked, r.Picked >= b.Rows)
 	}
@@ -172,17 +171,13 @@ func (s *sweep) statement(
 	if len(r.Reported) > 0 && s.Outside != nil {
 		s.Outside(ctx, r.Reported)
 	}
-	return r, took, nil
 }
 
-// maxFruitless statements may find rows and change none, because others move them under our hands,
-// or triggers back.
-const maxFruitless = 3
-
-// advance decides what the next statement does: true, there is none.
-func (s *sweep) advance(
-	ctx context.Context, b repo.Batch, r repo.BatchResult,
-) (done bool, err error) {
+// advance decides what the next statement does, and whether there is none.
+//
+// Nothing is left behind a statement that was not full. Whether nothing is left at all only one
+// that began at the start, and changed all that it found, can say.
+func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (done bool, err error) {
 	s.fruitless++
 	if r.Changed > 0 || r.Picked == 0 {
 		s.fruitless = 0
@@ -194,9 +189,7 @@ func (s *sweep) advance(
 		s.behind = r.Last
 		return false, nil
 	}
-	// Nothing is left behind the last one. Whether nothing is left at all, a look from the start
-	// says.
-	fromStart := s.behind == nil && !b.Swift
+	fromStart := s.behind == nil && !b.Direct
 	s.behind = nil
 	if s.mode == skippingLocked {
 		s.mode = waitingLocked
@@ -205,9 +198,9 @@ func (s *sweep) advance(
 	return fromStart && r.Picked == r.Changed, nil
 }
 
-// yield makes the statement smaller, or more patient; errors that neither helps against are
+// adapt makes the next statement smaller, or more patient. Errors that neither helps against are
 // returned.
-func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
+func (s *sweep) adapt(b repo.Batch, took time.Duration, err error) error {
 	switch class := ClassOf(err, took, b.Limits); {
 	case class == repo.ClassLock && s.mode == waitingLocked:
 		return &lockedError{s.rows.String()}
@@ -225,13 +218,11 @@ func (s *sweep) yield(b repo.Batch, took time.Duration, err error) error {
 }
 
 // ClassOf is the class of a statement's error. A statement that was cancelled before its time was
-// cancelled by somebody else, which is no time-out.
+// cancelled by somebody, which is no time-out.
 func ClassOf(err error, took time.Duration, l repo.Limits) repo.Class {
-	var refused *repo.Error
+	refused, is := errors.AsType[*repo.Error](err)
 	switch {
-	case !errors.As(err, &refused):
-		return repo.ClassData
-	case refused.Class() == repo.ClassTimeout && took < l.Statement:
+	case !is, refused.Class() == repo.ClassTimeout && took < l.Statement:
 		return repo.ClassData
 	}
 	return refused.Class()

@@ -182,7 +182,7 @@ func (r *Remover) Saved() {
 // ClearRow removes or nullifies what depends on a row, except in some tables.
 func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except ...string) error {
 	rows, there := r.Catalog.Rows(table, "id", repo.IDs(id)...)
-	columns := bulk.KeyColumns(bulk.Dependants(r.Catalog, rows.Table))
+	columns := bulk.KeyColumns(r.Catalog, rows.Table)
 	if !there || len(columns) == 0 {
 		return nil
 	}

@@ -108,7 +108,7 @@ func (u *user) apply(ctx context.Context, s *step) error {
 	case forbid:
 	}
 	return removal.Forbid(ctx, rows,
-		bulk.StillReferencedError{Table: s.table, Column: s.column, Missing: s.missing})
+		&bulk.StillReferencedError{Table: s.table, Column: s.column, Missing: s.missing})
 }
 
 // namespace is the user's personal one, none where there are no such namespaces.

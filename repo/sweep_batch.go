@@ -1,0 +1,174 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Batch bounds one statement of a sweep.
+type Batch struct {
+	Permit
+	// Rows is how many it may change.
+	Rows int64
+	// Behind is where the one before ended; nil: from the start.
+	Behind *int64
+	// Direct changes rows without picking them first. It is for a batch behind a full one.
+	Direct bool
+	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
+	SkipLocked bool
+}
+
+// BatchResult is what a statement of a sweep did.
+type BatchResult struct {
+	// Picked is how many rows were found, at most as many as the batch allowed, Changed how many of
+	// them were changed. The others have moved on, or a trigger has restored what they had; a Direct
+	// batch does not notice the latter.
+	Picked, Changed int64
+	// Last is for the next batch's Behind. It is nil if nothing was picked, or the table has no
+	// index for that.
+	Last *int64
+	// Reported values of deleted rows.
+	Reported []string
+}
+
+// sweepSQL changes rows where they stand. To pick them first keeps the limit under every plan. At
+// that position may be another row by now, so the change asks for the match again.
+const sweepSQL = `
+WITH {guard},
+picked AS MATERIALIZED (
+  SELECT t.ctid AS loc, {behind} AS last FROM {table} t
+  WHERE {match} AND (SELECT held FROM guard) = 1
+  LIMIT {limit} {lock}
+),
+changed AS (
+  {change}
+  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM picked)) AND {filter} AND (SELECT held FROM guard) = 1
+  RETURNING {report} AS report, {done} AS done
+),
+tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
+SELECT EXISTS (SELECT FROM guard), tally.n, tally.last,
+  (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
+
+// Sweep changes a batch of the rows in one transaction and one round trip. It neither tries again
+// nor continues: that is for the caller, who looks at the time in between.
+func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
+	if b.Direct && !b.SkipLocked && c.Report == "" {
+		return r.sweepDirect(ctx, c, b)
+	}
+	var p parameters
+	match, filter := r.sql(&p)
+	change, done := c.sql(r.from(), &p)
+	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
+	switch {
+	case b.SkipLocked && c.Delete:
+		lock = "FOR UPDATE SKIP LOCKED"
+	case b.SkipLocked:
+		lock = "FOR NO KEY UPDATE SKIP LOCKED"
+	}
+	if r.behind != "" {
+		behind = "t." + quote(r.behind)
+		if b.Behind != nil {
+			match += r.behindSQL(*b.Behind, &p)
+		}
+	}
+	if c.Report != "" {
+		report = "t." + quote(c.Report)
+		reports = "ARRAY(SELECT report::text FROM changed WHERE report IS NOT NULL)"
+	}
+	sql := fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter,
+		"{behind}", behind, "{limit}", p.add(b.Rows), "{lock}", lock,
+		"{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
+	err = r.Database.write(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...),
+		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
+	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
+	return result, r.Database.ruled(ctx, err, r.Table, kept)
+}
+
+// behindSQL is a comparison of rows that begins with the matched column. So only the index on both
+// can serve it: that of the primary key would walk through the rows of everybody.
+func (r Rows) behindSQL(last int64, p *parameters) string {
+	column := r.Match[0].Columns[0]
+	return fmt.Sprintf(" AND (t.%s, t.%s) > (%s, %s::bigint)", quote(column.Name), quote(r.behind),
+		column.value(r.Match[0].Values[0][0], p), p.add(last))
+}
+
+// A direct batch sends two statements, and reads no row before it changes it. So it costs hardly
+// more than its part of one statement for all rows would: bench (g) compares the two.
+
+// directGuardSQL says whether the guard holds, as it then does until the end of the transaction,
+// and where the batch ends.
+const directGuardSQL = `WITH {guard} SELECT EXISTS (SELECT FROM guard), {bound}`
+
+// directBoundSQL is the last row of a batch. The order has two columns although the first has one
+// value, so that only the index on both can serve it, and the comparison of rows keeps to that
+// value.
+const directBoundSQL = `(
+  SELECT t.{behind} FROM {table} t
+  WHERE (t.{column}, t.{behind}) > ({value}, {last}::bigint)
+    AND (t.{column}, t.{behind}) <= ({value}, 9223372036854775807){condition}
+  ORDER BY t.{column}, t.{behind} OFFSET {limit} - 1 LIMIT 1
+)`
+
+// directRangeSQL are the rows up to there, or all that are left.
+const directRangeSQL = `(t.{column}, t.{behind}) > ({value}, {last}::bigint)
+  AND (t.{column}, t.{behind}) <= ({value}, coalesce({bound}, 9223372036854775807))`
+
+// directFirstSQL are the first rows there are, where no index says which come behind the last ones.
+const directFirstSQL = `t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
+
+const directSQL = `WITH {guard} {change} WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
+
+// sweepDirect changes a batch in one transaction and one round trip.
+func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
+	var probe, change parameters
+	bound, which := "NULL::bigint", ""
+	match, filter := r.sql(&change)
+	ordered := r.behind != "" && b.Behind != nil
+	if ordered {
+		bound = r.fillDirect(directBoundSQL, b, &probe)
+		which = r.fillDirect(fill(directRangeSQL, "{bound}", directBoundSQL), b, &change)
+	} else {
+		which = fill(directFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
+	}
+	update, _ := c.sql(r.from(), &change)
+	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which)
+	both := []statement{
+		b.fill(statement{fill(directGuardSQL, "{bound}", bound), probe}),
+		b.fill(statement{sql, change}),
+	}
+	var held bool
+	ctx, _ = withAffected(ctx, []any{affected{&result.Changed}})
+	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, both,
+		func(results pgx.BatchResults) error {
+			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
+				return err
+			}
+			tag, err := results.Exec()
+			result.Picked, result.Changed = tag.RowsAffected(), tag.RowsAffected()
+			return err
+		})
+	if err == nil && !held {
+		return result, b.refused(ctx, r.Database.pool)
+	}
+	if ordered && result.Last != nil {
+		result.Picked = b.Rows
+	}
+	return result, err
+}
+
+// fillDirect puts the names of the rows and the values of the batch into the parts above.
+func (r Rows) fillDirect(sql string, b Batch, p *parameters) string {
+	rest := r
+	rest.Match = r.Match[1:]
+	_, condition := rest.sql(p)
+	if condition != "" {
+		condition = " AND " + condition
+	}
+	column := r.Match[0].Columns[0]
+	return fill(sql, "{table}", r.from(), "{column}", quote(column.Name),
+		"{behind}", quote(r.behind), "{condition}", condition,
+		"{value}", column.value(r.Match[0].Values[0][0], p),
+		"{last}", p.add(*b.Behind), "{limit}", p.add(b.Rows)+"::bigint")
+}
