@@ -112,7 +112,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range tried again in smaller parts") })
+	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)

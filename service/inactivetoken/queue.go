@@ -10,31 +10,30 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// The backlog guard: a pass schedules no more deletions than there is room for in front of the
-// ghost migration.
+// A pass schedules no more deletions than there is room for in front of the ghost migration.
 
-// roomAge is how old the room may be that a range is judged by; what the run itself has scheduled
-// is always counted.
+// roomAge is for how long a count of the waiting deletions is used. What the run itself schedules
+// meanwhile is subtracted.
 const roomAge = time.Second
 
-// room is how many deletions may still be scheduled.
+// room is how many deletions may still be scheduled, as counted at a time.
 type room struct {
 	left int
 	at   time.Time
 }
 
-// roomFor looks how many of so many deletions may be scheduled now.
+// roomFor counts, if need be, for how many of so many deletions there is room now.
 func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 	if w.config.MaxQueued == 0 {
 		return math.MaxInt, nil
 	}
 	if w.room.left < wanted || time.Since(w.room.at) > roomAge {
-		waiting, err := w.x.Database.WaitingDeletions(ctx, w.features, w.config.MaxQueued, tokenLimits())
+		waiting, err := w.waitingDeletions(ctx, w.features)
 		if err != nil {
 			return 0, err
 		}
-		// A dry run schedules in thought.
 		if w.x.DryRun {
+			// It has queued none of those that it has scheduled.
 			waiting += w.scheduled
 		}
 		w.room = room{max(0, w.config.MaxQueued-waiting), time.Now()}
@@ -42,14 +41,17 @@ func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
 	return w.room.left, nil
 }
 
-// next judges the next range, no larger than there is room for its deletions. full: there is no
-// room for any.
+// waitingDeletions counts the users who wait for their deletion, up to max_queued of each kind.
+func (k *inactiveTokens) waitingDeletions(
+	ctx context.Context, features repo.UserFeatures,
+) (int, error) {
+	return k.Main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+}
+
+// next judges the next range, no larger than there is room for its deletions. full: there is room
+// for none.
 func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err error) {
-	judge := func(limit int) (repo.BotRange, error) {
-		return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules,
-			repo.BotPage{After: w.pass.Cursor, Limit: limit}, tokenLimits())
-	}
-	r, err = judge(w.limit)
+	r, err = w.judge(ctx, w.limit)
 	if err != nil || len(r.Inactive) == 0 {
 		return r, false, err
 	}
@@ -60,26 +62,32 @@ func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err e
 	if left == 0 {
 		return r, true, nil
 	}
-	// As many bots as there is room for are never too many, whatever they turn out to be.
-	r, err = judge(left)
+	// However many of them turn out to be inactive, there is room for so many bots.
+	r, err = w.judge(ctx, left)
 	return r, false, err
 }
 
-// stop ends the run before the next range, because the queue is full; the continuation goes on with
-// the pass.
+// judge finds the inactive ones among the next bots behind the cursor.
+func (w *tokenWalk) judge(ctx context.Context, limit int) (repo.BotRange, error) {
+	page := repo.BotPage{After: w.pass.Cursor, Limit: limit}
+	return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
+}
+
+// stop ends the run before the next range because the queue is full. The continuation resumes the
+// pass.
 func (w *tokenWalk) stop(ctx context.Context) error {
 	stay := repo.BotRange{Last: w.pass.Cursor, More: true}
-	if _, err := w.settle(ctx, stay, true); err != nil {
+	if _, err := w.save(ctx, stay, true); err != nil {
 		return err
 	}
-	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.inactive_token_deletion.max_queued = %d",
-		run.ReasonQueueFull, w.config.MaxQueued, w.config.MaxQueued)
+	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.%s.max_queued = %d",
+		run.ReasonQueueFull, w.config.MaxQueued, Name, w.config.MaxQueued)
 	w.x.Limit(why, why)
 	return nil
 }
 
-// roomShare is the part of max_queued that must be free before a full queue is gone on with: else
-// each deletion would start a run of its own.
+// roomShare is the part of max_queued that must be free before a full queue lets the pass continue:
+// else each deletion would start a run of its own.
 const roomShare = 10
 
 // full says whether the continuation should wait for more room.
@@ -91,6 +99,6 @@ func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	waiting, err := k.Main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+	waiting, err := k.waitingDeletions(ctx, features)
 	return waiting > k.config.MaxQueued-max(1, k.config.MaxQueued/roomShare), err
 }

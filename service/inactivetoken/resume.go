@@ -11,15 +11,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What goes on with an unfinished pass before the schedule does: the job
-// continue_inactive_token_deletion after a run that took too long, ResumeRuns after one that died.
+// Before the schedule an unfinished pass is continued by the job continue_inactive_token_deletion
+// after a run that took too long, and by whoever resumes abandoned runs after one that died.
 
-// continuationPatience is how long the continuation waits for a pause or a lease to end, or for its worker to be
-// switched on.
+// continuationPatience is how long the continuation snoozes while its worker is paused, switched
+// off or at work, or the queue is full.
 const continuationPatience = 10 * time.Second
 
-// continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for its end: the run can
-// queue the next continuation.
+// continuePass is the job continue_inactive_token_deletion. It starts a run and does not wait for
+// its end, so that the run can queue the next continuation.
 func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[repo.ContinueInactiveTokenDeletion](j)
 	if err != nil {
@@ -38,7 +38,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 		return job.Result{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
 	}
 	if k.config.Disabled() {
-		// Nothing starts by itself here; another process, or this one switched on again, goes on.
+		// Another process may have the worker switched on, or this one again after a restart.
 		return wait(run.ReasonDisabled)
 	}
 	if full, err := k.full(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -19,19 +20,21 @@ type tokenWalk struct {
 	features repo.UserFeatures
 	pass     repo.TokenPass
 	// limit is the size of the next range: batch_size, or less after one that took too long.
-	// failures in a row.
-	limit, failures int
-	// room is what was left in front of the ghost migration, scheduled how many deletions this run
-	// has scheduled.
-	room      room
+	limit int
+	// failures is how many ranges in a row have failed.
+	failures int
+	// room is what was left in front of the ghost migration.
+	room room
+	// scheduled is how many deletions this run has scheduled.
 	scheduled int
-	// admins are the admin bots of organizations that have been looked up, nil where there is none.
+	// admins are the admin bots of the organizations looked up so far, nil where there is none.
 	admins map[int64]*int64
 }
 
 // tokenLimits bound each statement of a range.
 func tokenLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
 
+// run works range after range until the pass or the run ends.
 func (w *tokenWalk) run(ctx context.Context) error {
 	for {
 		if err := w.x.Stopped(); err != nil {
@@ -42,7 +45,7 @@ func (w *tokenWalk) run(ctx context.Context) error {
 			done, err = w.step(ctx)
 			return err
 		}, attribute.Int64("maintenance.cursor", w.pass.Cursor))
-		if err = w.forgive(ctx, err); err != nil || done {
+		if err = w.shrinkOnTimeout(ctx, err); err != nil || done {
 			return err
 		}
 	}
@@ -51,22 +54,25 @@ func (w *tokenWalk) run(ctx context.Context) error {
 // maxRangeFailures is how often in a row a range is tried again.
 const maxRangeFailures = 10
 
-// forgive lets a range that took too long, or met a lock, be tried again: half as large.
-func (w *tokenWalk) forgive(ctx context.Context, err error) error {
-	var refused *repo.Error
+// shrinkOnTimeout lets a range that took too long, or met a lock, be tried again half as large.
+// Other errors are returned.
+func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 	if err == nil {
 		w.failures, w.limit = 0, min(2*w.limit, w.config.BatchSize)
 		return nil
 	}
-	if !errors.As(err, &refused) || refused.Class() != repo.ClassTimeout && refused.Class() != repo.ClassLock || w.failures == maxRangeFailures {
+	refused, is := errors.AsType[*repo.Error](err)
+	slow := is && (refused.Class() == repo.ClassTimeout || refused.Class() == repo.ClassLock)
+	if !slow || w.failures == maxRangeFailures {
 		return err
 	}
 	w.failures, w.limit = w.failures+1, max(w.limit/2, 1)
-	w.x.Log.WarnContext(ctx, "range tried again in smaller parts", "cursor", w.pass.Cursor, "size", w.limit, "error", err)
+	w.x.Log.WarnContext(ctx, "range failed, retrying with a smaller one",
+		"cursor", w.pass.Cursor, "size", w.limit, "error", err)
 	return nil
 }
 
-// step works one range, and says whether it was the run's last.
+// step works one range, steps 3 to 5 of the design, and says whether it was the run's last.
 func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	r, full, err := w.next(ctx)
 	if err != nil {
@@ -76,14 +82,16 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 		return true, w.stop(ctx)
 	}
 	over := w.x.Left() <= 0
-	scheduled, err := w.settle(ctx, r, over && r.More)
+	scheduled, err := w.save(ctx, r, over && r.More)
 	if err != nil {
 		return false, err
 	}
-	w.pass.Cursor, w.room.left, w.scheduled = r.Last, w.room.left-scheduled, w.scheduled+scheduled
+	w.pass.Cursor = r.Last
+	w.room.left, w.scheduled = w.room.left-scheduled, w.scheduled+scheduled
 	w.x.Count(ctx, "examined_users", int64(r.Examined))
 	w.x.Count(ctx, "scheduled_jobs", int64(scheduled))
-	w.x.Log.InfoContext(ctx, "range done", "cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
+	w.x.Log.InfoContext(ctx, "range done",
+		"cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
 	if over && r.More {
 		const limit = "limit reached: max_runtime"
 		w.x.Limit(limit, cmp.Or(w.x.Snapshot().Reason, limit))
@@ -91,16 +99,17 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	return over || !r.More, nil
 }
 
-// settle stores a range with its jobs and, if the run ends with it, the continuation; a dry run
-// only counts.
-func (w *tokenWalk) settle(
+// save stores a range with its jobs and, if it is the run's last but not the pass's, the
+// continuation. It returns how many jobs were really inserted; a dry run only counts them.
+func (w *tokenWalk) save(
 	ctx context.Context, r repo.BotRange, last bool,
 ) (scheduled int, err error) {
 	if w.x.DryRun {
 		if len(r.Inactive) == 0 {
 			return 0, nil
 		}
-		return w.x.Database.CountNewDeletions(ctx, r.Inactive, repo.TokenDeletionReason, tokenLimits())
+		reason := repo.TokenDeletionReason
+		return w.x.Database.CountNewDeletions(ctx, r.Inactive, reason, tokenLimits())
 	}
 	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
 	origin := w.x.Origin(ctx)
@@ -128,7 +137,10 @@ func (w *tokenWalk) deletions(
 	jobs := make([]repo.Job, len(r.Inactive))
 	for i, bot := range r.Inactive {
 		jobs[i] = origin
-		jobs[i].Args = repo.DeleteUser{UserID: bot, DeletedByID: w.admins[r.Organizations[i]], SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+		jobs[i].Args = repo.DeleteUser{
+			UserID: bot, DeletedByID: w.admins[r.Organizations[i]], SkipAuthorization: true,
+			Reason: repo.TokenDeletionReason,
+		}
 	}
 	return jobs, nil
 }
@@ -137,8 +149,7 @@ func (w *tokenWalk) deletions(
 func (w *tokenWalk) lookUpAdmins(ctx context.Context, organizations []int64) error {
 	var unknown []int64
 	for _, o := range organizations {
-		if _, known := w.admins[o]; !known {
-			w.admins[o] = nil
+		if _, known := w.admins[o]; !known && !slices.Contains(unknown, o) {
 			unknown = append(unknown, o)
 		}
 	}
@@ -146,13 +157,14 @@ func (w *tokenWalk) lookUpAdmins(ctx context.Context, organizations []int64) err
 		return nil
 	}
 	found, err := w.x.Database.AdminBots(ctx, w.features, unknown, tokenLimits())
+	if err != nil {
+		return err
+	}
 	for _, o := range unknown {
+		w.admins[o] = nil
 		if bot, has := found[o]; has {
 			w.admins[o] = &bot
 		}
-		if err != nil {
-			delete(w.admins, o)
-		}
 	}
-	return err
+	return nil
 }

@@ -19,10 +19,10 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
 	// BatchSize is how many bots are judged at a time, in one transaction.
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
-	// MaxRuntime is how long a run goes on; its lease holds 10 s longer. Under a second the log
+	// MaxRuntime is how long a run may take; its lease holds 10 s longer. Under a second the log
 	// warns at the start.
 	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
-	// ContinueAfter is how long after its end a run that took longer is gone on with.
+	// ContinueAfter is how long after the end of a run that took longer the next one continues.
 	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
 	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a
 	// run ends early with QUEUE_FULL.
@@ -34,7 +34,7 @@ type inactiveTokens struct {
 	run.Deps
 	config Config
 	schema *deletion.UserSchema
-	// worker is what runs are started of.
+	// worker is what New returned: the continuation starts its runs.
 	worker *run.Worker
 }
 
@@ -83,13 +83,16 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	case setting.Off:
 		return k.switchedOff(ctx, x)
 	}
-	w := &tokenWalk{inactiveTokens: k, x: x, features: features, limit: k.config.BatchSize, admins: map[int64]*int64{}}
+	w := &tokenWalk{
+		inactiveTokens: k, x: x, features: features,
+		limit: k.config.BatchSize, admins: map[int64]*int64{},
+	}
 	rules := repo.NewTokenRules(x.Now(), setting.Days)
 	if x.DryRun {
 		w.pass = repo.TokenPass{TokenRules: rules}
 		return w.run(ctx)
 	}
-	// A run that is to go on with a pass opens none: another run may have finished it just now.
+	// A continuation opens no pass: another run may have finished this one just now.
 	resume := x.Snapshot().Reason == run.ReasonContinuation
 	if w.pass, err = open(ctx, x, rules, resume); err != nil {
 		return err
@@ -100,7 +103,7 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 	return w.run(ctx)
 }
 
-// open goes on with the unfinished pass, or unless the run is to resume one begins another.
+// open resumes the unfinished pass. Without one it opens another, unless the run may only resume.
 func open(
 	ctx context.Context, x *run.Execution, rules repo.TokenRules, resume bool,
 ) (pass repo.TokenPass, err error) {
@@ -122,7 +125,7 @@ func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
 	return x.Database.DropTokenPass(ctx, permit.Permit)
 }
 
-// switchedOff is a run that the setting keeps from working.
+// switchedOff ends a run because the setting is null, and drops the unfinished pass.
 func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) error {
 	if !x.DryRun {
 		dropped, err := drop(ctx, x)
@@ -136,10 +139,9 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
 }
 
-func (k *inactiveTokens) backlog(
-	ctx context.Context, d *repo.Database,
-) (repo.Backlog, string, error) {
-	b, goesOn, err := d.TokenBacklog(ctx, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
+func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, goesOn, err := d.TokenBacklog(ctx, limits)
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
@@ -148,8 +150,10 @@ func (k *inactiveTokens) backlog(
 	case goesOn.After(b.ReadAt):
 		remark = "the unfinished pass goes on at " + goesOn.UTC().Format(time.RFC3339)
 	case !goesOn.IsZero():
-		remark = "the unfinished pass goes on as soon as a server works its job continue_inactive_token_deletion"
+		remark = "the unfinished pass goes on as soon as a server works its job " +
+			repo.ContinueInactiveTokenDeletion{}.Kind()
 	}
-	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), `{"reason": "`+repo.TokenDeletionReason+`"}`)
+	ours := `{"reason": "` + repo.TokenDeletionReason + `"}`
+	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), ours)
 	return b, remark, err
 }
