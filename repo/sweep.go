@@ -41,8 +41,8 @@ func IDs(ids ...int64) []string {
 	return values
 }
 
-// Rows are the rows of a table in which the column has one of these values. False: the catalogue has
-// no such table or column, or was not asked for it.
+// Rows are the rows of a table in which the column has one of these values. False: the catalogue
+// has no such table or column, or was not asked for it.
 func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 	r := c.tables[table]
 	found, there := r.Column(column)

@@ -116,9 +116,11 @@ const directRangeSQL = `(t.{column}, t.{behind}) > ({value}, {last}::bigint)
   AND (t.{column}, t.{behind}) <= ({value}, coalesce({bound}, 9223372036854775807))`
 
 // directFirstSQL are the first rows there are, where no index says which come behind the last ones.
-const directFirstSQL = `t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
+const directFirstSQL = `
+  t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
 
-const directSQL = `WITH {guard} {change} WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
+const directSQL = `WITH {guard} {change}
+WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
 
 // sweepDirect changes a batch in one transaction and one round trip.
 func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {

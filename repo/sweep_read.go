@@ -30,7 +30,8 @@ func (d *Database) Any(ctx context.Context, rows []Rows, l Limits) (has []bool, 
 	return has, nil
 }
 
-// probes are statements whose only value says of each of some rows, in order, whether there are any.
+// probes are statements whose only value says of each of some rows, in order, whether there are
+// any.
 func probes(rows []Rows) (statements []statement) {
 	for some := range slices.Chunk(rows, probesAtOnce) {
 		var p parameters

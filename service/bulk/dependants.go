@@ -134,8 +134,8 @@ func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 	return repo.Change{Delete: true, Report: column}
 }
 
-// dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys of
-// any schema and by typed references.
+// dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys
+// of any schema and by typed references.
 func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
 		d := dependant{

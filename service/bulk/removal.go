@@ -253,8 +253,8 @@ func (t takes) SizeKey() SizeKey {
 	return SizeKey{t.rows.String(), "take", t.rows.Database.Name}
 }
 
-// Take reads the keys of the next rows, as [RowChanger] says: first of those that nobody has locked,
-// then, having waited, of all.
+// Take reads the keys of the next rows, as [RowChanger] says: first of those that nobody has
+// locked, then, having waited, of all.
 func (w *Sweeper) Take(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking,
 ) ([][]string, error) {

@@ -67,7 +67,8 @@ func (z *StatementSizes) Get(s sized) int64 {
 }
 
 // Observe learns from a statement that found rows under a limit. The size is doubled when a full
-// one, capped, took under half the goal, and shrunk in proportion when it took longer than the goal.
+// one, capped, took under half the goal, and shrunk in proportion when it took longer than the
+// goal.
 func (z *StatementSizes) Observe(s sized, took time.Duration, limit, found int64, capped bool) {
 	size := z.Get(s)
 	switch {

@@ -177,7 +177,9 @@ func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, t
 //
 // Nothing is left behind a statement that was not full. Whether nothing is left at all only one
 // that began at the start, and changed all that it found, can say.
-func (s *sweep) advance(ctx context.Context, b repo.Batch, r repo.BatchResult) (done bool, err error) {
+func (s *sweep) advance(
+	ctx context.Context, b repo.Batch, r repo.BatchResult,
+) (done bool, err error) {
 	s.fruitless++
 	if r.Changed > 0 || r.Picked == 0 {
 		s.fruitless = 0

@@ -35,7 +35,9 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 		return result, nil
 	}
 	wait := func(reason string) (job.Result, error) {
-		return job.Result{Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes}, nil
+		return job.Result{
+			Snooze: continuationPatience, Reason: reason, Attributes: result.Attributes,
+		}, nil
 	}
 	if k.config.Disabled() {
 		// Another process may have the worker switched on, or this one again after a restart.

@@ -43,14 +43,16 @@ type inactiveTokens struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
 	k.worker = &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Missing:    k.missing,
-		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
-		Work:       k.work,
-		Abandoned:  k.abandoned,
-		Backlog:    k.backlog,
-		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
+		Name:    Name,
+		Config:  config.WorkerConfig,
+		Missing: k.missing,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
+			return config.MaxRuntime, false
+		},
+		Work:      k.work,
+		Abandoned: k.abandoned,
+		Backlog:   k.backlog,
+		Actions:   map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
 	return k.worker, []job.Kind{
 		{Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass},
@@ -139,7 +141,9 @@ func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) erro
 	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
 }
 
-func (k *inactiveTokens) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+func (k *inactiveTokens) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
 	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
 	b, goesOn, err := d.TokenBacklog(ctx, limits)
 	if err != nil {

@@ -9,9 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// placeholderDeletion is the job delete_placeholder_user: it queues the deletion of a placeholder
-// user that nothing refers to any more. One attempt is one transaction; a reference is no error but
-// refuses this attempt, the next one is the worker's.
+// placeholderDeletion is the job delete_placeholder_user; see the package comment.
 type placeholderDeletion struct {
 	databases []*repo.Database
 	queue     repo.JobQueue
@@ -37,7 +35,9 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	if err != nil {
 		return job.Result{}, err
 	}
-	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID}}
+	result := job.Result{
+		Outcome: job.Succeeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID},
+	}
 	switch {
 	case verdict.Missing != "":
 		return job.Result{}, &run.FailedError{Text: verdict.Missing}
@@ -46,11 +46,12 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
 	case verdict.Reference != nil:
+		by := verdict.Reference
 		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced
-		result.Words = verdict.Reference.Table + "." + verdict.Reference.Column + " refers to it"
-		result.Attributes = append(result.Attributes, "table", verdict.Reference.Table, "column", verdict.Reference.Column)
-		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables", "placeholder_user_id", args.PlaceholderUserID,
-			"table", verdict.Reference.Table, "column", verdict.Reference.Column)
+		result.Words = by.Table + "." + by.Column + " refers to it"
+		result.Attributes = append(result.Attributes, "table", by.Table, "column", by.Column)
+		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables",
+			result.Attributes...)
 	}
 	return result, nil
 }

@@ -43,7 +43,7 @@ type placeholderUserCleanup struct {
 // names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
-	record := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
+	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
 		Name:       Name,
 		Config:     config.WorkerConfig,
@@ -54,13 +54,14 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Backlog:    p.backlog,
 		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
-	return w, []job.Kind{{Name: repo.DeletePlaceholderUser{}.Kind(), Work: record.work, Owner: job.OwnedBy(w.Name)}}, nil
+	kind := repo.DeletePlaceholderUser{}.Kind()
+	return w, []job.Kind{{Name: kind, Work: attempts.work, Owner: job.OwnedBy(w.Name)}}, nil
 }
 
 // claimLimits bound each statement of a claim.
 func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
 
-// missing is what it needs itself, or its jobs and those that they queue need.
+// missing is what the worker needs and the database does not have, or the jobs that it causes need.
 func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	if p.queue == nil {
 		return "no queue for its jobs", nil
@@ -73,7 +74,7 @@ func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
 	return features.Missing, err
 }
 
-// rules looks at the tables, too.
+// rules are those of a run that starts now, with the tables as they are.
 func (p *placeholderUserCleanup) rules(
 	ctx context.Context, now time.Time,
 ) (repo.PlaceholderRules, error) {
@@ -81,7 +82,9 @@ func (p *placeholderUserCleanup) rules(
 	if err == nil {
 		p.schema.Saw(ctx, p.logger, "placeholder users", tables.PassedOver)
 	}
-	return repo.PlaceholderRules{MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables}, err
+	return repo.PlaceholderRules{
+		MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables,
+	}, err
 }
 
 func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
@@ -113,7 +116,9 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 		}
 		last, index = *claim.Last, index+claim.Claimed
 		for _, user := range claim.Exhausted {
-			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. Making the final attempt to delete the placeholder user.", p.config.MaxAttempts), //nolint:sloglint // the contract's words
+			//nolint:sloglint // docs/workers/placeholder_user_cleanup.md fixes the text
+			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. "+
+				"Making the final attempt to delete the placeholder user.", p.config.MaxAttempts),
 				"placeholder_user_id", user)
 		}
 	}
@@ -152,7 +157,8 @@ func (p *placeholderUserCleanup) dryRun(
 		}
 		var next *int64
 		err := x.Batch(ctx, func(ctx context.Context) error {
-			page, err := p.main.PreviewPlaceholders(ctx, rules, last, p.config.BatchSize, run.ReadLimits())
+			page, err := p.main.PreviewPlaceholders(
+				ctx, rules, last, p.config.BatchSize, run.ReadLimits())
 			next = page.Last
 			x.Count(ctx, "exhausted_users", page.Exhausted)
 			x.Changed(deletion.ImportDetails, 0, page.Claimed)
@@ -184,6 +190,7 @@ func (p *placeholderUserCleanup) backlog(
 	if err != nil || rules.Tables.Missing != "" {
 		return repo.Backlog{}, "", err
 	}
-	b, err := d.PlaceholderBacklog(ctx, rules, repo.Limits{Statement: run.BacklogPatience, Lock: time.Second})
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, err := d.PlaceholderBacklog(ctx, rules, limits)
 	return b, "", err
 }
