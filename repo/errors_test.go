@@ -13,7 +13,7 @@ import (
 func TestError_DiscreetTextHasNoValues(t *testing.T) {
 	b := newBench(t, "")
 	ctx := context.Background()
-	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute)
+	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
 	for want, err := range map[string]error{
 		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,

@@ -9,8 +9,6 @@ import (
 
 // Outcomes of a fire, as maintenance.fires keeps them.
 const (
-	// FireClaimed belongs to a replica that is about to start its run.
-	FireClaimed = "claimed"
 	// FireRan has a run.
 	FireRan = "ran"
 	// FireSkipped was to have no run: reason says why.

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// pruneHistorySQL leaves runs at work alone, claims, whose run is about to start or which are recorded as missed, and each
-// worker's newest fire, by which it is seen whether that was missed. $2 bounds both tables. The ids of runs are in the order
-// of their times: only the oldest are looked at, of which more than a few are never at work.
+// pruneHistorySQL leaves runs at work alone, and each worker's newest fire, by which it is seen
+// whether that was missed. $2 bounds both tables. The ids of runs are in the order of their times:
+// only the oldest are examined, of which more than a few are never at work.
 const pruneHistorySQL = `
 WITH old_fires AS (
   DELETE FROM maintenance.fires WHERE ctid = ANY (ARRAY(
     SELECT f.ctid FROM maintenance.fires f
-    WHERE f.fire_time < (SELECT clock_timestamp() - $1::interval) AND f.outcome <> 'claimed'
+    WHERE f.fire_time < (SELECT clock_timestamp() - $1::interval)
       AND EXISTS (SELECT FROM maintenance.fires n WHERE n.worker = f.worker AND n.fire_time > f.fire_time)
     ORDER BY f.fire_time LIMIT $2))
   RETURNING 1

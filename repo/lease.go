@@ -43,18 +43,26 @@ const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`
 const leaseColumns = `l.name, left(coalesce(l.holder, ''), 200), coalesce(l.epoch, 0), coalesce(l.acquired_at, '-infinity'),
   coalesce(l.renewed_at, '-infinity'), coalesce(l.expires_at, '-infinity'), ` + freeSQL
 
-// acquireLeaseSQL takes a lease that nobody has or that has expired. A row that does not come back
-// is held. One that is plainly held is only looked at: locking it would wait for the holder's
-// statement in flight, and make the next wait.
-const acquireLeaseSQL = `
-INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
-SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval
-WHERE NOT EXISTS (SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())
-ON CONFLICT (name) DO UPDATE
-SET holder = EXCLUDED.holder, epoch = coalesce(l.epoch, 0) + 1,
+// The parts of a statement that takes the lease $1 for the holder $2 and the time $3, if nobody has
+// it or it has expired. One that is plainly held is only read: locking it would wait for the
+// holder's statement in flight, and make the next wait.
+const (
+	leaseValuesSQL = `
+  INSERT INTO maintenance.leases AS l (name, holder, epoch, acquired_at, renewed_at, expires_at)
+  SELECT $1::text, $2::text, 1, now(), now(), now() + $3::interval`
+	leaseIsFreeSQL = `NOT EXISTS (
+    SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`
+	leaseConflictSQL = `
+  ON CONFLICT (name) DO UPDATE
+  SET holder = EXCLUDED.holder, epoch = coalesce(l.epoch, 0) + 1,
     acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at
-WHERE ` + freeSQL + `
-RETURNING ` + leaseColumns
+  WHERE ` + freeSQL
+)
+
+// acquireLeaseSQL: a row that does not come back is held.
+const acquireLeaseSQL = leaseValuesSQL + `
+  WHERE ` + leaseIsFreeSQL + leaseConflictSQL + `
+  RETURNING ` + leaseColumns
 
 // AcquireLease takes the lease, or returns a [*LeaseHeldError]. It tries once and never waits for a
 // holder. The lease ends ttl after now unless it is renewed.

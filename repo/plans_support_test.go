@@ -135,7 +135,7 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 
 func literal(t *testing.T, types *pgtype.Map, oid uint32, arg any) string {
 	t.Helper()
-	text, err := types.Encode(oid, pgtype.TextFormatCode, arg, nil)
+	text, err := types.Encode(oid, pgtype.TextFormatCode, arg, []byte{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,12 +69,14 @@ func scanRun(row pgx.CollectableRow) (r Run, err error) {
 	return r, err
 }
 
-func (r *Run) scan(row pgx.Row) error {
+func (r *Run) scan(row pgx.Row, more ...any) error {
 	var finished, silent *time.Time
 	var dead time.Time
-	err := row.Scan(&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
+	err := row.Scan(append([]any{
+		&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
 		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &finished, &r.Counts, &r.Tables,
-		&r.Definitions, &r.RequestID, &r.Replica, &silent, &dead)
+		&r.Definitions, &r.RequestID, &r.Replica, &silent, &dead,
+	}, more...)...)
 	if finished != nil {
 		r.FinishedAt = *finished
 	}
@@ -82,29 +84,6 @@ func (r *Run) scan(row pgx.Row) error {
 		r.SilentSince, r.DeadAt = *silent, dead
 	}
 	return err
-}
-
-const insertRunSQL = `
-INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, dry_run, request_id, requested_by, replica,
-  trace_id, heartbeat_ttl, error, finished_at)
-VALUES ($1::text::uuid, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12::interval, $13,
-  CASE WHEN $5 <> 'running' THEN clock_timestamp() END)
-ON CONFLICT (request_id) WHERE request_id IS NOT NULL DO NOTHING
-RETURNING ` + runColumns
-
-// InsertRun records a new run. A run whose process gives no sign of life for heartbeatTTL is taken
-// for dead. If the request id has been used before, the run of that time is returned, and created
-// is false; [ErrNotFound]: that run has been forgotten meanwhile.
-func (d *Database) InsertRun(
-	ctx context.Context, run Run, heartbeatTTL time.Duration,
-) (stored Run, created bool, err error) {
-	stored, err = d.oneRun(ctx, "record the run", insertRunSQL, run.ID, run.Worker, run.Database, run.Trigger, run.State,
-		run.Reason, run.DryRun, run.RequestID, run.RequestedBy, run.Replica, run.TraceID, heartbeatTTL, run.Error)
-	if !errors.Is(err, ErrNotFound) {
-		return stored, err == nil, err
-	}
-	stored, err = d.RunByRequest(ctx, run.RequestID)
-	return stored, false, err
 }
 
 const runByRequestSQL = `SELECT ` + runColumns + ` FROM maintenance.runs WHERE request_id = $1`

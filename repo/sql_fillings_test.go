@@ -8,10 +8,10 @@ var fragments = []string{
 	// Runs and jobs.
 	"abandonedSQL",
 	// Leases and guards.
-	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeSQL", "heldSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
+	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeSQL", "heldSQL",
+	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Fires.
-	"abandonedClaimSQL",
-	"movedLedgerSQL",
+	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "forgetSQL", "integerTypesSQL",
 	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",

@@ -32,11 +32,6 @@ func scheduled(e *servicetest.Estate, replicas ...*replica) (check func()) {
 			passMinute(e)
 			return e.Value("main", `SELECT count(*) > 0 FROM maintenance.fires WHERE outcome = 'ran'`) == "true"
 		})
-		// A claim or a run that an outage has cut short is taken over, or recorded, when its time has passed.
-		devdb.Eventually(e.T, "the ledger to be settled", func() bool {
-			e.Exec("main", `UPDATE maintenance.fires SET claimed_at = claimed_at - interval '30 s' WHERE outcome = 'claimed'`)
-			return e.Value("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed'`) == "0"
-		})
 		ended()
 		e.T.Log(e.Value("main", `SELECT string_agg(concat_ws(' ', worker, outcome, reason, n), ', ') FROM
 			(SELECT worker, outcome, left(reason, 12) AS reason, count(*) n FROM maintenance.fires GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) f`))
@@ -55,7 +50,7 @@ func passMinute(e *servicetest.Estate) {
 			LEFT JOIN maintenance.fires c ON c.worker = s.worker AND c.fire_time > now() - interval '10 min'
 			LEFT JOIN maintenance.runs r ON r.id = c.run_id
 			WHERE s.cron = '* * * * *'
-			GROUP BY s.worker HAVING coalesce(bool_and(c.outcome <> 'claimed' AND (r.id IS NULL OR r.state <> 'running' OR r.lease_epoch > 0)), true)
+			GROUP BY s.worker HAVING coalesce(bool_and(r.id IS NULL OR r.state <> 'running' OR r.lease_epoch > 0), true)
 		), shifted AS (
 			UPDATE maintenance.fires c SET fire_time = c.fire_time - interval '1 h' - random() * interval '1 h' FROM done
 			WHERE c.worker = done.worker AND c.fire_time > now() - interval '10 min'
@@ -63,7 +58,7 @@ func passMinute(e *servicetest.Estate) {
 		UPDATE maintenance.schedules s SET accounted_until = date_trunc('minute', clock_timestamp()) - interval '1 s' FROM done WHERE done.worker = s.worker`)
 }
 
-// lookOften looks at the fires, and gives back those of the dead.
+// lookOften checks the fires, and closes the runs of the dead.
 func lookOften(e *servicetest.Estate, ctx context.Context, r *replica) {
 	for ctx.Err() == nil {
 		// One that waits for the next minute must not hold up the test.

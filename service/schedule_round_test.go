@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
@@ -117,15 +116,6 @@ func TestRound_APauseIsOneSkippedFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
-}
-
-func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
-	t.Parallel()
-	_, s := newRounds(t, "ci", "sec")
-	deadlines, err := s.DeadlinesOfTurn(servicetest.LooseForeignKeys)
-	if err != nil || len(deadlines) != 3 || deadlines[0].IsZero() || len(slices.Compact(deadlines)) != 1 {
-		t.Errorf("deadlines %v, error %v", deadlines, err)
-	}
 }
 
 // Without its active partition a queue gets no records: nothing is due until a run has mended it.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -105,7 +104,6 @@ func (c clocked) due(s *service.Service) {
 
 func (c clocked) settled() {
 	c.T.Helper()
-	c.Eventually("main", `SELECT count(*) FROM maintenance.fires WHERE outcome = 'claimed' AND claimed_by NOT IN ('dead', '')`, "0")
 	c.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 }
 
@@ -127,19 +125,4 @@ func (c clocked) wantRuns(n int) {
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded' AND worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
 	c.Want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
 		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
-}
-
-// claim claims a fire for a replica that dies in this moment.
-func (c clocked) claim(s *service.Service, at string) (fire time.Time, id string) {
-	c.T.Helper()
-	fire, err := time.Parse("2006-01-02 15:04", "2026-"+at)
-	if err != nil {
-		c.T.Fatal(err)
-	}
-	id, ours, err := s.Claim(context.Background(), servicetest.LooseForeignKeys, fire)
-	if err != nil || !ours {
-		c.T.Fatal(ours, err)
-	}
-	c.Exec("main", `UPDATE maintenance.fires SET claimed_by = 'dead' WHERE outcome = 'claimed'`)
-	return fire, id
 }

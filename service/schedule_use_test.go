@@ -11,7 +11,6 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -177,39 +176,6 @@ func TestUnused_ALedgerOutlivesTheAbsenceOfMain(t *testing.T) {
 		c.due(on)
 	}
 	c.wantFires("11-21 12:00 ran CAUGHT_UP +180")
-}
-
-// TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker: the other one is enabled, but not configured.
-func TestUnused_AFireThatWasGivenBackIsForAReplicaThatUsesTheWorker(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	on := c.replica("*/10 * * * *", catchUp(true))
-	unconfigured := c.Service("", func(config *service.Config) {
-		service.Settings[loosefk.Config](config).Schedule = "*/10 * * * *"
-		service.Settings[loosefk.Config](config).CatchUp = new(true)
-	})
-	c.at("11-20 12:10:01")
-	c.claim(on, "11-20 12:10")
-	c.Exec("main", `UPDATE maintenance.schedules SET used_at = clock_timestamp()`)
-	c.Exec("main", `UPDATE maintenance.fires SET claimed_by = '' WHERE outcome = 'claimed'`)
-	c.at("11-20 12:10:05")
-	c.due(unconfigured)
-	c.wantFires("11-20 12:10 claimed")
-	c.due(on)
-	c.wantFires("11-20 12:10 ran TAKEN_OVER +5")
-}
-
-func TestUnused_TheClaimOfAReplicaThatDiedEndsWithTheLedger(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("*/10 * * * *")
-	c.at("11-20 12:10:01")
-	c.claim(s, "11-20 12:10")
-	c.at("11-20 12:12:00")
-	off := c.replica("*/10 * * * *", disabled)
-	c.watch(off, "11-20 12:12:20", "11-20 12:12:40", "11-20 12:12:50")
-	c.wantFires("11-20 12:10 missed ABANDONED")
-	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 }
 
 func TestFault_Unused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {

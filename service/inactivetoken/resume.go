@@ -3,7 +3,6 @@ package inactivetoken
 import (
 	"cmp"
 	"context"
-	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -50,7 +49,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
 	if run.MustWait(err) {
-		reason, _, _ := strings.Cut(run.SkipReason(err), ":")
+		reason, _ := run.SkipReason(err)
 		return wait(cmp.Or(reason, run.ErrShutdown.Reason))
 	}
 	result.Attributes = append(result.Attributes, "continued_by", record.ID)

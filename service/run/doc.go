@@ -6,17 +6,16 @@
 // counts and limits.
 //
 //	RunBatch (a request)                       a fire of the schedule
-//	   │ valid, not paused, configured             │ claimed by a row, not paused, configured
-//	   │                                           │
-//	   └── start ─────────────┐      ┌── NewExecution, StartFire
+//	   │ valid                                     │ due, by the clock of main
+//	   └── start ─────────────┐      ┌── StartScheduled
 //	                          ▼      ▼
-//	                           Launch
-//	  1. the run is recorded (state running), its span begins
-//	  2. its lease is taken, and a fence row in every other database that it writes to
-//	  3. Execute, in a goroutine of its own, which no caller can end:
+//	  1. one statement reads the pause, the flags and the clock; the catalogue says what is missing
+//	  2. one records the run (state running), claims its fire, and takes its lease if that is in main
+//	  3. else the lease is taken; and a fence row in every other database that it writes to
+//	  4. execute, in a goroutine of its own, which no caller can end:
 //	       the worker's Work   │ beside it: the lease is renewed every third of its time to live,
 //	                           │ progress is saved every second, a cancel or pause is heard
-//	  4. the lease is released, the end is recorded, then logged, traced and counted: once
+//	  5. the lease is released, the end is recorded, then logged, traced and counted: once
 //
 // What it guarantees:
 //

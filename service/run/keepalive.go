@@ -101,11 +101,11 @@ func (r *Runner) beat(ctx context.Context, x *Execution) error {
 
 // pausedBy says whose the pause of a worker is and why, "" if nobody knows.
 func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
-	pause, err := r.paused(ctx, w)
-	if err != nil || pause == nil {
+	state, err := r.Main.StartState(ctx, w.Name)
+	if err != nil || state.Pause == nil {
 		return ""
 	}
-	return (&WorkerPausedError{Worker: w.Name, Pause: *pause}).Error()
+	return (&WorkerPausedError{Worker: w.Name, Pause: *state.Pause}).Error()
 }
 
 // ending is a run that has ended.

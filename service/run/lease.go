@@ -34,7 +34,7 @@ type leaseSet struct {
 }
 
 type heldLease struct {
-	repo.Lease
+	repo.Fence
 	// until is by our own monotonic clock, counted from before the request that took or renewed it:
 	// never later than expires_at.
 	until time.Time
@@ -76,6 +76,15 @@ func (l *leaseSet) databases() []string {
 	return slices.Sorted(slices.Values(l.taken))
 }
 
+// hold notes that the statement that recorded the run has taken the lease, which was asked for at
+// this time.
+func (l *leaseSet) hold(d *repo.Database, epoch int64, asked time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[d] = &heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)}
+	l.taken = append(l.taken, d.Name)
+}
+
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
 func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, error) {
 	l.mu.Lock()
@@ -95,7 +104,7 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	if err != nil {
 		return nil, err
 	}
-	h := &heldLease{lease, before.Add(l.ttl)}
+	h := &heldLease{lease.Fence, before.Add(l.ttl)}
 	l.held[d] = h
 	l.taken = append(l.taken, d.Name)
 	if d != l.home {
@@ -193,9 +202,9 @@ func (l *leaseSet) renewHome(ctx context.Context) error {
 
 func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease) error {
 	before := time.Now()
-	lease, err := d.RenewLease(ctx, h.Fence, l.ttl)
+	_, err := d.RenewLease(ctx, h.Fence, l.ttl)
 	if err == nil {
-		h.Lease, h.until = lease, before.Add(l.ttl)
+		h.until = before.Add(l.ttl)
 	}
 	return err
 }

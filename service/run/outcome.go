@@ -172,20 +172,25 @@ func fitForClients(err error) error {
 	return nil
 }
 
-// SkipReason is why a fire gets no run, "" if the error is another one.
-func SkipReason(err error) string {
+// SkipReason is why a fire gets no run: a code and what it is about; "" for other errors.
+func SkipReason(err error) (code, detail string) {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return ReasonLeaseHeld
+		return ReasonLeaseHeld, ""
 	case errors.As(err, &paused):
-		return "WORKER_PAUSED: " + err.Error()
+		return ReasonPaused, err.Error()
 	case errors.As(err, &unconfigured):
-		return "WORKER_NOT_CONFIGURED: " + err.Error()
+		return "WORKER_NOT_CONFIGURED", err.Error()
 	}
-	return ""
+	return "", ""
+}
+
+// reasonText is a code and its detail as a reason is on record.
+func reasonText(code, detail string) string {
+	return strings.TrimSuffix(code+": "+detail, ": ")
 }
 
 // EndedEarly says whether a run with this reason ended before its time because of the load or a full queue.

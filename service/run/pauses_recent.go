@@ -12,12 +12,6 @@ import (
 // AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
 const AllWorkers = "*"
 
-// paused is the pause in force for a worker, nil when there is none: that of all workers before its own.
-func (r *Runner) paused(ctx context.Context, w *Worker) (*Pause, error) {
-	all, err := r.Main.Pauses(ctx)
-	return PauseFor(w.Name, all), err
-}
-
 // PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers before its own.
 func PauseFor(worker string, all []Pause) *Pause {
 	for _, name := range []string{AllWorkers, worker} {

@@ -272,23 +272,6 @@ func cancelWords(by string) string {
 	return fmt.Sprintf("cancelled by %s, %s", by, time.Now().UTC().Format(time.RFC3339))
 }
 
-// insertRun records a run: that of a fire only while the fire is ours.
-func (r *Runner) insertRun(ctx context.Context, run Run, ttl time.Duration) (stored Run, created bool, err error) {
-	if run.Fire.IsZero() {
-		return r.Main.InsertRun(ctx, run, ttl)
-	}
-	stored, err = r.Main.StartFire(ctx, run, ttl)
-	return stored, err == nil, err
-}
-
-// forgetRun leaves nothing of a run whose lease cannot be had; one of the schedule is put on record as skipped.
-func (r *Runner) forgetRun(ctx context.Context, run Run) error {
-	if run.Fire.IsZero() {
-		return r.Main.DeleteRun(ctx, run.ID)
-	}
-	return nil
-}
-
 // maxBy is how many characters of who asks are put on record.
 const maxBy = 200
 
@@ -298,20 +281,4 @@ func OnRecord(by string) string {
 		return string(long[:maxBy])
 	}
 	return by
-}
-
-// Resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, error) {
-	if err := r.Ready(ctx, w); err != nil {
-		return Run{}, err
-	}
-	now, err := r.Main.Now(ctx)
-	if err != nil {
-		return Run{}, err
-	}
-	x, err := r.start(ctx, w, Run{ID: NewID(now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason, RequestedBy: r.Replica}, r.Main)
-	if err != nil {
-		return Run{}, err
-	}
-	return x.Snapshot(), nil
 }

@@ -145,7 +145,7 @@ const AllSeen = "all that was due has been looked at"
 func RefusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
-	switch reason, _, _ := strings.Cut(SkipReason(err), ":"); {
+	switch reason, _ := SkipReason(err); {
 	case reason != "":
 		why := err.Error()
 		if paused, is := errors.AsType[*WorkerPausedError](err); is {
@@ -174,7 +174,12 @@ func tellKnownRequest(ctx context.Context, first Run) {
 // tellRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
 func tellRefusedLease(span trace.Span, err error) {
 	held, is := errors.AsType[*LeaseHeldError](err)
-	if !is {
+	known, again := errors.AsType[*knownRequestError](err)
+	switch {
+	case again:
+		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.run_id", known.run.ID)
+		return
+	case !is:
 		NoteError(span, err)
 		return
 	}

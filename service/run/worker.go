@@ -174,7 +174,7 @@ func Rotation(at time.Time, n int) int {
 	return (turn + n) % n // before 1970 the remainder is negative
 }
 
-// DuePatience is how long a database may take to say whether it has records due. It is well within claimPatience.
+// DuePatience is how long a database may take to say whether it has records due.
 const DuePatience = 3 * time.Second
 
 // DatabaseNames are the names of databases, with commas.

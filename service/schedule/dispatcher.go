@@ -16,9 +16,6 @@ const (
 	// fireGrace is how late a fire may be without being missed: less than the shortest time between
 	// two fires.
 	fireGrace = time.Minute
-	// claimPatience is how long a replica may take from its claim to the record of the run: a few
-	// small statements.
-	claimPatience = 20 * time.Second
 	// lookAhead is how long before a fire it is waited for, at least as long as the time between
 	// two checks.
 	lookAhead = 5 * time.Second
@@ -27,12 +24,8 @@ const (
 	ledgerRounds, ledgerBatch = 50, 1000
 )
 
-// Reasons of fires.
-const (
-	reasonAbandoned = "ABANDONED"
-	reasonTakenOver = "TAKEN_OVER"
-	reasonCaughtUp  = "CAUGHT_UP"
-)
+// reasonCaughtUp is the reason of a fire that was missed and ran later.
+const reasonCaughtUp = "CAUGHT_UP"
 
 // Dispatcher starts the runs of the schedules. Its methods may be called from any goroutine.
 type Dispatcher struct {
@@ -77,11 +70,11 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	if d.runner.IsStopping() {
 		return 0, run.ErrStopping
 	}
-	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.workerNames(), claimPatience)
+	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.workerNames())
 	if err != nil {
 		return 0, err
 	}
-	// What has been claimed must not depend on whether the scheduler is stopped in this moment.
+	// The run of a fire must not depend on whether the scheduler is stopped in this moment.
 	lasting := context.WithoutCancel(ctx)
 	wait = 2 * lookAhead
 	watched := d.usage.watched(now)
@@ -148,8 +141,8 @@ func (t *workerTick) process(ctx context.Context) error {
 		switch {
 		case due.nothing():
 			return nil
-		case !due.misses():
-			return t.claim(ctx, due)
+		case !due.moved:
+			return t.start(ctx, due)
 		}
 		if moved, err := t.miss(ctx, due); err != nil || !moved {
 			return err
@@ -159,18 +152,12 @@ func (t *workerTick) process(ctx context.Context) error {
 }
 
 func (t *workerTick) step(until time.Time) repo.LedgerStep {
-	return repo.LedgerStep{
-		Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until, Patience: claimPatience,
-	}
+	return repo.LedgerStep{Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until}
 }
 
 // miss records missed fires, counts them, and logs what is worth a warning.
 func (t *workerTick) miss(ctx context.Context, due dueFires) (moved bool, err error) {
-	missed := repo.Missed{Passed: due.missed, Reason: reasonAbandoned}
-	if due.reason != "" {
-		missed.Kept = due.claim
-	}
-	moved, passed, abandoned, err := t.runner.Main.MissFires(ctx, t.step(due.until), missed)
+	moved, missed, err := t.runner.Main.MissFires(ctx, t.step(due.until), due.missed)
 	if err != nil || !moved {
 		return false, err
 	}
@@ -179,50 +166,23 @@ func (t *workerTick) miss(ctx context.Context, due dueFires) (moved bool, err er
 		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
 			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
 	}
-	if passed > 0 {
+	if missed > 0 {
 		log.WarnContext(ctx, "fires missed: nobody ran them at their time",
-			"fires", passed, "first", due.missed[0], "last", due.until)
+			"fires", missed, "first", due.missed[0], "last", due.until)
+		t.runner.Metrics.AddFires(ctx, t.worker.Name, repo.FireMissed, missed)
 	}
-	if abandoned > 0 {
-		log.WarnContext(ctx, "fires missed: the replica that had claimed them died", "fires", abandoned)
-	}
-	if n := passed + abandoned; n > 0 {
-		t.runner.Metrics.AddFires(ctx, t.worker.Name, repo.FireMissed, n)
-	}
-	t.ledger.Cron, t.ledger.AccountedUntil, t.ledger.Abandoned = t.worker.Config.Schedule, due.until, false
+	t.ledger.Cron, t.ledger.AccountedUntil = t.worker.Config.Schedule, due.until
 	if len(due.missed) > 0 {
-		t.ledger.Newest, t.ledger.Outcome, t.ledger.NewestAbandoned = due.until, repo.FireMissed, false
+		t.ledger.Newest, t.ledger.Outcome = due.until, repo.FireMissed
 	}
 	return true, nil
-}
-
-// claim takes a fire and starts its run, on one replica alone.
-func (t *workerTick) claim(ctx context.Context, due dueFires) error {
-	until := due.until
-	if due.reason == "" {
-		until = due.claim
-	}
-	c := repo.FireClaim{
-		Time: due.claim, Reason: due.reason, RunID: run.NewID(t.now), Replica: t.runner.Replica,
-	}
-	ours, err := t.runner.Main.ClaimFire(ctx, t.step(until), c)
-	if err != nil || !ours {
-		return err
-	}
-	if due.reason != "" {
-		t.runner.Logger.InfoContext(ctx, "fire taken over", "worker", t.worker.Name, "fire", due.claim,
-			"reason", due.reason, "late_seconds", t.now.Sub(due.claim).Seconds())
-	}
-	t.startInBackground(ctx, t.worker, due.claim, c.RunID)
-	return nil
 }
 
 // ResumeRuns starts a run of each worker whose last one died, its lease expired, or ended early
 // because of the load, and left work that must not wait for the schedule. The scheduler calls it
 // every half a minute.
 func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
-	// What died before it worked is then for RunDue to take over.
-	errs := []error{d.runner.Main.GiveBackDeadFires(ctx, d.workerNames()), d.runner.CloseAbandoned(ctx)}
+	errs := []error{d.runner.CloseAbandoned(ctx)}
 	for _, w := range d.runner.Workers {
 		if w.Config.Disabled() {
 			continue

@@ -8,17 +8,16 @@
 //  1. Every replica checks the ledger every few seconds, with one query for all workers. It waits
 //     for a full minute that is about to begin, so that a fire is late by milliseconds, whatever
 //     the phase of the replica's clock.
-//  2. One statement records what was missed: fires older than the grace that nobody has claimed,
-//     and claims that have led to no run for claimPatience, because their replica died.
+//  2. One statement records what was missed: fires older than the grace that nobody has claimed.
 //  3. One statement claims a fire: the newest that is due, or else the newest of all if it was
-//     missed and the worker catches up, or was abandoned within its grace. So however many were
-//     missed, one run makes up for them.
+//     missed and the worker catches up. So however many were missed, one run makes up for them.
+//     It records the run of the fire in the same moment, so that no fire is claimed without a run.
+//     What must not run, because the worker is paused, is claimed as skipped.
 //  4. Both move the ledger on, or lock it, and change nothing if another replica has moved it since
 //     it was read.
-//  5. A claim carries the id of its run. Run and outcome are written in one statement, so a claim
-//     has no run.
 //
-// A fire that was skipped was decided about: it is not caught up.
+// A fire that was skipped was decided about: it is not caught up. Nor is one whose run has failed,
+// or whose process has died: a run that has begun has run.
 //
 // A worker is used by a replica on which it is enabled and configured. Only a worker that is used
 // has fires, figures and a row on the status page:

@@ -14,17 +14,12 @@ type dueFires struct {
 	// until is how far the ledger is accounted for with them; moved: that or the schedule changes.
 	until time.Time
 	moved bool
-	// abandoned: claims have led to no run. They are missed, too, but for the one that is claimed
-	// again.
-	abandoned bool
-	// claim is the fire that gets a run; reason is why, if it is not simply due.
-	claim  time.Time
+	// fire gets a run; reason is why, if it is not simply due.
+	fire   time.Time
 	reason string
 }
 
-func (d dueFires) misses() bool { return d.moved || d.abandoned }
-
-func (d dueFires) nothing() bool { return !d.misses() && d.claim.IsZero() }
+func (d dueFires) nothing() bool { return !d.moved && d.fire.IsZero() }
 
 // lookBack is how far back fires are accounted for at least, however short the history is: a night
 // that nobody was at work must not cost a daily worker its day.
@@ -36,34 +31,20 @@ func (t *workerTick) dueFires() (d dueFires) {
 		return d
 	}
 	d.until, d.moved = t.begin()
-	d.abandoned = t.ledger.Abandoned
 	at := t.schedule.Next(d.until.UTC())
 	for !at.IsZero() && !at.After(t.now) && len(d.missed) < ledgerBatch {
 		d.missed = append(d.missed, at)
 		at = t.schedule.Next(at)
 	}
 	if n := len(d.missed); n > 0 && t.now.Sub(d.missed[n-1]) < fireGrace {
-		d.missed, d.claim = d.missed[:n-1], d.missed[n-1]
+		d.missed, d.fire = d.missed[:n-1], d.missed[n-1]
 	}
 	if n := len(d.missed); n > 0 {
 		d.until, d.moved = d.missed[n-1], true
-	} else if d.claim.IsZero() {
-		d.claim, d.reason = t.catchUp()
+	} else if d.fire.IsZero() && t.worker.CatchesUp() && t.ledger.Outcome == repo.FireMissed {
+		d.fire, d.reason = t.ledger.Newest, reasonCaughtUp
 	}
 	return d
-}
-
-// catchUp is the newest fire of the ledger if it was missed or abandoned and may still run, and
-// why.
-func (t *workerTick) catchUp() (fire time.Time, reason string) {
-	newest := t.ledger.Newest
-	switch {
-	case t.ledger.NewestAbandoned && t.now.Sub(newest) < fireGrace:
-		return newest, reasonTakenOver
-	case t.worker.CatchesUp() && (t.ledger.NewestAbandoned || t.ledger.Outcome == repo.FireMissed):
-		return newest, reasonCaughtUp
-	}
-	return time.Time{}, ""
 }
 
 // begin is from when on fires are expected that have no row, and whether that is not where the

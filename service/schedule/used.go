@@ -31,7 +31,7 @@ func (t *workerTick) uses(ctx context.Context, watched time.Duration) (bool, err
 	}
 	t.usage.changed(ctx, t.runner.Logger, t.worker.Name, why)
 	if why != "" && t.hasLedger() && watched >= unusedPatience {
-		err = t.runner.Main.CloseLedger(ctx, t.worker.Name, unusedPatience, reasonAbandoned)
+		err = t.runner.Main.CloseLedger(ctx, t.worker.Name, unusedPatience)
 	}
 	return why == "", err
 }

@@ -1,0 +1,291 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Request asks for one run.
+type Request struct {
+	// Worker is required.
+	Worker string
+	// Database is for loose_foreign_keys_cleanup only; empty: the one whose turn it is this minute.
+	Database string
+	DryRun   bool
+	// Async returns as soon as the run has started.
+	Async bool
+	// RequestID makes the request idempotent: used again it returns the first run. At most 128 characters.
+	RequestID string
+	// RequestedBy is recorded with the run.
+	RequestedBy string
+}
+
+// The life of a run, for every worker and trigger: pause and configuration are checked, the run is recorded, its lease
+// taken; the worker works while the lease is renewed and the record kept alive; lease back, record closed, waiters told.
+
+// RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
+//
+// Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
+// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
+func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
+	w, err := r.validRequest(req)
+	if err != nil {
+		return Run{}, err
+	}
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
+	for {
+		run, err := r.runOnce(ctx, w, req)
+		// The first run of the request id was refused after we had found it: then this is the first.
+		if !errors.Is(err, errForgotten) {
+			return run, err
+		}
+	}
+}
+
+func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, error) {
+	if req.RequestID != "" {
+		first, err := r.Main.RunByRequest(ctx, req.RequestID)
+		if err == nil {
+			return r.joinFirst(ctx, first, req)
+		}
+		if !errors.Is(err, repo.ErrNotFound) {
+			return Run{}, err
+		}
+	}
+	state, err := r.Ready(ctx, w)
+	// Of a privilege that is missing the run itself says so, and what to grant.
+	if err != nil && !errors.Is(err, repo.ErrForbidden) {
+		return Run{}, err
+	}
+	database, err := r.Database(w, req.Database, state.Now)
+	if err != nil {
+		return Run{}, err
+	}
+	x, err := r.start(ctx, w, Run{
+		ID: NewID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
+		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
+	}, database, state.Flags)
+	if known, is := errors.AsType[*knownRequestError](err); is {
+		return r.joinFirst(ctx, known.run, req)
+	}
+	if err != nil {
+		return Run{}, err
+	}
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.Snapshot().ID)
+	return x.Join(ctx, req.Async)
+}
+
+// joinFirst is the first run of a request id, if this request asks for the same.
+func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, error) {
+	tellKnownRequest(ctx, first)
+	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
+		return Run{}, &RequestReusedError{First: first}
+	}
+	return r.join(ctx, first, req.Async)
+}
+
+// maxRequestID is the length of a request id in characters.
+const maxRequestID = 128
+
+// validRequest is the worker that a request is for, unless the request is wrong whatever the state of anything.
+func (r *Runner) validRequest(req Request) (*Worker, error) {
+	if len([]rune(req.RequestID)) > maxRequestID {
+		return nil, &InvalidArgumentError{Field: "request_id", Description: fmt.Sprintf("at most %d characters", maxRequestID)}
+	}
+	w, err := r.Worker(req.Worker)
+	if err == nil {
+		_, err = r.Database(w, req.Database, time.Time{})
+	}
+	return w, err
+}
+
+// Ready reads what main knows of a worker, and returns why it must not start now:
+// [*WorkerPausedError], [*NotConfiguredError], or an error of a database.
+func (r *Runner) Ready(ctx context.Context, w *Worker) (repo.StartState, error) {
+	state, err := r.Main.StartState(ctx, w.Name)
+	if err != nil {
+		return state, err
+	}
+	if state.Pause != nil {
+		return state, &WorkerPausedError{Worker: w.Name, Pause: *state.Pause}
+	}
+	missing, err := w.Missing(ctx)
+	if err == nil && missing != "" {
+		err = &NotConfiguredError{Worker: w.Name, Missing: missing}
+	}
+	return state, err
+}
+
+// knownRequestError means that the request id has started a run before.
+type knownRequestError struct{ run Run }
+
+func (e *knownRequestError) Error() string { return "request id used before" }
+
+// dryRunTTL is after how long without a sign of life a dry run, which has no lease, is taken for dead.
+const dryRunTTL = 60 * time.Second
+
+// start records a run, takes its lease, and sets it to work. On an error nothing is left of it.
+func (r *Runner) start(
+	ctx context.Context, w *Worker, run Run, database *repo.Database, flags map[string]bool,
+) (*Execution, error) {
+	ctx, x := r.newExecution(ctx, w, run, database, flags)
+	err := r.enlist(ctx, x)
+	if err != nil {
+		x.refuse(err)
+		r.dismiss(x)
+		RefusedRun(x.Span, err)
+		return nil, err
+	}
+	go r.execute(ctx, x)
+	return x, nil
+}
+
+// newExecution is a run that nothing has been done for yet, but that has its span: that is to be
+// ended if it cannot start.
+func (r *Runner) newExecution(
+	ctx context.Context, w *Worker, run Run, database *repo.Database, flags map[string]bool,
+) (context.Context, *Execution) {
+	ctx, span := r.startRun(ctx, w, run, database)
+	run.State, run.Replica, run.Counts = repo.RunRunning, r.Replica, map[string]int64{}
+	for key := range w.Actions {
+		run.Counts[key] = 0
+	}
+	if id := span.SpanContext().TraceID(); id.IsValid() {
+		run.TraceID = id.String()
+	}
+	x := &Execution{
+		Database: database, DryRun: run.DryRun, Worker: w, Flags: flags,
+		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
+		Log: r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name,
+			"dry_run", run.DryRun),
+		Throttle: throttle{halted: make(chan struct{})}, started: time.Now(),
+		begun: make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
+	}
+	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
+	x.run = run
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	if !x.DryRun {
+		x.leases = r.newLeaseSet(x, x.ttl())
+	}
+	return ctx, x
+}
+
+// ttl is for how long a run's lease is taken, and after how long without a sign of life its process
+// is taken for dead.
+func (x *Execution) ttl() time.Duration {
+	if x.DryRun {
+		return dryRunTTL
+	}
+	return x.MaxRuntime + LeaseMargin
+}
+
+// leaseInMain is the lease's name if it lives in main, where the statement that records the run
+// takes it; else "".
+func (r *Runner) leaseInMain(x *Execution) string {
+	if x.DryRun || x.Database != r.Main {
+		return ""
+	}
+	return x.leases.name
+}
+
+// enlist writes a run's record and takes its lease. On an error nothing is left of either.
+func (r *Runner) enlist(ctx context.Context, x *Execution) error {
+	if err := r.admit(x); err != nil {
+		return err
+	}
+	run := x.Snapshot()
+	if x.DryRun {
+		return r.insertRun(ctx, x, run)
+	}
+	recorded := false
+	err := r.takeLease(ctx, x, time.Now(), func(ctx context.Context) error {
+		err := r.insertRun(ctx, x, run)
+		recorded = err == nil
+		return err
+	})
+	if recorded && err != nil {
+		err = errors.Join(err, r.Main.DeleteRun(ctx, run.ID))
+	}
+	return err
+}
+
+// insertRun records a run, and takes its lease if that lives in main and is free.
+func (r *Runner) insertRun(ctx context.Context, x *Execution, run Run) error {
+	before := time.Now()
+	stored, created, err := r.Main.InsertRun(ctx, run, x.ttl(), r.leaseInMain(x))
+	switch {
+	case errors.Is(err, repo.ErrNotFound):
+		return errForgotten
+	case err != nil:
+		return err
+	case !created:
+		return &knownRequestError{stored}
+	}
+	x.recorded(stored, before)
+	return nil
+}
+
+// recorded notes that the run is on record. before is when that was asked for.
+func (x *Execution) recorded(stored Run, before time.Time) {
+	x.Report(func(r *Run) { r.StartedAt = stored.StartedAt })
+	if stored.LeaseEpoch > 0 {
+		x.leases.hold(x.Database, stored.LeaseEpoch, before)
+	}
+}
+
+// takeLease takes the lease that the record has not taken, and the fence rows of the worker's other
+// databases. The lease's span begins at this time and has what record does, if it is not nil.
+func (r *Runner) takeLease(
+	ctx context.Context, x *Execution, began time.Time, record func(context.Context) error,
+) error {
+	ctx, span := r.Tracer.Start(ctx, "maintenance.lease.acquire", trace.WithTimestamp(began))
+	defer span.End()
+	SetTexts(span, "maintenance.lease", x.leases.name)
+	var err error
+	if record != nil {
+		err = record(ctx)
+	}
+	var lease *heldLease
+	if err == nil {
+		lease, err = x.leases.acquire(ctx, x.Database)
+	}
+	if err == nil {
+		err = x.leases.fence(ctx, x.Worker.Fences)
+	}
+	if err != nil {
+		if held, is := errors.AsType[*LeaseHeldError](err); is {
+			// Without it the error says enough.
+			held.RunID, _ = r.Main.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
+		}
+		tellRefusedLease(span, err)
+		return err
+	}
+	span.SetAttributes(attribute.String("maintenance.outcome", "taken"),
+		attribute.Int64("maintenance.lease_epoch", lease.Epoch))
+	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
+	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
+	return nil
+}
+
+// Resume starts a run that goes on with what another one has left. It does not wait for its end.
+func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, error) {
+	state, err := r.Ready(ctx, w)
+	if err != nil {
+		return Run{}, err
+	}
+	x, err := r.start(ctx, w, Run{
+		ID: NewID(state.Now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason,
+		RequestedBy: r.Replica,
+	}, r.Main, state.Flags)
+	if err != nil {
+		return Run{}, err
+	}
+	return x.Snapshot(), nil
+}

@@ -1,0 +1,39 @@
+package schedule
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
+	var databases []*repo.Database
+	for _, name := range []string{"main", "ci", "sec"} {
+		d, err := repo.Open(context.Background(), name, "postgres://nowhere")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		databases = append(databases, d)
+	}
+	r, err := run.New(run.Config{Databases: databases})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deadlines []time.Time
+	w := &run.Worker{Databases: databases, Due: func(ctx context.Context, _ *repo.Database) bool {
+		deadline, _ := ctx.Deadline()
+		deadlines = append(deadlines, deadline)
+		return false
+	}}
+	if _, err := databaseOf(context.Background(), r, w, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if len(deadlines) != 3 || deadlines[0].IsZero() || len(slices.Compact(deadlines)) != 1 {
+		t.Errorf("deadlines %v", deadlines)
+	}
+}
