@@ -111,5 +111,7 @@ func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	if err := s.RunDue(ctx); err != nil && ctx.Err() == nil {
 		t.Error(err)
 	}
+	// It has waited for a fire if a minute was about to begin.
+	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 }

@@ -112,7 +112,9 @@ func (r *Runner) insertScheduled(
 
 // workScheduled takes what the run's record has not taken, and works.
 func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Time) {
-	why := Guarded(func() error { return r.takeLease(ctx, x, began, nil) })
+	why := r.whileMainAway(x, func() error {
+		return Guarded(func() error { return r.takeLease(ctx, x, began, nil) })
+	})
 	if why == nil {
 		r.addFire(ctx, x.Snapshot(), repo.FireRan)
 		r.execute(ctx, x)
@@ -122,7 +124,7 @@ func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Tim
 	defer close(x.Done)
 	run := x.Snapshot()
 	setRefused(&run, why)
-	err := tryAgain(ctx, func() (err error) {
+	err := r.whileMainAway(x, func() error {
 		stored, err := r.Main.RefuseRun(ctx, run)
 		if err == nil {
 			x.endedAs(stored)
@@ -136,6 +138,25 @@ func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Tim
 		return
 	}
 	r.reportRefused(ctx, x, why)
+}
+
+// whileMainAway does something again as long as main does not answer, up to half the time after which
+// a run without a sign of life is taken for dead.
+func (r *Runner) whileMainAway(x *Execution, do func() error) error {
+	pace := Backoff{First: endWait, Most: 5 * time.Second}
+	for began := time.Now(); ; {
+		err := do()
+		silent, _ := UnreachableDatabase(err)
+		if !errors.Is(err, repo.ErrUnreachable) || silent != r.Main.Name || time.Since(began) > x.ttl()/2 {
+			return err
+		}
+		wait, _ := pace.After(err)
+		select {
+		case <-r.Stopping:
+			return err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // endedAs is the record of a run that could not start, which has no fire.
