@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -16,9 +17,8 @@ import (
 
 // wantTrips fails the test unless these are the statements that main was sent until a run had its
 // lease, by their operations.
-func wantTrips(t *testing.T, want []string, do func(context.Context) error) {
+func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Context) error, want ...string) {
 	t.Helper()
-	spans := servicetest.Tracing(t)
 	ctx, call := otel.Tracer("test").Start(t.Context(), "call")
 	err := do(run.WithSpans(ctx))
 	if call.End(); err != nil {
@@ -43,28 +43,27 @@ func wantTrips(t *testing.T, want []string, do func(context.Context) error) {
 }
 
 func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
-	e := servicetest.NewGhosts(t)
-	s := e.Service()
-	want := []string{"read pauses, flags and clock", "read the catalogue", "record the run"}
-	wantTrips(t, want, func(ctx context.Context) error {
+	spans := servicetest.Tracing(t)
+	s := servicetest.NewGhosts(t).Service()
+	// The third is the catalogue, of which no trace tells.
+	wantTrips(t, spans, func(ctx context.Context) error {
 		_, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.GhostUsers})
 		return err
-	})
+	}, "read pauses, flags and clock", "record the run")
 }
 
 func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
+	spans := servicetest.Tracing(t)
 	c := newClocked(t)
 	s := c.replica("* * * * *")
 	// Other workers are found to be used now, not then.
 	c.at("11-20 12:00:50")
 	c.due(s)
 	c.at("11-20 12:01:00")
-	// The worker's definitions are in a file: there is no catalogue to read. The ledger is that of
-	// all workers, and is read whether a fire is due or not.
-	want := []string{"read the ledger of fires", "read pauses, flags and clock", "claim the fire"}
-	wantTrips(t, want, func(ctx context.Context) error {
+	// The ledger is that of all workers, and is read whether a fire is due or not.
+	wantTrips(t, spans, func(ctx context.Context) error {
 		err := s.RunDue(ctx)
 		c.settled()
 		return err
-	})
+	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
 }
