@@ -14,8 +14,8 @@ import (
 // has ended its last run early if another goes on here before the schedule; "" if nothing does.
 func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
-		if x := s.engine.Local(st.CurrentRun.ID); x != nil {
-			return x.Throttle.Words()
+		if slow, here := s.engine.SlowedBy(st.CurrentRun.ID); here {
+			return slow
 		}
 		// Its server says so with each sign of life.
 		if slow, is := strings.CutPrefix(st.CurrentRun.Reason, run.ReasonThrottled+": "); is {

@@ -73,8 +73,8 @@ func Guarded(do func() error) (err error) {
 func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	x.tell(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
-	attrs := LineOf(run, duration)
-	if _, rested := x.Throttle.state(); rested > 0 {
+	attrs := lineOf(run, duration)
+	if _, rested := x.throttle.state(); rested > 0 {
 		attrs = append(attrs, "rested_seconds", rested.Seconds())
 	}
 	if from, _ := x.reader.Source(); from != "" {
@@ -91,17 +91,17 @@ func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 		attrs = append(attrs, "why", run.Error)
 	}
 	x.Log.Log(ctx, level, runFinished, attrs...)
-	r.Metrics.AddRun(ctx, run, duration)
+	r.Metrics.addRun(ctx, run, duration)
 	if x.Worker.Sli {
-		r.Metrics.AddSLI(ctx, run)
+		r.Metrics.addSLI(ctx, run)
 	}
 }
 
 // runFinished is the message of the line that every run has at its end.
 const runFinished = "run finished"
 
-// LineOf is what that line says, besides which run it is.
-func LineOf(run Run, duration time.Duration) []any {
+// lineOf is what that line says, besides which run it is.
+func lineOf(run Run, duration time.Duration) []any {
 	attrs := []any{
 		"trigger", run.Trigger, "outcome", run.State, "reason", run.Reason,
 		"over_limit", run.OverLimit, "turbo_mode", run.TurboMode, "lease_epoch", run.LeaseEpoch,
@@ -113,9 +113,9 @@ func LineOf(run Run, duration time.Duration) []any {
 	return attrs
 }
 
-// NewID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
+// newID is a UUID version 7 of a time of main's clock, so that ids are in the order of the runs on whatever replica.
 // The microseconds stand where RFC 9562 (6.2, method 3) wants them.
-func NewID(at time.Time) string {
+func newID(at time.Time) string {
 	id := uuid.New()
 	fraction := uint64(at.Nanosecond()%1_000_000) << 12 / 1_000_000 //nolint:gosec // nanoseconds are not negative
 	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|7<<12|fraction)

@@ -49,7 +49,7 @@ type Execution struct {
 	// counted wakes the heartbeat when there are counts to save.
 	counted chan struct{}
 
-	Throttle throttle
+	throttle throttle
 }
 
 // StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
@@ -99,7 +99,7 @@ func (x *Execution) Halt(why error) {
 	defer x.mu.Unlock()
 	if x.stop == nil {
 		x.stop = why
-		close(x.Throttle.halted)
+		close(x.throttle.halted)
 	}
 }
 

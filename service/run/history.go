@@ -13,8 +13,8 @@ const (
 
 // pruneDue says, once an hour, that it is time to prune.
 func (r *Runner) pruneDue() bool {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	due := r.prunedAt.IsZero() || time.Since(r.prunedAt) > pruneInterval
 	if due {
 		r.prunedAt = time.Now()

@@ -81,7 +81,7 @@ func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 // beat saves the progress, and what slows the run down as its reason for the time being, and hears what others want of the run.
 func (r *Runner) beat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
-	if slow := x.Throttle.Words(); slow != "" {
+	if slow := x.throttle.words(); slow != "" {
 		run.Reason = ReasonThrottled + ": " + slow
 	}
 	wishes, err := r.Main.SaveProgress(ctx, run)
@@ -131,7 +131,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	if !r.reportEnd(ctx, x, e, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again",
 			"outcome", run.State, "error", err)
-		r.Background.Go(func() { r.recordLater(ctx, x, e) })
+		r.background.Go(func() { r.recordLater(ctx, x, e) })
 	}
 }
 

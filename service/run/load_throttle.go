@@ -41,7 +41,7 @@ type throttle struct {
 // waitForLoad rests as the load of a database, and of the table that is to be changed, wants it.
 // Its error is why the run stops.
 func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
-	worked, rested := x.Throttle.worked(), time.Duration(0)
+	worked, rested := x.throttle.worked(), time.Duration(0)
 	for {
 		if err := x.Stopped(); err != nil {
 			return err
@@ -52,7 +52,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 		e := x.loads.Overloaded(ctx, d, table)
 		switch {
 		case e == nil:
-			return x.Throttle.release(nil)
+			return x.throttle.release(nil)
 		case x.patienceOver(e):
 			return x.stopThrottled(ctx, e)
 		}
@@ -68,9 +68,9 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 				// Its time is over, and this is no moment for a last statement.
 				return x.stopThrottled(ctx, e)
 			}
-			return x.Throttle.release(e)
+			return x.throttle.release(e)
 		}
-		rest, ofRun, first := x.Throttle.rest(ctx, e, rest)
+		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
 		rested += rest
 		x.tellRest(ctx, e.String(), rest, first)
 		x.metrics.AddRest(ctx, x.Worker.Name, x.Database.Name, ofRun)
@@ -138,8 +138,8 @@ func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (r
 	return time.Since(began), ofRun, first
 }
 
-// Words say what slows the run down at present, "" if nothing does.
-func (t *throttle) Words() string {
+// words say what slows the run down at present, "" if nothing does.
+func (t *throttle) words() string {
 	e, rested := t.state()
 	if e == nil {
 		return ""
@@ -201,4 +201,14 @@ func Later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// SlowedBy is what slows a run at work in this process down, "" if nothing does; false: it is not at
+// work here.
+func (r *Runner) SlowedBy(id string) (why string, here bool) {
+	x := r.local(id)
+	if x == nil {
+		return "", false
+	}
+	return x.throttle.words(), true
 }

@@ -53,8 +53,8 @@ func newMetrics() (*Metrics, error) {
 // MainDatabase is the label of workers that have no turn by database.
 const MainDatabase = "main"
 
-// AddRun counts the end of a run. What a dry run would do is nothing to count, or to alert on.
-func (m *Metrics) AddRun(ctx context.Context, run Run, duration time.Duration) {
+// addRun counts the end of a run. What a dry run would do is nothing to count, or to alert on.
+func (m *Metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 	if run.DryRun {
 		return
 	}
@@ -102,8 +102,8 @@ func (m *Metrics) AddFires(ctx context.Context, worker, outcome string, n int) {
 	m.fires.Add(ctx, int64(n), metric.WithAttributes(attribute.String("worker", worker), attribute.String("outcome", outcome)))
 }
 
-// AddSLI counts a run that has ended for the error rate and, if it succeeded, for the Apdex.
-func (m *Metrics) AddSLI(ctx context.Context, run Run) {
+// addSLI counts a run that has ended for the error rate and, if it succeeded, for the Apdex.
+func (m *Metrics) addSLI(ctx context.Context, run Run) {
 	database := attribute.String("database", run.Database)
 	failed := run.State == repo.RunFailed
 	if run.DryRun || (!failed && run.State != repo.RunSucceeded) {

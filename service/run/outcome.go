@@ -179,7 +179,7 @@ func SkipReason(err error) (code, detail string) {
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return ReasonLeaseHeld, ""
+		return reasonLeaseHeld, ""
 	case errors.As(err, &paused):
 		return ReasonPaused, err.Error()
 	case errors.As(err, &unconfigured):

@@ -11,7 +11,7 @@ const (
 
 	ReasonLeaseLost = "LEASE_LOST"
 	ReasonJobLost   = "JOB_LOST"
-	ReasonLeaseHeld = "LEASE_HELD"
+	reasonLeaseHeld = "LEASE_HELD"
 	// reasonRequestKnown: the request id has started a run before.
 	reasonRequestKnown = "REQUEST_KNOWN"
 	// ReasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because

@@ -54,16 +54,16 @@ type Runner struct {
 	Backlogs  *backlogs
 	leftovers leftovers
 
-	Mu      sync.Mutex
+	mu      sync.Mutex
 	idle    *sync.Cond
 	active  map[*Execution]struct{}
-	Stopped bool
+	stopped bool
 	// prunedAt is when history older than historyKeep was last pruned.
 	prunedAt    time.Time
 	HistoryKeep time.Duration
 	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
 	Stopping   chan struct{}
-	Background sync.WaitGroup
+	background sync.WaitGroup
 }
 
 // New does not connect; an error names the configuration key that is wrong.
@@ -79,7 +79,7 @@ func New(c Config) (*Runner, error) {
 		HistoryKeep: c.HistoryKeep,
 		active:      map[*Execution]struct{}{}, Stopping: make(chan struct{}),
 	}
-	r.idle = sync.NewCond(&r.Mu)
+	r.idle = sync.NewCond(&r.mu)
 	if r.Replica == "" {
 		r.Replica = ReplicaName()
 	}
@@ -117,23 +117,23 @@ func (r *Runner) Worker(name string) (*Worker, error) {
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.
 func (r *Runner) Shutdown(ctx context.Context) error {
-	r.Mu.Lock()
-	if !r.Stopped {
-		r.Stopped = true
+	r.mu.Lock()
+	if !r.stopped {
+		r.stopped = true
 		close(r.Stopping)
 	}
 	for x := range r.active {
 		x.Halt(ErrShutdown)
 	}
-	r.Mu.Unlock()
+	r.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		r.Mu.Lock()
+		r.mu.Lock()
 		for len(r.active) > 0 {
 			r.idle.Wait()
 		}
-		r.Mu.Unlock()
-		r.Background.Wait()
+		r.mu.Unlock()
+		r.background.Wait()
 		close(done)
 	}()
 	select {

@@ -16,9 +16,9 @@ import (
 
 // admit lets a run in unless the service is stopping.
 func (r *Runner) admit(x *Execution) error {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	if r.Stopped {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
 		return ErrStopping
 	}
 	r.active[x] = struct{}{}
@@ -26,35 +26,35 @@ func (r *Runner) admit(x *Execution) error {
 }
 
 func (r *Runner) dismiss(x *Execution) {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.active, x)
-	if len(r.active) == 0 && r.Stopped {
+	if len(r.active) == 0 && r.stopped {
 		r.idle.Broadcast()
 	}
 }
 
 // IsStopping says whether no more runs are started, because the process stops.
 func (r *Runner) IsStopping() bool {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return r.Stopped
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
 }
 
 // Go calls do in a goroutine that Shutdown waits for; false: the process stops, and it is not called.
 func (r *Runner) Go(do func()) bool {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	if !r.Stopped {
-		r.Background.Go(do)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopped {
+		r.background.Go(do)
 	}
-	return !r.Stopped
+	return !r.stopped
 }
 
-// Local is the run with this id if it is at work in this process.
-func (r *Runner) Local(id string) *Execution {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+// local is the run with this id if it is at work in this process.
+func (r *Runner) local(id string) *Execution {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for x := range r.active {
 		if x.Snapshot().ID == id {
 			return x
@@ -65,8 +65,8 @@ func (r *Runner) Local(id string) *Execution {
 
 // AtWork is a run of the worker in this process, nil if there is none.
 func (r *Runner) AtWork(w *Worker) *Run {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for x := range r.active {
 		select {
 		case <-x.begun:
@@ -88,7 +88,7 @@ var errSeen = errors.New("seen")
 
 // Join waits for a run of any replica: for its end, or if async, for its beginning.
 func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
-	if x := r.Local(run.ID); x != nil {
+	if x := r.local(run.ID); x != nil {
 		return x.Join(ctx, async)
 	}
 	err := r.watch(ctx, run.ID, true, func(r Run) error {
@@ -138,7 +138,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	if err := ValidRunID(id); err != nil {
 		return Run{}, err
 	}
-	if x := r.Local(id); x != nil {
+	if x := r.local(id); x != nil {
 		return x.Snapshot(), nil
 	}
 	run, err := r.Main.Run(ctx, id)
@@ -254,7 +254,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	}
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
-	if x := r.Local(id); x != nil {
+	if x := r.local(id); x != nil {
 		x.Halt(cancelled(words))
 	}
 	if err := r.Main.RequestCancel(ctx, id, words); err != nil {

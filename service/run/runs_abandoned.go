@@ -27,11 +27,11 @@ func (r *Runner) tellAbandoned(ctx context.Context, run Run) {
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))
 	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
-	log.Log(ctx, slog.LevelError, runFinished, append(LineOf(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
-	r.Metrics.AddRun(ctx, run, took)
+	log.Log(ctx, slog.LevelError, runFinished, append(lineOf(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
+	r.Metrics.addRun(ctx, run, took)
 	// One of a worker that only other versions know has no more to be told.
 	if w, err := r.Worker(run.Worker); err == nil && w.Sli {
-		r.Metrics.AddSLI(ctx, run)
+		r.Metrics.addSLI(ctx, run)
 	}
 }
 
@@ -47,7 +47,7 @@ func (r *Runner) correct(ctx context.Context, x *Execution, run Run, err error) 
 
 // endLine is what the log says of an end that is not told as such.
 func (x *Execution) endLine(run Run, err error) []any {
-	attrs := LineOf(run, x.ended.Sub(x.started))
+	attrs := lineOf(run, x.ended.Sub(x.started))
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}

@@ -33,7 +33,7 @@ type Scheduled struct {
 // record, and ends as LEASE_LOST.
 func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, error) {
 	run := Run{
-		ID: NewID(s.At), Worker: s.Worker.Name, Database: DatabaseLabel(s.Worker, s.Database),
+		ID: newID(s.At), Worker: s.Worker.Name, Database: DatabaseLabel(s.Worker, s.Database),
 		Trigger: repo.TriggerSchedule, RequestedBy: r.Replica, Fire: s.Fire,
 	}
 	// Statements up to the claim have no spans: most replicas find that another one was first.
@@ -174,7 +174,7 @@ func setRefused(run *Run, why error) {
 	case code == "":
 		run.State, run.Error = repo.RunFailed, PublicText(why)
 		return
-	case code == ReasonLeaseHeld:
+	case code == reasonLeaseHeld:
 		run.Error = why.Error()
 	}
 	run.State, run.Reason = repo.RunSkipped, reasonText(code, detail)
@@ -186,7 +186,7 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	// The reason on record has the words of whoever has paused the worker, the log has its code.
 	logged := run
 	logged.Reason, _ = SkipReason(why)
-	attrs := LineOf(logged, 0)
+	attrs := lineOf(logged, 0)
 	if !run.Fire.IsZero() {
 		attrs = append(attrs, "fire", run.Fire)
 	}
@@ -200,12 +200,12 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	} else {
 		x.Log.ErrorContext(ctx, "run did not start", append(attrs, "error", why)...)
 	}
-	r.Metrics.AddRun(ctx, run, 0)
+	r.Metrics.addRun(ctx, run, 0)
 	r.addFire(ctx, run, outcome)
 	if x.Worker.Sli {
-		r.Metrics.AddSLI(ctx, run)
+		r.Metrics.addSLI(ctx, run)
 	}
-	RefusedRun(x.Span, why)
+	refusedRun(x.Span, why)
 	x.cancel(why)
 }
 

@@ -69,7 +69,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		return Run{}, err
 	}
 	x, err := r.start(ctx, w, Run{
-		ID: NewID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
+		ID: newID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
 		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
 	}, database, state.Flags)
 	if known, is := errors.AsType[*knownRequestError](err); is {
@@ -140,7 +140,7 @@ func (r *Runner) start(
 	if err != nil {
 		x.refuse(err)
 		r.dismiss(x)
-		RefusedRun(x.Span, err)
+		refusedRun(x.Span, err)
 		return nil, err
 	}
 	go r.execute(ctx, x)
@@ -165,7 +165,7 @@ func (r *Runner) newExecution(
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log: r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name,
 			"dry_run", run.DryRun),
-		Throttle: throttle{halted: make(chan struct{})}, started: time.Now(),
+		throttle: throttle{halted: make(chan struct{})}, started: time.Now(),
 		begun: make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
@@ -281,7 +281,7 @@ func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, err
 		return Run{}, err
 	}
 	x, err := r.start(ctx, w, Run{
-		ID: NewID(state.Now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason,
+		ID: newID(state.Now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason,
 		RequestedBy: r.Replica,
 	}, r.Main, state.Flags)
 	if err != nil {

@@ -239,7 +239,7 @@ func (x *Execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	}
 	TellQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
-	if _, rested := x.Throttle.state(); rested > 0 {
+	if _, rested := x.throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.

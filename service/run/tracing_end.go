@@ -141,8 +141,8 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 // AllSeen is why a run stops that nothing has stopped.
 const AllSeen = "all that was due has been looked at"
 
-// RefusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
-func RefusedRun(span trace.Span, err error) {
+// refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
+func refusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
 	switch reason, _ := SkipReason(err); {
