@@ -170,11 +170,11 @@ func (x *Execution) endedAs(stored Run) {
 // setRefused sets the end of a run that could not start.
 func setRefused(run *Run, why error) {
 	code, detail := SkipReason(why)
-	switch {
-	case code == "":
+	switch code {
+	case "":
 		run.State, run.Error = repo.RunFailed, PublicText(why)
 		return
-	case code == reasonLeaseHeld:
+	case reasonLeaseHeld:
 		run.Error = why.Error()
 	}
 	run.State, run.Reason = repo.RunSkipped, reasonText(code, detail)

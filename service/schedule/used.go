@@ -44,6 +44,7 @@ func (d *Dispatcher) NotUsed(ctx context.Context, w *run.Worker) (why string, er
 	return w.Missing(ctx)
 }
 
+// NotEnabled is why a worker is not used that the configuration has switched off.
 func NotEnabled(worker string) string {
 	return fmt.Sprintf("disabled in the configuration of this server: workers.%s.enabled is false", worker)
 }
