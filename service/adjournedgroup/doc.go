@@ -1,22 +1,44 @@
-// Package adjournedgroup is the worker adjourned_group_deletion: it queues
-// the destruction of groups whose time is up, or restores them.
+// Package adjournedgroup is the worker adjourned_group_deletion, and its job destroy_group. A group
+// is not deleted at once: the application marks it and keeps it for some days, so that it can be
+// restored. The worker finds the groups whose time is up. It queues their destruction, or restores
+// those that the user who marked them may no longer delete.
+// docs/workers/adjourned_group_deletion.md is for operators.
 //
-// Due are the groups marked, in either store, on a date at or before the cut-off: the UTC date of T minus the setting
-// deletion_adjourned_period, in order of their ids; and those whose removal has begun.
+// # What is due
 //
-// One run:
+// A mark is in one of two stores, or in both: a row of group_deletion_schedules, or
+// namespace_details.deletion_scheduled_at. Due are the groups marked on or before the cut-off,
+// which is the UTC date of T minus the setting deletion_adjourned_period; and all groups whose
+// removal has begun. They are worked in the order of their ids.
 //
-//  1. T is the start of the run by main's clock; the setting N is read. An invalid one fails the run.
-//  2. Page by page each due group is decided about, with three statements a page: its user exists and may remove it,
-//     destruction; the user may not, restore; there is no user, held. What has begun is destruction in any case.
-//  3. Rows of the stores that make no sense are named, while both are as they were found.
-//  4. Groups below one that goes are skipped, once the job of that one is in the queue. The others have positions, in
-//     order of their ids, whatever becomes of them.
-//  5. Each group has a transaction of its own: its job, starting at T + position × interval, or its restore.
+// # One run
+//
+//  1. T is the start of the run by main's clock. The setting is read; an invalid one fails the run.
+//  2. Page by page it is decided about each due group, with three statements a page. If the user
+//     exists and may remove the group, it is to be destroyed; if the user may not, restored; if
+//     there is no such user, held. A group whose removal has begun is destroyed in any case.
+//  3. Marks that the stores disagree about are logged, before a restore takes both away.
+//  4. A group below one that is to be destroyed is skipped, once the job of that one is in the
+//     queue. Each other group has a position in the order of ids, whatever becomes of it.
+//  5. Each group gets its outcome in a transaction of its own: a job that starts at T + position ×
+//     interval, or its restore.
 //  6. Groups that look marked but are in no store are held.
-//  7. What is recorded of the removal of groups that somebody else has deleted is forgotten.
+//  7. The records of removals whose group somebody else has deleted are deleted.
 //
-// Invariants: a group is never both queued and restored by one run; nothing is deleted here. What fails is rolled back,
-// logged and counted, stops no other group, and is looked at again by the next run. A run keeps in memory what it
-// decided, about 100 bytes a due group.
+// No run both queues and restores a group, and none deletes one.
+//
+// # Limits
+//
+// A page has batch_size groups. A run has no time limit, a dry run a minute. A run keeps what it
+// has decided in memory, about 100 bytes a due group.
+//
+// # Failure
+//
+// What fails for one group is rolled back, logged and counted. It stops no other group, and the
+// next run tries again. A lost lease or an unreachable database fails the run.
+//
+// A dry run tries each job and each restore in a transaction that is rolled back: only so it finds
+// out which of them would fail.
+//
+// The design of the job is the comment of destroyGroup.
 package adjournedgroup

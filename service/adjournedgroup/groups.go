@@ -15,10 +15,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// act does what was decided: first with the groups that others may go with, then with the others in
-// order of their ids. A dry run does the same, and takes it back group by group: only so it knows
-// what would fail.
-func (r *groupRun) act(ctx context.Context) error {
+// act is step 5 of the package comment: first for the groups that others may go with, then with the
+// others in order of their ids. A dry run does the same, and takes it back group by group: only so
+// it knows what would fail.
+func (r *workerRun) act(ctx context.Context) error {
 	covering := r.covering()
 	r.expect(covering)
 	for _, g := range covering {
@@ -47,15 +47,15 @@ func (r *groupRun) act(ctx context.Context) error {
 
 // actOn gives a group its outcome. An error of the group's own is its outcome; one that is returned
 // ends the run.
-func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
+func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error) {
 	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
 	err = r.x.Batch(ctx, func(ctx context.Context) (err error) {
 		switch g.outcome {
-		case groupDestruction:
+		case destruction:
 			queued, err = r.destroy(ctx, g)
-		case groupRestored:
+		case restored:
 			err = r.restore(ctx, g)
 		default:
 			r.hold(ctx, g)
@@ -69,12 +69,13 @@ func (r *groupRun) actOn(ctx context.Context, g *adjournedGroup) (queued bool, e
 		return queued, err
 	}
 	r.x.Count(ctx, "failed_groups", 1)
-	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again", r.about(g, groupFailed, "error", err)...)
+	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again",
+		r.about(g, failed, "error", err)...)
 	return false, nil
 }
 
 // over says that the run must stop here: with an error, or as a dry run whose time is over.
-func (r *groupRun) over() (bool, error) {
+func (r *workerRun) over() (bool, error) {
 	if err := r.x.Stopped(); err != nil {
 		return true, err
 	}
@@ -85,17 +86,18 @@ func (r *groupRun) over() (bool, error) {
 	return false, nil
 }
 
-// endsRun says whether an error is none of a single group's.
+// endsRun says whether an error is about more than a single group.
 func endsRun(ctx context.Context, err error) bool {
-	var stopped run.StopError
-	return ctx.Err() != nil || errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable) || errors.As(err, &stopped)
+	_, stopped := errors.AsType[run.StopError](err)
+	return stopped || ctx.Err() != nil ||
+		errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
 }
 
 // queuePatience is how long the transaction that queues a group may take.
 const queuePatience = 5 * time.Second
 
-// permit lets a transaction of at most patience write about a group; a dry run's is rolled back.
-func (r *groupRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
+// permit lets a transaction of at most patience change a group. That of a dry run is rolled back.
+func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
 	limits := deletion.GroupLimits()
 	limits.Transaction = patience
 	if r.x.DryRun {
@@ -105,7 +107,7 @@ func (r *groupRun) permit(ctx context.Context, patience time.Duration) (run.Perm
 	return r.x.Permit(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits)
 }
 
-func (r *groupRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bool, err error) {
+func (r *workerRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bool, err error) {
 	permit, err := r.permit(ctx, queuePatience)
 	if err != nil {
 		return false, err
@@ -114,7 +116,7 @@ func (r *groupRun) queueRemoval(ctx context.Context, job repo.Job) (inserted boo
 	return r.x.Database.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
 }
 
-func (r *groupRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
+func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
 	permit, err := r.permit(ctx, run.UntimedRun)
 	if err != nil {
 		return done, err
@@ -123,8 +125,8 @@ func (r *groupRun) restoreGroup(ctx context.Context, id int64) (done repo.Restor
 	return r.x.Database.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
 }
 
-// destroy queues the group's removal. It is queued also if a job for it waits or runs already.
-func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool, err error) {
+// destroy queues the group's removal. queued is true also if a job for it waits or runs already.
+func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err error) {
 	job := r.x.Origin(ctx)
 	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
 	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
@@ -135,58 +137,61 @@ func (r *groupRun) destroy(ctx context.Context, g *adjournedGroup) (queued bool,
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
 	}
-	r.x.LogDone(ctx, "group goes", "group would go", r.about(g, groupDestruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
+	r.x.LogDone(ctx, "group goes", "group would go",
+		r.about(g, destruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
 }
 
-// restore undoes the mark, in one transaction.
-func (r *groupRun) restore(ctx context.Context, g *adjournedGroup) error {
+// restore restores the group, in one transaction. Meanwhile it may have lost its mark, or its
+// removal may have begun: the first is no outcome at all, the second holds it.
+func (r *workerRun) restore(ctx context.Context, g *group) error {
 	done, err := r.restoreGroup(ctx, g.ID)
 	switch {
 	case err != nil:
 		return err
 	case done.Held:
-		g.outcome, g.reason = groupHeld, run.ReasonDeletionInProgress
+		g.outcome, g.reason = held, run.ReasonDeletionInProgress
 		r.hold(ctx, g)
 	case done.Restored:
 		r.x.Count(ctx, "restored_groups", 1)
 		for _, t := range done.Tables {
 			r.x.Changed(t.Table, t.Deleted, t.Updated)
 		}
-		r.x.LogDone(ctx, "group restored", "group would be restored", r.about(g, groupRestored, "old_path", done.OldPath, "new_path", done.NewPath)...)
+		r.x.LogDone(ctx, "group restored", "group would be restored",
+			r.about(g, restored, "old_path", done.OldPath, "new_path", done.NewPath)...)
 	}
 	return nil
 }
 
-func (r *groupRun) hold(ctx context.Context, g *adjournedGroup) {
+func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
-	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, groupHeld)...)
+	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held)...)
 }
 
-// countHeld counts a group that is held, by its reason besides.
-func (r *groupRun) countHeld(ctx context.Context, reason string) {
+// countHeld counts a group that is held, also by its reason.
+func (r *workerRun) countHeld(ctx context.Context, reason string) {
 	r.x.Count(ctx, "held_groups", 1)
 	r.held[reason]++
 }
 
-// tellHeld says on the run's span how many groups are held for what: of many the trace has some
-// alone.
-func (r *groupRun) tellHeld() {
-	if told := r.heldByReason(); len(told) > 0 {
-		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", told))
+// reportHeld sets on the run's span how many groups are held for which reason. The spans of single
+// groups do not show it: of many groups the trace has only some.
+func (r *workerRun) reportHeld() {
+	if held := r.heldByReason(); len(held) > 0 {
+		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", held))
 	}
 }
 
-func (r *groupRun) heldByReason() (told []string) {
+func (r *workerRun) heldByReason() (held []string) {
 	for reason, n := range r.held {
-		told = append(told, fmt.Sprintf("%s: %d", reason, n))
+		held = append(held, fmt.Sprintf("%s: %d", reason, n))
 	}
-	slices.Sort(told)
-	return told
+	slices.Sort(held)
+	return held
 }
 
-// notDone is what keeps the run from having done all, "" if nothing does.
-func (r *groupRun) notDone(failed int64) string {
+// notDone says for the run's reason how many groups failed or are held, "" if there are none.
+func (r *workerRun) notDone(failed int64) string {
 	var words []string
 	if failed > 0 {
 		words = append(words, fmt.Sprintf("%d groups failed", failed))
@@ -200,9 +205,9 @@ func (r *groupRun) notDone(failed int64) string {
 	return strings.Join(words, ", ") + ", the log names them"
 }
 
-// about is what the one line of a group says. The specification calls the group namespace_id where
-// it lists the lines, and group_id where it lists the keys.
-func (r *groupRun) about(g *adjournedGroup, outcome groupOutcome, more ...any) []any {
+// about are the keys of the one log line of a group. Its id is there twice: as group_id, which is
+// the key in all logs, and as namespace_id, for whoever searches by the column.
+func (r *workerRun) about(g *group, outcome outcome, more ...any) []any {
 	return append([]any{
 		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
 		"outcome", string(outcome), "reason", g.reason,

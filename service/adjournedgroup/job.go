@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -13,26 +14,29 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// destroyGroup is the job destroy_group: it removes a group with everything of
-// it in main.
+// destroyGroup is the job destroy_group: it removes a group with everything of it in main. That
+// cannot be undone.
 //
 // One attempt:
 //
-//  1. Under the lock of the group's row everything is checked again: it is there, it is due, its user is there and may
-//     remove it. Else nothing happens, or the group is restored. That the removal has begun is recorded in the same
-//     transaction; from then on it is only asked whether the group is there.
-//  2. The groups of the tree, the deepest first. Of each: its projects, its members, what refers to it, its row with
-//     marks, details and route.
-//  3. After 45 s the attempt snoozes. What is gone is the progress.
+//  1. In one transaction the row of the group is locked, and everything is checked again: the group
+//     is there, it is due, its user is there and may remove it. If not, the job ends without a
+//     change, or the group is restored. Else it is recorded that the removal has begun. From then
+//     on the only check is whether the group is there: half of it may be gone.
+//  2. The groups of the tree are removed, the deepest first: the projects of each, its members,
+//     what refers to it, and last its row with marks, details and route. Bots among the members get
+//     a job delete_user in the transaction that deletes their membership.
+//  3. After 45 seconds the attempt snoozes, which uses no retry. What is gone is the progress.
 //
-// Invariants: every step is a transaction of its own that holds the advisory locks of the job's
-// group and of the group of the tree that it removes, and the row of its own attempt, so that two
-// attempts never overlap, one that was taken for dead writes nothing more, and the job of a
-// subgroup and that of a group above it never work on the same group at once; marks and the record
-// of the beginning go with the row of the group, last; with the members go the jobs for the bots
-// among them. An error leaves what is left, with state deletion_scheduled and the reason in
-// deletion_error, for the next attempt, and after the last one for the next run.
-func (k *adjournedGroups) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
+// Each step is a transaction of its own. It holds the row of its attempt, so that an attempt that
+// was taken for dead writes nothing more. And it holds advisory locks on the group of the job and
+// on the group of the tree, so that two attempts, or the jobs of a group and of one below it, never
+// work on the same group at once.
+//
+// An error leaves what is not removed yet for the next attempt, with state deletion_scheduled and
+// the reason in deletion_error. After the last attempt the next run of the worker queues the job
+// again.
+func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
 	args, err := job.Decode[repo.DestroyGroup](j)
 	if err != nil {
 		return job.Result{}, err
@@ -44,17 +48,18 @@ func (k *adjournedGroups) destroyGroup(ctx context.Context, j *job.Attempt) (job
 	if err != nil {
 		return job.Result{}, err
 	}
-	d := &groupRemoval{adjournedGroups: k, j: j, args: args, stores: stores}
+	d := &groupRemoval{worker: k, j: j, args: args, stores: stores}
 	result, err := d.attempt(ctx)
-	result.Attributes = append([]any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}, result.Attributes...)
+	who := []any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}
+	result.Attributes = append(who, result.Attributes...)
 	switch result, err = j.PutOff(result, err); {
 	case err == nil:
 		return result, nil
 	case errors.Is(err, repo.ErrJobLost):
-		// What becomes of the group is for the attempt that has the job now.
+		// Another attempt has the job now, and decides what becomes of the group.
 		return result, err
 	case errors.Is(ctx.Err(), context.Canceled):
-		// The process ends: the attempt is none.
+		// The process ends, which is no failure of the group.
 		return result, err
 	}
 	return result, errors.Join(err, d.fail(ctx, err))
@@ -71,7 +76,7 @@ const (
 
 // groupRemoval is one attempt.
 type groupRemoval struct {
-	*adjournedGroups
+	*worker
 	j      *job.Attempt
 	args   repo.DestroyGroup
 	stores repo.GroupStores
@@ -98,7 +103,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		return job.Result{}, settingErr
 	} else if invalid {
 		// Nothing is due then, but what has begun goes on.
-		days = 1<<31 - 1
+		days = math.MaxInt32
 	}
 	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginPatience), d.stores,
 		repo.Adjournment{At: now, Days: days}, d.args)
@@ -161,10 +166,11 @@ func (d *groupRemoval) saveRemoved(
 ) (total repo.Removed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
 	defer cancel()
-	return d.Main.SaveRemoved(ctx, repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}, removed)
+	permit := repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}
+	return d.Main.SaveRemoved(ctx, permit, removed)
 }
 
-// removeTree looks at the tree again where something forbids to remove a group of it: somebody may
+// removeTree reads the tree again where something forbids to remove a group of it: somebody may
 // have put one below since.
 func (d *groupRemoval) removeTree(
 	ctx context.Context, r *deletion.Remover,
@@ -212,7 +218,8 @@ func (d *groupRemoval) removeGroup(
 			return total, err
 		}
 	}
-	err = r.ClearRow(ctx, "namespaces", id, "members", "routes", "group_deletion_schedules", "namespace_details", deletion.ImportDetails)
+	err = r.ClearRow(ctx, "namespaces", id, "members", "routes",
+		"group_deletion_schedules", "namespace_details", deletion.ImportDetails)
 	if err != nil {
 		return total, err
 	}
@@ -227,7 +234,8 @@ func (d *groupRemoval) removeGroup(
 	}
 	removed := r.Removed
 	removed.Groups++
-	if total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed); err != nil {
+	total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed)
+	if err != nil {
 		return total, bulk.Deleted(r.Catalog, err)
 	}
 	r.Saved()

@@ -10,10 +10,11 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What is wrong with the marks themselves.
+// Marks that are wrong themselves: lost, for no group, or different in the two stores.
 
-// lookForLostMarks holds the groups that look marked but are in no store.
-func (r *groupRun) lookForLostMarks(ctx context.Context) error {
+// holdLostMarks holds the groups that look marked but are in no store. A mark is lost, for example,
+// when the user who made it is deleted, and a foreign key takes the row of the schedule along.
+func (r *workerRun) holdLostMarks(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
 		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, run.ReadLimits())
 		for _, id := range lost {
@@ -29,19 +30,20 @@ func (r *groupRun) lookForLostMarks(ctx context.Context) error {
 	})
 }
 
-// holdLost says of one of them that it is held, in the log and in the trace.
-func (r *groupRun) holdLost(ctx context.Context, id int64) error {
+// holdLost counts and logs one of them.
+func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 	return r.x.Batch(ctx, func(ctx context.Context) error {
 		r.countHeld(ctx, run.ReasonScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
-			"outcome", string(groupHeld), "reason", run.ReasonScheduleLost)
-		run.TellOutcome(ctx, string(groupHeld), run.ReasonScheduleLost)
+			"outcome", string(held), "reason", run.ReasonScheduleLost)
+		run.TellOutcome(ctx, string(held), run.ReasonScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }
 
-// forgetGone lets no removal be shown as begun for ever.
-func (r *groupRun) forgetGone(ctx context.Context) (err error) {
+// forgetGone deletes the records of removals whose group is gone: else the status would show them
+// as begun for ever.
+func (r *workerRun) forgetGone(ctx context.Context) (err error) {
 	if r.x.DryRun {
 		return nil
 	}
@@ -55,12 +57,13 @@ func (r *groupRun) forgetGone(ctx context.Context) (err error) {
 
 // compareStores names the marks that the two stores disagree about, due or not, and those of
 // namespaces that are no groups.
-func (r *groupRun) compareStores(ctx context.Context) error {
+func (r *workerRun) compareStores(ctx context.Context) error {
 	return r.pages(func(after int64) (int64, error) {
 		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, run.ReadLimits())
 		for _, o := range odd {
 			if o.NoGroup {
-				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored", "group_id", o.GroupID)
+				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored",
+					"group_id", o.GroupID)
 				continue
 			}
 			r.x.Log.WarnContext(ctx, "Deletion stores disagree", "group_id", o.GroupID,
@@ -71,13 +74,13 @@ func (r *groupRun) compareStores(ctx context.Context) error {
 	})
 }
 
-// pages calls look with 0 and then with what it returned, until that is 0 or the run has to stop.
-func (r *groupRun) pages(look func(after int64) (next int64, err error)) error {
+// pages calls read with 0 and then with what it returned, until that is 0 or the run has to stop.
+func (r *workerRun) pages(read func(after int64) (next int64, err error)) error {
 	for after := int64(0); ; {
 		if over, err := r.over(); over || err != nil {
 			return err
 		}
-		next, err := look(after)
+		next, err := read(after)
 		if err != nil || next == 0 {
 			return err
 		}

@@ -11,23 +11,23 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// groupRun is one run of the worker.
-type groupRun struct {
-	*adjournedGroups
+// workerRun is one run of the worker.
+type workerRun struct {
+	*worker
 	x      *run.Execution
 	stores repo.GroupStores
 	due    repo.Adjournment
-	groups []adjournedGroup
+	groups []group
 	// place finds a due group by its id.
 	place map[int64]int
 	// held are the groups held so far, by reason.
 	held map[string]int
 }
 
-// adjournedGroup is a due group and what is to become of it.
-type adjournedGroup struct {
+// group is a due group and what is to become of it.
+type group struct {
 	repo.DueGroup
-	outcome groupOutcome
+	outcome outcome
 	reason  string
 	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that
 	// others may go with say so.
@@ -36,18 +36,18 @@ type adjournedGroup struct {
 	position int
 }
 
-// groupOutcome is what becomes of a group that is marked.
-type groupOutcome string
+// outcome is what becomes of a group that is marked.
+type outcome string
 
 const (
-	groupDestruction groupOutcome = "destruction"
-	groupRestored    groupOutcome = "restored"
-	groupHeld        groupOutcome = "held"
-	groupFailed      groupOutcome = "failed"
+	destruction outcome = "destruction"
+	restored    outcome = "restored"
+	held        outcome = "held"
+	failed      outcome = "failed"
 )
 
 // decide reads all due groups and decides about each by itself.
-func (r *groupRun) decide(ctx context.Context) error {
+func (r *workerRun) decide(ctx context.Context) error {
 	r.place = map[int64]int{}
 	for after := int64(0); ; {
 		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, run.ReadLimits())
@@ -68,40 +68,40 @@ func (r *groupRun) decide(ctx context.Context) error {
 	}
 }
 
-func (r *groupRun) decidePage(ctx context.Context, page []int64) error {
+func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
 	for _, g := range due {
 		outcome, reason := decideGroup(g)
 		r.place[g.ID] = len(r.groups)
-		r.groups = append(r.groups, adjournedGroup{DueGroup: g, outcome: outcome, reason: reason})
+		r.groups = append(r.groups, group{DueGroup: g, outcome: outcome, reason: reason})
 	}
 	return err
 }
 
 // decideGroup decides what becomes of a group that is marked.
-func decideGroup(g repo.DueGroup) (groupOutcome, string) {
+func decideGroup(g repo.DueGroup) (outcome, string) {
 	switch {
 	case g.Begun:
-		return groupDestruction, ""
+		return destruction, ""
 	case g.UserID == nil:
-		return groupHeld, run.ReasonUserMissing
+		return held, run.ReasonUserMissing
 	case g.Allowed:
-		return groupDestruction, ""
+		return destruction, ""
 	case g.InProgress:
-		return groupHeld, run.ReasonDeletionInProgress
+		return held, run.ReasonDeletionInProgress
 	}
-	return groupRestored, run.ReasonRightsMissing
+	return restored, run.ReasonRightsMissing
 }
 
 // covering are the groups that others may go with: due ones with destruction, the upper before the
 // lower.
-func (r *groupRun) covering() (above []*adjournedGroup) {
+func (r *workerRun) covering() (above []*group) {
 	seen := map[int64]bool{}
 	for i := range r.groups {
 		g := &r.groups[i]
 		g.Above = slices.DeleteFunc(g.Above, func(id int64) bool {
 			place, due := r.place[id]
-			return !due || r.groups[place].outcome != groupDestruction
+			return !due || r.groups[place].outcome != destruction
 		})
 		for _, id := range g.Above {
 			if !seen[id] {
@@ -110,20 +110,20 @@ func (r *groupRun) covering() (above []*adjournedGroup) {
 			}
 		}
 	}
-	slices.SortFunc(above, func(a, b *adjournedGroup) int {
+	slices.SortFunc(above, func(a, b *group) int {
 		return cmp.Or(cmp.Compare(len(a.Above), len(b.Above)), cmp.Compare(a.ID, b.ID))
 	})
 	return above
 }
 
 // skipped says whether a group goes with one above it.
-func (r *groupRun) skipped(g *adjournedGroup) bool {
+func (r *workerRun) skipped(g *group) bool {
 	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
 }
 
 // expect assumes of the covering groups that have not been tried that their jobs will be queued,
 // and gives all groups their positions.
-func (r *groupRun) expect(covering []*adjournedGroup) {
+func (r *workerRun) expect(covering []*group) {
 	for _, g := range covering {
 		if !g.tried {
 			g.queued = !r.skipped(g)

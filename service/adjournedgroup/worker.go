@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -25,18 +26,17 @@ type Config struct {
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
-// adjournedGroups is the worker; the package comment is its design.
-type adjournedGroups struct {
+// worker is the worker; the package comment is its design.
+type worker struct {
 	run.Deps
 	config  Config
 	schema  run.SchemaWatch
 	removal *deletion.Projects
 }
 
-// New makes the worker, with the kinds of job that belong to it. It does not connect; an error names the
-// configuration key that is wrong.
+// New makes the worker and its job destroy_group. It does not connect, and always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
-	k := &adjournedGroups{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
+	k := &worker{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
 		Name:       Name,
 		Config:     config.WorkerConfig,
@@ -51,10 +51,13 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 			"failed_groups": "failed",
 		},
 	}
-	return w, []job.Kind{{Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Owner: job.OwnedBy(w.Name)}}, nil
+	destroyGroup := job.Kind{
+		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Owner: job.OwnedBy(w.Name),
+	}
+	return w, []job.Kind{destroyGroup}, nil
 }
 
-func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
+func (k *worker) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
 		return "the queue of jobs is not configured", nil
 	}
@@ -62,8 +65,8 @@ func (k *adjournedGroups) missing(ctx context.Context) (string, error) {
 	return stores.Missing, err
 }
 
-// stores looks at what main has, and says once what has changed.
-func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) {
+// stores finds out which stores of marks main has, and logs what is missing whenever that changes.
+func (k *worker) stores(ctx context.Context) (repo.GroupStores, error) {
 	found, err := k.Main.GroupStores(ctx)
 	if err != nil {
 		return found, err
@@ -72,7 +75,7 @@ func (k *adjournedGroups) stores(ctx context.Context) (repo.GroupStores, error) 
 	return found, nil
 }
 
-func (k *adjournedGroups) work(ctx context.Context, x *run.Execution) error {
+func (k *worker) work(ctx context.Context, x *run.Execution) error {
 	stores, err := k.stores(ctx)
 	if err != nil {
 		return err
@@ -81,13 +84,17 @@ func (k *adjournedGroups) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	r := &groupRun{adjournedGroups: k, x: x, held: map[string]int{}, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days}}
+	r := &workerRun{
+		worker: k, x: x, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days},
+		held: map[string]int{},
+	}
 	if err := r.decide(ctx); err != nil {
 		return err
 	}
-	// A restore takes both marks away: they are compared before.
-	defer r.tellHeld()
-	for _, step := range []func(context.Context) error{r.compareStores, r.act, r.lookForLostMarks, r.forgetGone} {
+	defer r.reportHeld()
+	for _, step := range []func(context.Context) error{
+		r.compareStores, r.act, r.holdLostMarks, r.forgetGone,
+	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -98,41 +105,48 @@ func (k *adjournedGroups) work(ctx context.Context, x *run.Execution) error {
 	return nil
 }
 
-// period is the setting N. An invalid one is a [*failedError].
-func (k *adjournedGroups) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
+// period is the setting deletion_adjourned_period, in days. An invalid one is a [*run.FailedError].
+func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
 	days, err := k.Main.AdjournedPeriod(ctx, stores)
-	const setting, advice = "deletion_adjourned_period in application_settings is ", ": set it to a number of days, 0 or more"
+	const setting = "deletion_adjourned_period in application_settings is "
+	const advice = ": set it to a number of days, 0 or more"
+	invalid := &run.FailedError{Reason: run.ReasonSettingInvalid}
 	switch {
 	case err != nil:
 		return 0, err
 	case days == nil:
-		return 0, &run.FailedError{Text: setting + "NULL" + advice, Reason: run.ReasonSettingInvalid, Discreet: ""}
+		invalid.Text = setting + "NULL" + advice
+		return 0, invalid
 	case *days < 0:
-		return 0, &run.FailedError{Text: fmt.Sprint(setting, *days, advice), Reason: run.ReasonSettingInvalid, Discreet: setting + "negative" + advice}
+		invalid.Text = fmt.Sprint(setting, *days, advice)
+		invalid.Discreet = setting + "negative" + advice
+		return 0, invalid
 	}
 	return *days, nil
 }
 
-func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+func (k *worker) backlog(
+	ctx context.Context, d *repo.Database,
+) (b repo.Backlog, remark string, err error) {
 	stores, err := k.stores(ctx)
 	if err != nil || stores.Missing != "" {
-		return repo.Backlog{}, "", err
+		return b, "", err
 	}
 	now, err := d.Now(ctx)
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return b, "", err
 	}
-	remark := ""
+	var remarks []string
 	days, err := k.period(ctx, stores)
 	if invalid, is := errors.AsType[*run.FailedError](err); is {
-		// Nothing is due then; what is marked is.
-		days, remark, err = 1<<31-1, invalid.Text, nil
+		// Nothing is due then, but what is marked still counts.
+		days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
 	}
 	if err != nil {
-		return repo.Backlog{}, "", err
+		return b, "", err
 	}
 	limits := repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
-	b, err := d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, limits)
+	b, err = d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, limits)
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
@@ -140,42 +154,52 @@ func (k *adjournedGroups) backlog(ctx context.Context, d *repo.Database) (repo.B
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	b, remark, err = countLostMarks(ctx, d, stores, b, remark)
+	remarks = append(remarks, progress...)
+	err = countLostMarks(ctx, d, stores, &b)
 	if b.Dead > 0 {
-		progress = append(progress, fmt.Sprintf("%d groups are held: somebody has to decide about them", b.Dead))
+		remarks = append(remarks,
+			fmt.Sprintf("%d groups are held: somebody has to decide about them", b.Dead))
 	}
-	return b, strings.TrimPrefix(strings.Join(append([]string{remark}, progress...), "; "), "; "), err
+	return b, strings.Join(remarks, "; "), err
 }
 
+// removalsShown is of how many removals the status shows the progress.
+const removalsShown = 4
+
 // removalProgress says how far the removals are that have begun.
-func removalProgress(ctx context.Context, d *repo.Database, l repo.Limits) (words []string, err error) {
+func removalProgress(
+	ctx context.Context, d *repo.Database, l repo.Limits,
+) (remarks []string, err error) {
 	removals, err := d.GroupRemovals(ctx, removalsShown+1, l)
 	if len(removals) > removalsShown {
 		removals = removals[:removalsShown]
-		words = []string{"more removals have begun"}
+		remarks = []string{"more removals have begun"}
 	}
 	for _, r := range removals {
-		words = append(words, fmt.Sprintf("removal of group %d, begun %s: %d rows, %d projects and %d groups are gone",
+		const progress = "removal of group %d, begun %s: %d rows, %d projects and %d groups are gone"
+		remarks = append(remarks, fmt.Sprintf(progress,
 			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), r.Rows, r.Projects, r.Groups))
 	}
-	return words, err
+	return remarks, err
 }
 
-// removalsShown is of how many removals the status tells the progress.
-const removalsShown = 4
-
-// countLostMarks adds the lost marks to the dead, as far as it gets in half of the time that a backlog may take.
-func countLostMarks(ctx context.Context, d *repo.Database, stores repo.GroupStores, b repo.Backlog, remark string) (repo.Backlog, string, error) {
+// countLostMarks adds the lost marks to the dead ones. To find them all groups must be read: it
+// stops after half of the time that a backlog may take, and what it has counted by then is a lower
+// bound.
+func countLostMarks(
+	ctx context.Context, d *repo.Database, stores repo.GroupStores, b *repo.Backlog,
+) error {
 	began := time.Now()
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
 	for after := int64(0); ; {
-		lost, next, err := d.LostMarks(ctx, stores, after, repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience})
+		lost, next, err := d.LostMarks(ctx, stores, after, limits)
 		b.Dead += int64(len(lost))
 		if err != nil || next == 0 {
-			return b, remark, err
+			return err
 		}
 		if after = next; time.Since(began) > run.BacklogPatience/2 {
 			b.AtLeast = true
-			return b, remark, nil
+			return nil
 		}
 	}
 }
