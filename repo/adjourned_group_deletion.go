@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Groups that are marked for deletion. The mark is in one of two stores, or in
@@ -34,21 +33,29 @@ const (
 
 // schedulesSQL is the legacy store, noSchedulesSQL stands in for it where it is missing.
 const (
-	schedulesSQL   = `(SELECT group_id, user_id, marked_for_deletion_on AS marked_on FROM group_deletion_schedules)`
-	noSchedulesSQL = `(SELECT NULL::bigint AS group_id, NULL::bigint AS user_id, NULL::date AS marked_on WHERE false)`
+	schedulesSQL = `(SELECT group_id, user_id, marked_for_deletion_on AS marked_on
+  FROM group_deletion_schedules)`
+	noSchedulesSQL = `(SELECT NULL::bigint AS group_id, NULL::bigint AS user_id,
+  NULL::date AS marked_on WHERE false)`
 )
 
 // detailsSQL is the new store, noDetailsSQL stands in for it. A user is a whole JSON number or a
 // string of digits; anything else names nobody.
 const (
-	detailsSQL = `(SELECT x.group_id, x.marked_at, (x.marked_at AT TIME ZONE 'UTC')::date AS marked_on, x.named,
-    CASE WHEN x.number = trunc(x.number) AND x.number BETWEEN 1 AND 9223372036854775807 THEN x.number::bigint END AS user_id
-  FROM (SELECT namespace_id AS group_id, deletion_scheduled_at AS marked_at, state_metadata ->> {key} AS named,
-      CASE jsonb_typeof(state_metadata -> {key}) WHEN 'number' THEN (state_metadata ->> {key})::numeric
-        WHEN 'string' THEN substring(state_metadata ->> {key} FROM '^[0-9]{1,30}$')::numeric END AS number
+	detailsSQL = `(SELECT x.group_id, x.marked_at, x.named,
+    (x.marked_at AT TIME ZONE 'UTC')::date AS marked_on,
+    CASE WHEN x.number = trunc(x.number) AND x.number BETWEEN 1 AND 9223372036854775807
+      THEN x.number::bigint END AS user_id
+  FROM (
+    SELECT namespace_id AS group_id, deletion_scheduled_at AS marked_at,
+      state_metadata ->> {key} AS named,
+      CASE jsonb_typeof(state_metadata -> {key})
+        WHEN 'number' THEN (state_metadata ->> {key})::numeric
+        WHEN 'string' THEN substring(state_metadata ->> {key} FROM '^[0-9]{1,30}$')::numeric
+      END AS number
     FROM namespace_details WHERE deletion_scheduled_at IS NOT NULL) x)`
-	noDetailsSQL = `(SELECT NULL::bigint AS group_id, NULL::timestamptz AS marked_at, NULL::date AS marked_on, NULL::text AS named,
-    NULL::bigint AS user_id WHERE false)`
+	noDetailsSQL = `(SELECT NULL::bigint AS group_id, NULL::timestamptz AS marked_at,
+    NULL::date AS marked_on, NULL::text AS named, NULL::bigint AS user_id WHERE false)`
 	scheduledByKey = `'deletion_scheduled_by_user_id'`
 )
 
@@ -80,24 +87,85 @@ func (s GroupStores) fill(sql string, pairs ...string) string {
 	if s.state {
 		state = "n.state"
 	}
-	return fill(fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL, "{direct}", directMembershipSQL), append(append([]string{
+	sql = fill(sql, "{marks}", marksSQL, "{known}", knownMarkSQL, "{direct}", directMembershipSQL)
+	stores := []string{
 		"{legacy}", legacy, "{modern}", modern, "{state}", state,
 		"{today}", todaySQL, "{cutoff}", cutoffSQL,
-	}, s.fillings...), pairs...)...)
+	}
+	return fill(sql, slices.Concat(stores, s.fillings, pairs)...)
+}
+
+// groupEssentials is what of the application schema groups cannot be worked on without.
+func groupEssentials() []Reference {
+	return referencesOf(
+		"users", "id user_type state admin",
+		"namespaces", "id type parent_id name path",
+		"routes", "id source_type source_id path name",
+		"members", "id source_type source_id user_id access_level",
+		"group_group_links", "shared_group_id shared_with_group_id group_access",
+		"projects", "id namespace_id",
+	)
+}
+
+// GroupStores looks where the marks are kept, and what else there is. A table that must not be read
+// is a [ErrForbidden].
+func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
+	essential := groupEssentials()
+	optional := map[*bool][]Reference{
+		&s.legacy:    referencesOf("group_deletion_schedules", "group_id user_id marked_for_deletion_on"),
+		&s.schedules: referencesOf("group_deletion_schedules", "group_id"),
+		&s.details:   referencesOf("namespace_details", "namespace_id"),
+		&s.metadata:  referencesOf("namespace_details", "namespace_id state_metadata"),
+		&s.modern: referencesOf(
+			"namespace_details", "namespace_id state_metadata deletion_scheduled_at"),
+		&s.state:  referencesOf("namespaces", "state"),
+		&s.period: referencesOf("application_settings", "deletion_adjourned_period"),
+	}
+	all := essential
+	for _, columns := range optional {
+		all = append(all, columns...)
+	}
+	options := append(membershipOptions(), newestSettings(),
+		valueOption("group_group_links", "l", "expires_at", "NULL::date"),
+		touchOption("routes", utcNow), touchOption("namespaces", utcNow))
+	p, err := d.presence(ctx, all, options...)
+	if err != nil {
+		return s, err
+	}
+	for feature, columns := range optional {
+		*feature = p.has(columns...)
+	}
+	s.fillings, s.PassedOver, s.Missing = p.fillings, p.passedOver, p.lacks(essential...)
+	if s.Missing == "" {
+		// Else nobody would be active, and groups be restored that are to go.
+		s.Missing, err = p.unfit(ctx, Reference{"users", "state"}, "active")
+	}
+	if s.Missing == "" && !s.legacy && !s.modern {
+		s.Missing = fmt.Sprintf("database %s has neither the table group_deletion_schedules nor the "+
+			"columns deletion_scheduled_at and state_metadata of namespace_details", d.Name)
+	}
+	return s, err
 }
 
 // marksSQL joins what is known of the mark of the group n. Of two stores the later date counts; the
 // user is the new store's if it exists, else the legacy store's, and of a removal begun the one it
 // was begun for. LIMIT keeps the joins look-ups: only few of all namespaces are marked.
 const marksSQL = `
-LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_on FROM {legacy} x WHERE x.group_id = n.id LIMIT 1) l ON true
-LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_at, x.marked_on FROM {modern} x WHERE x.group_id = n.id LIMIT 1) d ON true
-LEFT JOIN LATERAL (SELECT x.group_id, x.user_id FROM maintenance.group_removals x WHERE x.group_id = n.id LIMIT 1) r ON true
+LEFT JOIN LATERAL (
+  SELECT x.group_id, x.user_id, x.marked_on FROM {legacy} x
+  WHERE x.group_id = n.id LIMIT 1) l ON true
+LEFT JOIN LATERAL (
+  SELECT x.group_id, x.user_id, x.marked_at, x.marked_on FROM {modern} x
+  WHERE x.group_id = n.id LIMIT 1) d ON true
+LEFT JOIN LATERAL (
+  SELECT x.group_id, x.user_id FROM maintenance.group_removals x
+  WHERE x.group_id = n.id LIMIT 1) r ON true
 CROSS JOIN LATERAL (SELECT
   l.group_id IS NOT NULL OR d.group_id IS NOT NULL AS marked,
   coalesce(greatest(l.marked_on, d.marked_on) <= {cutoff}, false) AS ripe,
   r.group_id IS NOT NULL AS begun,
-  coalesce((SELECT u.id FROM users u WHERE u.id = d.user_id), (SELECT u.id FROM users u WHERE u.id = l.user_id),
+  coalesce((SELECT u.id FROM users u WHERE u.id = d.user_id),
+    (SELECT u.id FROM users u WHERE u.id = l.user_id),
     (SELECT u.id FROM users u WHERE u.id = r.user_id)) AS user_id) mark`
 
 // markSuffixes are what the application puts at the end of the path and name of a marked group.
@@ -105,7 +173,8 @@ func markSuffixes(id int64) []string {
 	return []string{fmt.Sprintf("-deletion_scheduled-%d", id), fmt.Sprintf("-deleted-%d", id)}
 }
 
-const adjournedPeriodSQL = `SELECT deletion_adjourned_period::bigint FROM application_settings {settings.newest} LIMIT 1`
+const adjournedPeriodSQL = `
+SELECT deletion_adjourned_period::bigint FROM application_settings {settings.newest} LIMIT 1`
 
 // defaultAdjournment is N where the application does not say.
 const defaultAdjournment = 30
@@ -121,79 +190,4 @@ func (d *Database) AdjournedPeriod(ctx context.Context, s GroupStores) (*int64, 
 		return days, nil
 	}
 	return days, err
-}
-
-// groupCandidatesSQL: whoever is past the cut-off in one store may not be by the other, and need
-// not be a group. MATERIALIZED keeps the stores' own indexes on the date in use: only few of all
-// namespaces are marked.
-const groupCandidatesSQL = `
-WITH candidates AS MATERIALIZED (
-  SELECT l.group_id FROM {legacy} l WHERE l.marked_on <= {cutoff}
-  UNION
-  SELECT d.group_id FROM {modern} d WHERE d.marked_at < ({cutoff} + 1)::timestamp AT TIME ZONE 'UTC'
-  UNION
-  SELECT r.group_id FROM maintenance.group_removals r WHERE r.group_id > $3
-)
-SELECT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
-
-// candidatesPage is how many ids of groups are read at a time.
-const candidatesPage = 10_000
-
-// GroupCandidates reads the ids behind after of the next 10,000 namespaces that may be due, in
-// order: [Database.DueGroups] decides which of them are.
-func (d *Database) GroupCandidates(
-	ctx context.Context, s GroupStores, a Adjournment, after int64, l Limits,
-) ([]int64, error) {
-	q := newQuery("find groups that may be due", s.fill(groupCandidatesSQL), a.args(after, candidatesPage)...)
-	ids, _, err := candidateRows(ctx, d, l, q, pgx.RowTo[int64])
-	return ids, err
-}
-
-// DueGroup is a group whose mark is due, or whose removal has begun.
-type DueGroup struct {
-	ID int64
-	// UserID is who wants it deleted, nil if there is no such user.
-	UserID *int64
-	// Allowed: the user may remove the group. Begun: its removal has begun. InProgress: its state
-	// says deletion_in_progress.
-	Allowed, Begun, InProgress bool
-	// Above are those of its ancestors that are marked or begun, in no order.
-	Above []int64
-}
-
-const dueGroupsSQL = `
-SELECT n.id, mark.user_id, mark.begun, coalesce({state} = 4, false)
-FROM namespaces n {marks}
-WHERE n.id = ANY ($3::bigint[]) AND n.type = 'Group' AND (mark.ripe OR mark.begun)
-ORDER BY n.id`
-
-// DueGroups looks at one page of candidates: those of them that are due, in order of their ids,
-// with what decides about them. It takes three statements, whatever the page.
-func (d *Database) DueGroups(
-	ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l Limits,
-) ([]DueGroup, error) {
-	groups, err := readRows(ctx, d, l, newQuery("read due groups", s.fill(dueGroupsSQL), a.args(candidates)...), func(row pgx.CollectableRow) (g DueGroup, err error) {
-		err = row.Scan(&g.ID, &g.UserID, &g.Begun, &g.InProgress)
-		return g, err
-	})
-	if err != nil || len(groups) == 0 {
-		return nil, err
-	}
-	if err := d.readRights(ctx, s, a, groups, l); err != nil {
-		return nil, err
-	}
-	return groups, d.readAncestors(ctx, s, groups, l)
-}
-
-// QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits
-// or runs already is enough.
-func (d *Database) QueueGroupRemoval(
-	ctx context.Context, p Permit, queue JobQueue, job Job,
-) (inserted bool, err error) {
-	err = d.transaction(ctx, "queue the removal of a group", p, func(ctx context.Context, tx pgx.Tx) error {
-		n, err := queue.InsertJobs(ctx, tx, []Job{job})
-		inserted = n > 0
-		return err
-	})
-	return inserted, err
 }

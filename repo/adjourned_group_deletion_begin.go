@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -81,7 +82,8 @@ func beginGroup(
 }
 
 const judgeGroupSQL = `
-SELECT mark.ripe, mark.begun, coalesce({state} = 4, false), EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
+SELECT mark.ripe, mark.begun, coalesce({state} = 4, false),
+  EXISTS (SELECT FROM users u WHERE u.id = $4::bigint)
 FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
 // judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
@@ -89,19 +91,17 @@ func judgeGroup(
 	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
 ) (b GroupBeginning, err error) {
 	var ripe, begun, working, known bool
-	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).Scan(&ripe, &begun, &working, &known)
+	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).
+		Scan(&ripe, &begun, &working, &known)
 	switch {
 	case err != nil:
 		return b, err
 	case begun:
-		b.Verdict = GroupBegun
-		return b, nil
+		return GroupBeginning{Verdict: GroupBegun}, nil
 	case !ripe:
-		b.Verdict = GroupNotDue
-		return b, nil
+		return GroupBeginning{Verdict: GroupNotDue}, nil
 	case !known:
-		b.Verdict = GroupUserMissing
-		return b, nil
+		return GroupBeginning{Verdict: GroupUserMissing}, nil
 	}
 	allowed, err := mayRemoveGroup(ctx, tx, s, a, args)
 	switch {
@@ -122,7 +122,8 @@ func mayRemoveGroup(
 	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
 ) (bool, error) {
 	var allowed int64
-	err := tx.QueryRow(ctx, s.fill(removeGroupSQL), a.At, []int64{args.GroupID}, []int64{*args.UserID}).Scan(&allowed)
+	asked, user := []int64{args.GroupID}, []int64{*args.UserID}
+	err := tx.QueryRow(ctx, s.fill(removeGroupSQL), a.At, asked, user).Scan(&allowed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -133,7 +134,9 @@ const cycleSQL = `
 WITH RECURSIVE up (id) AS (
   SELECT parent_id FROM namespaces WHERE id = $1::bigint
   UNION
-  SELECT above.id FROM up CROSS JOIN LATERAL (SELECT n.parent_id AS id FROM namespaces n WHERE n.id = up.id LIMIT 1) above
+  SELECT above.id
+  FROM up CROSS JOIN LATERAL (
+    SELECT n.parent_id AS id FROM namespaces n WHERE n.id = up.id LIMIT 1) above
 )
 SELECT EXISTS (SELECT FROM up WHERE id = $1::bigint)`
 
@@ -148,7 +151,9 @@ func refuseCycle(ctx context.Context, tx pgx.Tx, id int64) error {
 }
 
 const (
-	noteRemovalSQL = `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2) ON CONFLICT (group_id) DO NOTHING`
+	noteRemovalSQL = `
+INSERT INTO maintenance.group_removals (group_id, user_id) VALUES ($1, $2)
+ON CONFLICT (group_id) DO NOTHING`
 
 	progressSQL = `UPDATE namespaces SET state = 4 WHERE id = $1::bigint AND state IS DISTINCT FROM 4`
 
@@ -164,26 +169,33 @@ const forgetGoneSQL = `
 WITH {guard},
 gone AS MATERIALIZED (
   SELECT r.group_id FROM maintenance.group_removals r
-  WHERE NOT EXISTS (SELECT FROM namespaces n WHERE n.id = r.group_id AND n.type = 'Group' OFFSET 0) LIMIT $1
+  WHERE NOT EXISTS (
+    SELECT FROM namespaces n WHERE n.id = r.group_id AND n.type = 'Group' OFFSET 0)
+  LIMIT $1
 ),
 forgotten AS (
-  DELETE FROM maintenance.group_removals r USING gone WHERE r.group_id = gone.group_id AND (SELECT held FROM guard) = 1
+  DELETE FROM maintenance.group_removals r USING gone
+  WHERE r.group_id = gone.group_id AND (SELECT held FROM guard) = 1
 )
 SELECT EXISTS (SELECT FROM guard)`
 
 // ForgetGoneRemovals deletes up to 1000 records of removals whose group somebody else has deleted.
 func (d *Database) ForgetGoneRemovals(ctx context.Context, p Permit) error {
-	return d.write(ctx, p, newQuery("forget removals of groups that are gone", forgetGoneSQL, pruneBatch))
+	const operation = "forget removals of groups that are gone"
+	return d.write(ctx, p, newQuery(operation, forgetGoneSQL, pruneBatch))
 }
 
 const (
 	// unprogressSQL leaves the state of a group alone whose removal somebody else has begun.
 	unprogressSQL = `
 UPDATE namespaces SET state = 2
-WHERE id = $1::bigint AND type = 'Group' AND state = 4 AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
+WHERE id = $1::bigint AND type = 'Group' AND state = 4
+  AND EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = $1::bigint)`
 
 	noteFailureSQL = `
-UPDATE namespace_details SET state_metadata = coalesce(state_metadata, '{}') || jsonb_build_object('deletion_error', $2::text)
+UPDATE namespace_details
+SET state_metadata =
+  coalesce(state_metadata, '{}') || jsonb_build_object('deletion_error', $2::text)
 WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'object') = 'object'`
 )
 
@@ -192,16 +204,75 @@ WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'obje
 func (d *Database) FailGroupRemoval(
 	ctx context.Context, p Permit, s GroupStores, id int64, why string,
 ) error {
-	return d.transaction(ctx, "note that the group's removal failed", p, func(ctx context.Context, tx pgx.Tx) error {
+	note := func(ctx context.Context, tx pgx.Tx) (err error) {
 		if s.state {
-			if _, err := tx.Exec(ctx, unprogressSQL, id); err != nil {
-				return err
-			}
+			_, err = tx.Exec(ctx, unprogressSQL, id)
 		}
-		if !s.metadata {
-			return nil
+		if err == nil && s.metadata {
+			_, err = tx.Exec(ctx, noteFailureSQL, id, why)
 		}
-		_, err := tx.Exec(ctx, noteFailureSQL, id, why)
 		return err
+	}
+	return d.transaction(ctx, "note that the group's removal failed", p, note)
+}
+
+// Removed is what the removal of a group has removed.
+type Removed struct {
+	// GroupID is the group whose removal it is; 0: none, nothing is recorded.
+	GroupID int64
+	// Groups, Projects, Rows of any table, and jobs queued for Bots.
+	Groups, Projects, Rows, Bots int64
+}
+
+const saveRemovedSQL = `
+UPDATE maintenance.group_removals
+SET removed_groups = removed_groups + $2, removed_projects = removed_projects + $3,
+  removed_rows = removed_rows + $4, queued_bots = queued_bots + $5
+WHERE group_id = $1
+RETURNING removed_groups, removed_projects, removed_rows, queued_bots`
+
+// saveRemoved returns the sums, zero where there is no record.
+func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err error) {
+	if r.GroupID == 0 {
+		return total, nil
+	}
+	total.GroupID = r.GroupID
+	err = tx.QueryRow(ctx, saveRemovedSQL, r.GroupID, r.Groups, r.Projects, r.Rows, r.Bots).
+		Scan(&total.Groups, &total.Projects, &total.Rows, &total.Bots)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Removed{}, nil
+	}
+	return total, err
+}
+
+// SaveRemoved records what an attempt has removed since the last row of a project or group, and
+// returns the sums of all attempts, zero where there is no record.
+func (d *Database) SaveRemoved(
+	ctx context.Context, p Permit, r Removed,
+) (total Removed, err error) {
+	save := func(ctx context.Context, tx pgx.Tx) error {
+		total, err = saveRemoved(ctx, tx, r)
+		return err
+	}
+	err = d.transaction(ctx, "record what has been removed", p, save)
+	return total, err
+}
+
+// GroupRemoval is a removal that has begun, and what it has removed so far.
+type GroupRemoval struct {
+	Removed
+	BegunAt time.Time
+}
+
+const groupRemovalsSQL = `
+SELECT group_id, removed_groups, removed_projects, removed_rows, queued_bots, begun_at
+FROM maintenance.group_removals ORDER BY begun_at, group_id LIMIT $1`
+
+// GroupRemovals reads up to limit of the removals that have begun, the oldest first.
+func (d *Database) GroupRemovals(ctx context.Context, limit int, l Limits) ([]GroupRemoval, error) {
+	read := newQuery("read the removals that have begun", groupRemovalsSQL, limit)
+	return readRows(ctx, d, l, read, func(row pgx.CollectableRow) (r GroupRemoval, err error) {
+		err = row.Scan(&r.GroupID, &r.Groups, &r.Projects, &r.Rows, &r.Bots, &r.BegunAt)
+		return r, err
 	})
 }

@@ -14,7 +14,8 @@ const groupPage = 2000
 
 // knownMarkSQL says whether the group p is marked in a store, or begun. Counting keeps it a look-up
 // for each: EXISTS may be answered by reading a store whole.
-const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id) + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
+const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id)
+  + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
   + (SELECT count(*) FROM maintenance.group_removals r WHERE r.group_id = p.id) > 0`
 
 // lostMarksSQL reads a page of groups, marked or not: nothing else finds them. The comparison of
@@ -27,7 +28,8 @@ WITH page AS MATERIALIZED (
 ),
 marked AS MATERIALIZED (
   SELECT p.id FROM page p
-  WHERE p.state = 2 OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id
+  WHERE p.state = 2
+    OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id
 )
 SELECT p.id, true FROM marked p WHERE NOT ({known})
 UNION ALL
@@ -75,18 +77,26 @@ func (o OddSchedule) matters() bool { return o.NoGroup || o.differs }
 // keeps the joins look-ups.
 const oddSchedulesSQL = `
 WITH page AS MATERIALIZED (
-  SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l WHERE l.group_id > $1::bigint ORDER BY l.group_id LIMIT $2
+  SELECT l.group_id, l.user_id, l.marked_on FROM {legacy} l
+  WHERE l.group_id > $1::bigint ORDER BY l.group_id LIMIT $2
 ),
 judged AS (
-  SELECT p.group_id, n.id IS NULL AS no_group, to_jsonb(p.marked_on) #>> '{}' AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
-    coalesce(to_jsonb(d.marked_on) #>> '{}', '') AS details_date, coalesce(d.named, '') AS details_user,
-    d.group_id IS NOT NULL AND (d.marked_on IS DISTINCT FROM p.marked_on OR d.user_id IS DISTINCT FROM p.user_id) AS differs
+  SELECT p.group_id, n.id IS NULL AS no_group,
+    to_jsonb(p.marked_on) #>> '{}' AS legacy_date, coalesce(p.user_id::text, '') AS legacy_user,
+    coalesce(to_jsonb(d.marked_on) #>> '{}', '') AS details_date,
+    coalesce(d.named, '') AS details_user,
+    d.group_id IS NOT NULL AND (d.marked_on IS DISTINCT FROM p.marked_on
+      OR d.user_id IS DISTINCT FROM p.user_id) AS differs
   FROM page p
-  LEFT JOIN LATERAL (SELECT x.id FROM namespaces x WHERE x.id = p.group_id AND x.type = 'Group' LIMIT 1) n ON true
-  LEFT JOIN LATERAL (SELECT x.group_id, x.user_id, x.marked_on, x.named FROM {modern} x WHERE x.group_id = p.group_id LIMIT 1) d ON true
+  LEFT JOIN LATERAL (
+    SELECT x.id FROM namespaces x WHERE x.id = p.group_id AND x.type = 'Group' LIMIT 1) n ON true
+  LEFT JOIN LATERAL (
+    SELECT x.group_id, x.user_id, x.marked_on, x.named FROM {modern} x
+    WHERE x.group_id = p.group_id LIMIT 1) d ON true
 )
 SELECT group_id, no_group, legacy_date, legacy_user, details_date, details_user, differs
-FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page) ORDER BY group_id`
+FROM judged WHERE no_group OR differs OR group_id = (SELECT max(group_id) FROM page)
+ORDER BY group_id`
 
 // OddSchedules reads the next page of the legacy store behind after, and returns its odd rows and
 // the id with which to go on, 0 at the end.
@@ -95,7 +105,8 @@ func (d *Database) OddSchedules(
 ) (odd []OddSchedule, next int64, err error) {
 	q := newQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
 	rows, err := confirmedRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
-		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser, &o.DetailsDate, &o.DetailsUser, &o.differs)
+		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser,
+			&o.DetailsDate, &o.DetailsUser, &o.differs)
 		return o, err
 	})
 	for _, o := range rows {
@@ -111,17 +122,21 @@ func (d *Database) OddSchedules(
 const groupBacklogSQL = `
 WITH marked AS MATERIALIZED (
   SELECT group_id FROM (
-    SELECT l.group_id FROM {legacy} l UNION SELECT d.group_id FROM {modern} d UNION SELECT r.group_id FROM maintenance.group_removals r
+    SELECT l.group_id FROM {legacy} l
+    UNION SELECT d.group_id FROM {modern} d
+    UNION SELECT r.group_id FROM maintenance.group_removals r
   ) ids LIMIT $3 + 1
 ),
 judged AS (
-  SELECT mark.ripe OR mark.begun AS due, (mark.ripe OR mark.begun) AND NOT mark.begun AND mark.user_id IS NULL AS held,
-    greatest(CASE WHEN l.marked_on < '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC' WHEN l.marked_on IS NOT NULL THEN 'infinity' END,
-      d.marked_at) AS marked_at
+  SELECT mark.ripe OR mark.begun AS due,
+    mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AS held,
+    greatest(d.marked_at, CASE
+      WHEN l.marked_on < '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC'
+      WHEN l.marked_on IS NOT NULL THEN 'infinity' END) AS marked_at
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
 )
-SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held), count(*) FILTER (WHERE NOT due),
-  count(*) FILTER (WHERE held),
+SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held),
+  count(*) FILTER (WHERE NOT due), count(*) FILTER (WHERE held),
   min(marked_at) FILTER (WHERE NOT held), (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
@@ -131,7 +146,9 @@ func (d *Database) GroupBacklog(
 	ctx context.Context, s GroupStores, a Adjournment, l Limits,
 ) (b Backlog, err error) {
 	var oldest *time.Time
-	_, err = d.candidateRow(ctx, l, newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap)...), &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest, &b.AtLeast, &b.ReadAt)
+	count := newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap)...)
+	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest,
+		&b.AtLeast, &b.ReadAt)
 	if oldest != nil {
 		b.OldestAt = *oldest
 	}

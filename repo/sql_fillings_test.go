@@ -16,7 +16,7 @@ var fragments = []string{
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "forgetSQL", "integerTypesSQL",
 	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
 	// Groups.
-	"archivedSQL", "cutoffSQL", "detailsSQL", "detailsStaySQL", "projectRouteStaysSQL", "scheduleStaysSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
+	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
@@ -41,7 +41,6 @@ var fillings = map[string]string{
 	"{m.type}": "m.type", "{m.requested_at}": "m.requested_at", "{m.invite_token}": "m.invite_token", "{m.state}": "m.state", "{m.expires_at}": "m.expires_at",
 	"{l.expires_at}": "l.expires_at", "{routes.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{namespaces.touched}": ", updated_at = now() AT TIME ZONE 'UTC'",
 	"{settings.newest}": "ORDER BY id DESC", "{routed}": "true",
-	"{schedule}": "scheduleStaysSQL", "{details}": "detailsStaySQL", "{route}": "projectRouteStaysSQL",
 	"renameGroupSQL{state}": ", state = 0", "{mark}": "deletion_scheduled_at = NULL, ", "{keys}": "ARRAY['deletion_scheduled_by_user_id']",
 	"{which}": "sourceMembersSQL", "{known}": "knownMarkSQL", "projectToRemoveSQL{namespace}": "p.project_namespace_id",
 	// Users.
