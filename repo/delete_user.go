@@ -64,8 +64,8 @@ func (d *Database) DeleteUser(
 	do := func(ctx context.Context, tx pgx.Tx) error {
 		u = deleting{tx: tx, features: a.Features, args: a.Args}
 		for _, step := range []func(context.Context) error{
-			u.lock, u.lookWhetherBegun, u.decide,
-			u.block, u.lookForProjects, u.leave, u.queue, u.forget,
+			u.lock, u.readBegun, u.decide,
+			u.block, u.findProjects, u.leave, u.queue, u.forget,
 		} {
 			if err := step(ctx); err != nil || u.ended() {
 				return err
@@ -81,7 +81,9 @@ func (u *deleting) ended() bool {
 	return u.Skipped != "" || u.Refused != "" || u.Setting.Invalid != "" || len(u.Projects) > 0
 }
 
-const lockUserSQL = `SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u WHERE u.id = $1::bigint FOR UPDATE`
+const lockUserSQL = `
+SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u
+WHERE u.id = $1::bigint FOR UPDATE`
 
 // lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the
 // transaction ends.
@@ -104,9 +106,9 @@ ON CONFLICT (user_id) DO NOTHING`
 	forgetUserRemovalSQL = `DELETE FROM maintenance.user_removals WHERE user_id = $1`
 )
 
-// lookWhetherBegun is a statement of its own: that of the lock may not see what was committed while
+// readBegun is a statement of its own: that of the lock may not see what was committed while
 // it waited. A removal goes on in the name of whoever it was begun for.
-func (u *deleting) lookWhetherBegun(ctx context.Context) error {
+func (u *deleting) readBegun(ctx context.Context) error {
 	var by *int64
 	err := u.tx.QueryRow(ctx, userRemovalBegunSQL, u.args.UserID).Scan(&by)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -129,7 +131,7 @@ func (u *deleting) decide(ctx context.Context) error {
 		return nil
 	}
 	for _, check := range []func(context.Context) error{
-		u.judgeType, u.lookAtTokens, u.authorize, u.lookForSoleOwnership,
+		u.checkType, u.checkTokens, u.authorize, u.checkSoleOwnership,
 	} {
 		if err := check(ctx); err != nil || u.ended() {
 			return err
@@ -141,8 +143,8 @@ func (u *deleting) decide(ctx context.Context) error {
 // projectBotType is the user_type of project bots.
 const projectBotType = 6
 
-// judgeType: accounts of the system stay.
-func (u *deleting) judgeType(context.Context) error {
+// checkType: accounts of the system stay.
+func (u *deleting) checkType(context.Context) error {
 	if !u.deletable {
 		u.Refused = ReasonInternalUser
 	}
@@ -152,10 +154,12 @@ func (u *deleting) judgeType(context.Context) error {
 // keptSQL locks the tokens of a bot before it judges them. $1 to $3 are the rules.
 const keptSQL = `
 SELECT coalesce(bool_or(keeps), false)
-FROM (SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t WHERE t.user_id = $4::bigint FOR SHARE) locked`
+FROM (
+  SELECT ` + keepsBotSQL + ` AS keeps FROM personal_access_tokens t
+  WHERE t.user_id = $4::bigint FOR SHARE) locked`
 
-// lookAtTokens: a token that was renewed since the job was queued saves its bot.
-func (u *deleting) lookAtTokens(ctx context.Context) error {
+// checkTokens: a token that was renewed since the job was queued saves its bot.
+func (u *deleting) checkTokens(ctx context.Context) error {
 	if u.args.Reason != TokenDeletionReason {
 		return nil
 	}
@@ -175,7 +179,8 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 		return nil
 	}
 	var kept bool
-	err = u.tx.QueryRow(ctx, keptSQL, NewTokenRules(setting.Now, setting.Days).args(u.args.UserID)...).Scan(&kept)
+	rules := NewTokenRules(setting.Now, setting.Days)
+	err = u.tx.QueryRow(ctx, keptSQL, rules.args(u.args.UserID)...).Scan(&kept)
 	if kept {
 		u.Skipped = ReasonTokenActive
 	}
@@ -183,7 +188,8 @@ func (u *deleting) lookAtTokens(ctx context.Context) error {
 }
 
 const activeAdminSQL = `
-SELECT EXISTS (SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
+SELECT EXISTS (
+  SELECT FROM users WHERE id = $1::bigint AND {users.admin} AND state::text = 'active')`
 
 // authorize: with skip_authorization the actor is a label, and may be gone.
 func (u *deleting) authorize(ctx context.Context) error {
@@ -218,11 +224,11 @@ const personalProjectsSQL = `
 SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
 WHERE n.type = 'User' AND n.owner_id = $1::bigint ORDER BY p.id LIMIT $2`
 
-// personalProjects is how many are removed before the next look.
+// personalProjects is how many are read, and removed, at a time.
 const personalProjects = 100
 
-// lookForProjects: with projects to remove, the removal begins.
-func (u *deleting) lookForProjects(ctx context.Context) error {
+// findProjects: with projects to remove, the removal begins.
+func (u *deleting) findProjects(ctx context.Context) error {
 	if !u.features.projects {
 		return nil
 	}
@@ -247,9 +253,13 @@ SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by
 	// their places.
 	unauthorizeSQL = `
-WITH picked AS MATERIALIZED (SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2),
+WITH picked AS MATERIALIZED (
+  SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2
+),
 gone AS (
-  DELETE FROM project_authorizations WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1::bigint RETURNING 1
+  DELETE FROM project_authorizations
+  WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1::bigint
+  RETURNING 1
 )
 SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 )
@@ -297,12 +307,14 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 const queueGhostSQL = `
 INSERT INTO {ghosts} ({columns})
 SELECT {columns} FROM (
-  SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete, now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
+  SELECT $1::bigint AS user_id, $2::bigint AS initiator_user_id, false AS hard_delete,
+    now() AS created_at, now() AS updated_at, $3::smallint AS user_type) new
 WHERE NOT EXISTS (SELECT FROM {ghosts} WHERE user_id = $1::bigint) ON CONFLICT DO NOTHING`
 
-// queue hands the user to the ghost migration.
+// queue puts the user into the queue of the ghost migration.
 func (u *deleting) queue(ctx context.Context) error {
-	sql := fill(queueGhostSQL, "{ghosts}", quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
+	sql := fill(queueGhostSQL,
+		"{ghosts}", quote(u.features.ghosts), "{columns}", u.features.ghostColumns)
 	tag, err := u.tx.Exec(ctx, sql, u.args.UserID, u.args.DeletedByID, u.userType)
 	u.Queued = tag.RowsAffected() == 1
 	return about(u.features.ghosts, err)

@@ -4,7 +4,8 @@ import "context"
 
 // Whoever is the only owner of something is not deleted.
 
-// ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at in one statement.
+// ownedNamed is how many groups or organizations are named, ownedPage how many groups are looked at
+// in one statement.
 const (
 	ownedNamed = 10
 	ownedPage  = 1000
@@ -34,37 +35,46 @@ SELECT ARRAY(
   WHERE o.user_id = $1::bigint AND o.access_level = 50 AND NOT EXISTS (
     SELECT FROM (
       SELECT m.user_id FROM organization_users m
-      WHERE m.organization_id = o.organization_id AND m.access_level = 50 AND m.user_id <> $1::bigint
+      WHERE m.organization_id = o.organization_id AND m.access_level = 50
+        AND m.user_id <> $1::bigint
       OFFSET 0) other
     WHERE NOT {going})
   ORDER BY o.organization_id LIMIT $2)`
 
-// ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their ancestors. UNION ends the walk
-// upwards at a repeated id. Members are found by the user, then by the group, before anything else is asked of them:
-// conditions that almost all meet have indexes too. The walk is one of bigint, whatever the columns are.
+// ownedSQL is a page of the groups of which $1 is a direct owner, behind $2, and of their
+// ancestors. UNION ends the walk upwards at a repeated id. Members are found by the user, then by
+// the group, before anything else is asked of them: conditions that almost all meet have indexes
+// too. The walk is one of bigint, whatever the columns are.
 const ownedSQL = `
 WITH RECURSIVE owner_of AS MATERIALIZED (
-  SELECT m.source_id::bigint AS source_id, {direct} AS direct FROM members m WHERE m.user_id = $1::bigint AND m.access_level = 50
+  SELECT m.source_id::bigint AS source_id, {direct} AS direct FROM members m
+  WHERE m.user_id = $1::bigint AND m.access_level = 50
 ),
 owned AS MATERIALIZED (
   SELECT DISTINCT m.source_id AS id FROM owner_of m
-  WHERE m.source_id > $2::bigint AND m.direct AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
+  WHERE m.source_id > $2::bigint AND m.direct
+    AND EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id AND n.type = 'Group' OFFSET 0)
   ORDER BY m.source_id LIMIT $3
 ),
 up (group_id, id) AS (
   SELECT id, id FROM owned
   UNION
   SELECT up.group_id, n.parent_id::bigint
-  FROM up CROSS JOIN LATERAL (SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
+  FROM up CROSS JOIN LATERAL (
+    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
 
-// ownedPlacesSQL says among which of the locks those groups' trees are: by the topmost group, in a circle by all of it.
+// ownedPlacesSQL says among which of the locks those groups' trees are: by the topmost group, in a
+// circle by all of it.
 const ownedPlacesSQL = ownedSQL + `,
 top AS MATERIALIZED (
-  SELECT group_id, id FROM up WHERE NOT EXISTS (SELECT FROM namespaces n WHERE n.id = up.id AND n.parent_id IS NOT NULL OFFSET 0)
+  SELECT group_id, id FROM up
+  WHERE NOT EXISTS (
+    SELECT FROM namespaces n WHERE n.id = up.id AND n.parent_id IS NOT NULL OFFSET 0)
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned), ARRAY(
-  SELECT id & 63 FROM top UNION SELECT id & 63 FROM up WHERE group_id NOT IN (SELECT group_id FROM top))`
+  SELECT id & 63 FROM top
+  UNION SELECT id & 63 FROM up WHERE group_id NOT IN (SELECT group_id FROM top))`
 
 // lockOwnersSQL takes the locks one after the other in an order that all keep.
 const lockOwnersSQL = `
@@ -80,14 +90,15 @@ shared AS MATERIALIZED (
     SELECT FROM (
       SELECT m.user_id, {direct} AS direct
       FROM members m
-      WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint AND m.access_level = 50
+      WHERE m.source_id = up.id AND m.source_type = 'Namespace' AND m.user_id <> $1::bigint
+        AND m.access_level = 50
       OFFSET 0) other
     WHERE other.direct AND NOT {going})
 )
 SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
   ARRAY(SELECT id FROM owned WHERE id NOT IN (SELECT group_id FROM shared) ORDER BY id LIMIT $4)`
 
-// lookForSoleOwnership finds what would be left without an owner.
+// checkSoleOwnership finds what would be left without an owner.
 //
 // One deletion at a time judges and changes who owns an organization, or the groups of a tree: of
 // two owners who go at once, the second would still find the first. What is locked until the end of
@@ -98,8 +109,8 @@ SELECT coalesce((SELECT max(id) FROM owned), 0), (SELECT count(*) FROM owned),
 // wait, and the job is tried again.
 //
 // The statements that judge come after the locks, and see what those before have committed.
-func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
-	for _, check := range []func(context.Context) error{u.lookForOrganizations, u.lookForGroups} {
+func (u *deleting) checkSoleOwnership(ctx context.Context) error {
+	for _, check := range []func(context.Context) error{u.checkOrganizations, u.checkGroups} {
 		if err := check(ctx); err != nil || u.Refused != "" {
 			return err
 		}
@@ -107,7 +118,7 @@ func (u *deleting) lookForSoleOwnership(ctx context.Context) error {
 	return nil
 }
 
-func (u *deleting) lookForOrganizations(ctx context.Context) error {
+func (u *deleting) checkOrganizations(ctx context.Context) error {
 	if !u.features.owners {
 		return nil
 	}
@@ -127,7 +138,7 @@ func (u *deleting) lookForOrganizations(ctx context.Context) error {
 	return err
 }
 
-func (u *deleting) lookForGroups(ctx context.Context) error {
+func (u *deleting) checkGroups(ctx context.Context) error {
 	if !u.features.groups {
 		return nil
 	}
@@ -152,12 +163,16 @@ func (u *deleting) lookForGroups(ctx context.Context) error {
 	return err
 }
 
-// eachOwnedPage goes through the groups of which the user is a direct owner, as long as do wants more.
-func (u *deleting) eachOwnedPage(ctx context.Context, sql string, do func([]int64) (more bool), args ...any) error {
+// eachOwnedPage goes through the groups of which the user is a direct owner, as long as do wants
+// more.
+func (u *deleting) eachOwnedPage(
+	ctx context.Context, sql string, do func([]int64) (more bool), args ...any,
+) error {
 	sql = u.features.fill(sql, "{today}", "("+utcNow+")::date")
 	for last, n, more := int64(-1<<63), ownedPage, true; n == ownedPage && more; {
 		var found []int64
-		err := u.tx.QueryRow(ctx, sql, append([]any{u.args.UserID, last, ownedPage}, args...)...).Scan(&last, &n, &found)
+		all := append([]any{u.args.UserID, last, ownedPage}, args...)
+		err := u.tx.QueryRow(ctx, sql, all...).Scan(&last, &n, &found)
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,8 @@ WITH RECURSIVE named AS (
   SELECT 'trigger' AS kind, t.tgname AS name, t.tgrelid AS relation
   FROM pg_trigger t JOIN member m ON m.oid = t.tgrelid
   WHERE t.tgenabled IN ('O', 'A') AND t.tgtype & $3 = $3
-    AND NOT EXISTS (SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid WHERE p.oid = t.tgparentid)
+    AND NOT EXISTS (
+      SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid WHERE p.oid = t.tgparentid)
   UNION ALL
   SELECT 'rule', r.rulename, r.ev_class
   FROM pg_rewrite r JOIN named n ON n.oid = r.ev_class
@@ -57,7 +58,9 @@ const (
 func (d *Database) KeepingTriggers(
 	ctx context.Context, t Table, deletes bool,
 ) ([]KeepingTrigger, error) {
-	return collect(ctx, d, newQuery("look for triggers that keep rows", keepingTriggersSQL, keepingArgs(t, deletes)...), scanKeeping)
+	args := keepingArgs(t, deletes)
+	q := newQuery("look for triggers that keep rows", keepingTriggersSQL, args...)
+	return collect(ctx, d, q, scanKeeping)
 }
 
 func keepingArgs(t Table, deletes bool) []any {

@@ -3,6 +3,7 @@ package repo
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 )
 
@@ -13,13 +14,15 @@ type UserFeatures struct {
 	Missing, MissingTokens string
 	// PassedOver names what else is missing.
 	PassedOver string
-	// organizations: users.organization_id. owners: organization_users. authorizations: project_authorizations.
+	// organizations: users.organization_id. owners: organization_users. authorizations:
+	// project_authorizations.
 	organizations, owners, authorizations bool
 	// members who can leave, groups that they may own, projects in personal namespaces.
 	members, groups, projects bool
 	// setting: application_settings.resource_access_tokens_settings.
 	setting bool
-	// ghosts is the queue of users whose records go to the ghost user, ghostColumns are those of it that are written.
+	// ghosts is the queue of users whose records go to the ghost user, ghostColumns are those of it
+	// that are written.
 	ghosts, ghostColumns string
 	fillings             []string
 }
@@ -33,23 +36,27 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 		&f.owners:         referencesOf("organization_users", "user_id organization_id access_level"),
 		&f.authorizations: referencesOf("project_authorizations", "user_id"),
 		&f.members:        referencesOf("members", "id user_id"),
-		&f.groups:         referencesOf("members", "user_id source_id source_type access_level", "namespaces", "id type parent_id"),
-		&f.projects:       referencesOf("namespaces", "id type owner_id", "projects", "id namespace_id"),
-		&f.setting:        referencesOf("application_settings", "resource_access_tokens_settings"),
+		&f.groups: referencesOf("members", "user_id source_id source_type access_level",
+			"namespaces", "id type parent_id"),
+		&f.projects: referencesOf("namespaces", "id type owner_id", "projects", "id namespace_id"),
+		&f.setting:  referencesOf("application_settings", "resource_access_tokens_settings"),
 	}
-	all := append(queueColumns("ghost_user_migrations"), queueColumns("users_ghost_user_migrations")...)
+	all := slices.Concat(users, tokens,
+		queueColumns("ghost_user_migrations"), queueColumns("users_ghost_user_migrations"))
 	for _, columns := range optional {
 		all = append(all, columns...)
 	}
-	p, err := d.presence(ctx, append(append(users, tokens...), all...), append(membershipOptions(),
-		touchOption("users", utcNow), option{Reference{"users", "admin"}, "{users.admin}", "admin", "false"}, newestSettings())...)
+	options := append(membershipOptions(), touchOption("users", utcNow), newestSettings(),
+		option{Reference{"users", "admin"}, "{users.admin}", "admin", "false"})
+	p, err := d.presence(ctx, all, options...)
 	if err != nil {
 		return f, err
 	}
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	f.Missing, f.MissingTokens, f.fillings, f.PassedOver = p.lacks(users...), p.lacks(tokens...), p.fillings, p.passedOver
+	f.Missing, f.MissingTokens = p.lacks(users...), p.lacks(tokens...)
+	f.fillings, f.PassedOver = p.fillings, p.passedOver
 	unfit, err := p.unfit(ctx, Reference{"users", "state"}, "blocked")
 	if err != nil {
 		return f, err

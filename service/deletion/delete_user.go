@@ -90,8 +90,9 @@ func (u *userDeletion) removePersonalProjects(
 	ctx context.Context, j *job.Attempt, args repo.DeleteUser, projects []int64,
 ) error {
 	for _, id := range projects {
-		// Ids of groups are keys of locks too, those of users are not.
-		if err := u.removal.removeProject(ctx, j, projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}); err != nil {
+		// Negative, because the ids of groups are keys of the same locks.
+		p := projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}
+		if err := u.removal.removeProject(ctx, j, p); err != nil {
 			return err
 		}
 	}
@@ -100,7 +101,8 @@ func (u *userDeletion) removePersonalProjects(
 
 // deletionResult is how the job ends.
 func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, error) {
-	r := job.Result{Outcome: job.Succeeded, Attributes: []any{"user_id", args.UserID, "deletion_reason", args.Reason}}
+	r := job.Result{Outcome: job.Succeeded}
+	r.Attributes = []any{"user_id", args.UserID, "deletion_reason", args.Reason}
 	switch {
 	case d.Setting.Invalid != "":
 		return job.Result{}, InvalidSetting(d.Setting)
@@ -109,7 +111,8 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	case d.Refused != "":
 		r.Outcome, r.Reason, r.Words = job.Refused, d.Refused, refusalWords(d)
 	default:
-		r.Attributes = append(r.Attributes, "memberships", d.Memberships, "authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
+		r.Attributes = append(r.Attributes, "memberships", d.Memberships,
+			"authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)
 	}
 	if len(d.Groups) > 0 {
 		r.Attributes = append(r.Attributes, "groups", d.Groups)

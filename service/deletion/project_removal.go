@@ -61,7 +61,8 @@ func (s *Projects) NewRemover(
 	ctx context.Context, j *job.Attempt, actor *int64, lock int64,
 ) (*Remover, error) {
 	wanted := bulk.ForRemoval(map[string][]string{
-		"projects": {"id"}, "namespaces": {"id"}, "members": {"id", "user_id", "member_namespace_id"}, ImportDetails: {"namespace_id"},
+		"projects": {"id"}, "namespaces": {"id"}, ImportDetails: {"namespace_id"},
+		"members": {"id", "user_id", "member_namespace_id"},
 	})
 	for table, columns := range repo.ProjectTables() {
 		wanted[table] = append(wanted[table], columns...)
@@ -98,7 +99,8 @@ func (s *Projects) NewRemover(
 			}
 		},
 		Outside: func(ctx context.Context, paths []string) {
-			j.Log.InfoContext(ctx, "left outside the database: remove it there", "project_id", r.project, "left_outside", paths)
+			j.Log.InfoContext(ctx, "left outside the database: remove it there",
+				"project_id", r.project, "left_outside", paths)
 		},
 	}
 	return r, nil
