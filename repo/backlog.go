@@ -26,20 +26,22 @@ const backlogCap = 1_000_000
 // capped turns counts that went beyond the cap into lower bounds.
 func (b Backlog) capped() Backlog {
 	b.AtLeast = max(b.Pending, b.Due, b.Dead) > backlogCap
-	b.Pending, b.Due, b.Dead = min(b.Pending, backlogCap), min(b.Due, backlogCap), min(b.Dead, backlogCap)
+	b.Pending, b.Due = min(b.Pending, backlogCap), min(b.Due, backlogCap)
+	b.Dead = min(b.Dead, backlogCap)
 	b.Deferred = b.Pending - b.Due
 	return b
 }
 
-// BacklogSample is what was left for a worker to do in all of its databases, at a moment of the last day.
+// BacklogSample is what was left for a worker to do in all of its databases, at a moment of the
+// last day.
 type BacklogSample struct {
 	Worker                       string
 	At                           time.Time
 	Pending, Due, Deferred, Dead int64
 }
 
-// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it, and prunes what is older than a day: as
-// many rows at most as many minutes have come.
+// sampleBacklogsSQL keeps the first sample of a minute, whichever replica sends it, and prunes what
+// is older than a day: as many rows at most as many minutes have come.
 const sampleBacklogsSQL = `
 WITH old AS (
   DELETE FROM maintenance.backlog_samples WHERE (minute, worker) IN (
@@ -48,7 +50,8 @@ WITH old AS (
 )
 INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 SELECT date_trunc('minute', clock_timestamp()), s.worker, s.pending, s.due, s.deferred, s.dead
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) s(worker, pending, due, deferred, dead)
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+  s(worker, pending, due, deferred, dead)
 ON CONFLICT DO NOTHING`
 
 // SampleBacklogs keeps samples, one a minute and worker, as of now by the clock of the database.
@@ -60,21 +63,19 @@ func (d *Database) SampleBacklogs(ctx context.Context, samples []BacklogSample) 
 		pending, due = append(pending, s.Pending), append(due, s.Due)
 		deferred, dead = append(deferred, s.Deferred), append(dead, s.Dead)
 	}
-	_, err := d.exec(ctx, "keep samples of the backlogs", sampleBacklogsSQL, workers, pending, due, deferred, dead)
+	_, err := d.exec(ctx, "keep samples of the backlogs", sampleBacklogsSQL,
+		workers, pending, due, deferred, dead)
 	return err
 }
 
 const backlogSamplesSQL = `
-SELECT worker, date_bin(make_interval(secs => $1), minute, 'epoch') AS at, max(pending), max(due), max(deferred), max(dead)
+SELECT worker, date_bin(make_interval(secs => $1), minute, 'epoch') AS at,
+  max(pending), max(due), max(deferred), max(dead)
 FROM maintenance.backlog_samples WHERE minute > clock_timestamp() - interval '1 day'
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // BacklogSamples reads the samples of the last day, the highest of each step, by worker and time.
 func (d *Database) BacklogSamples(ctx context.Context, step time.Duration) ([]BacklogSample, error) {
-	return collect(ctx, d, newQuery("read samples of the backlogs", backlogSamplesSQL, step.Seconds()), scanBacklogSample)
-}
-
-func scanBacklogSample(row pgx.CollectableRow) (s BacklogSample, err error) {
-	err = row.Scan(&s.Worker, &s.At, &s.Pending, &s.Due, &s.Deferred, &s.Dead)
-	return s, err
+	q := newQuery("read samples of the backlogs", backlogSamplesSQL, step.Seconds())
+	return collect(ctx, d, q, pgx.RowToStructByPos[BacklogSample])
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Catalog is what the application schema of a database has, as far as was asked: how caretaker finds out which tables,
-// columns and foreign keys there are. It is of one moment, for one run or job, and not safe for
-// concurrent use.
+// Catalog is what the application schema of a database has, as far as was asked: how caretaker
+// finds out which tables, columns and foreign keys there are. It is of one moment, for one run or
+// job, and not safe for concurrent use.
 type Catalog struct {
 	Database *Database
 	tables   map[string]*Relation
@@ -43,32 +43,37 @@ type Column struct {
 	NotNull    bool
 	// HasDefault: an INSERT may leave it out.
 	HasDefault bool
-	// behind is the column, part of the primary key, that an index has directly after this one: sweeps go on behind
-	// its last value. Empty if there is no such index.
+	// behind is the column, part of the primary key, that an index has directly after this one: sweeps
+	// go on behind its last value. Empty if there is no such index.
 	behind string
 }
 
-// Actions of foreign keys when the row they refer to is deleted, as PostgreSQL's confdeltype has them.
+// Actions of foreign keys when the row they refer to is deleted, as PostgreSQL's confdeltype has
+// them.
 const (
 	OnDeleteCascade = "c"
 	OnDeleteSetNull = "n"
 )
 
-// ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not of its partitions.
+// ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not
+// of its partitions.
 type ForeignKey struct {
 	Name          string
 	Child, Parent Table
-	// Columns of the child refer to ParentColumns, one by one; of the child's it is known whether they may be NULL.
+	// Columns of the child refer to ParentColumns, one by one; of the child's it is known whether they
+	// may be NULL.
 	Columns, ParentColumns []Column
-	// OnDelete is one of the constants above, or another action, which caretaker leaves to the database.
+	// OnDelete is one of the constants above, or another action, which caretaker leaves to the
+	// database.
 	OnDelete string
 	// setNull are the columns that ON DELETE SET NULL sets.
 	setNull     []string
 	partitioned bool
 }
 
-// tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled trigger refuses every
-// write is a leftover of a split database. Only columns that were asked for are read, of $1 and $2 pair by pair.
+// tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
+// trigger refuses every write is a leftover of a split database. Only columns that were asked for
+// are read, of $1 and $2 pair by pair.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(a.attnotnull, false),
@@ -113,8 +118,8 @@ CROSS JOIN LATERAL (
 WHERE k.contype = 'f' AND k.conparentid = 0
 ORDER BY cn.nspname, ct.relname, k.conname`
 
-// Tables looks for tables with some of their columns. A table that exists and must not be read, or not all of it, is
-// [ErrForbidden].
+// Tables looks for tables with some of their columns. A table that exists and must not be read, or
+// not all of it, is [ErrForbidden].
 func (d *Database) Tables(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
 	return d.catalog(ctx, wanted, false)
 }
@@ -124,7 +129,9 @@ func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Ca
 	return d.catalog(ctx, wanted, true)
 }
 
-func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys bool) (*Catalog, error) {
+func (d *Database) catalog(
+	ctx context.Context, wanted map[string][]string, keys bool,
+) (*Catalog, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	c := &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
@@ -150,11 +157,13 @@ func (d *Database) catalog(ctx context.Context, wanted map[string][]string, keys
 		return nil, err
 	}
 	if c.hiding != "" {
-		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, ErrForbidden)
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, "+
+			"ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, ErrForbidden)
 	}
 	for name, r := range c.tables {
 		if r == nil {
-			return nil, fmt.Errorf("table %s on %s: %w: %s", name, d.Name, ErrForbidden, d.missingRight(ctx, name))
+			return nil, fmt.Errorf("table %s on %s: %w: %s",
+				name, d.Name, ErrForbidden, d.missingRight(ctx, name))
 		}
 	}
 	if len(c.tables) == 0 && len(wanted) > 0 {
@@ -198,7 +207,8 @@ func (c *Catalog) readKeys(rows pgx.Rows) error {
 		&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned, &k.Parent.Schema, &k.Parent.Name,
 		&k.OnDelete, &names, &types, &required, &parentNames, &parentTypes, &setNull,
 	}, func() error {
-		k.Columns, k.ParentColumns, k.setNull = pairColumns(names, types), pairColumns(parentNames, parentTypes), slices.Clone(setNull)
+		k.Columns, k.ParentColumns = pairColumns(names, types), pairColumns(parentNames, parentTypes)
+		k.setNull = slices.Clone(setNull)
 		for i := range required {
 			k.Columns[i].NotNull = required[i]
 		}
@@ -246,18 +256,21 @@ func (c *Catalog) References(to Table) (keys []ForeignKey) {
 	return keys
 }
 
-// Violated finds the foreign key that an error of the database names: that of rows that still refer to what was to be
-// deleted.
+// Violated finds the foreign key that an error of the database names: that of rows that still refer
+// to what was to be deleted.
 func (c *Catalog) Violated(e *Error) (k ForeignKey, found bool) {
 	table, constraint := e.violated()
-	i := slices.IndexFunc(c.keys, func(k ForeignKey) bool { return k.Name == constraint && k.Child == table })
+	i := slices.IndexFunc(c.keys, func(k ForeignKey) bool {
+		return k.Name == constraint && k.Child == table
+	})
 	if i < 0 {
 		return ForeignKey{}, false
 	}
 	return c.keys[i], true
 }
 
-// Column is the child's column that refers to the parent's column of this name; false if there is none.
+// Column is the child's column that refers to the parent's column of this name; false if there is
+// none.
 func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	for i, c := range k.ParentColumns {
 		if c.Name == parentColumn {
@@ -267,7 +280,8 @@ func (k ForeignKey) Column(parentColumn string) (Column, bool) {
 	return Column{}, false
 }
 
-// Required is the first of the columns that ON DELETE SET NULL sets, though it is NOT NULL; "" if none is.
+// Required is the first of the columns that ON DELETE SET NULL sets, though it is NOT NULL; "" if
+// none is.
 func (k ForeignKey) Required() string {
 	for _, c := range k.Columns {
 		if c.NotNull && slices.Contains(k.setNull, c.Name) {

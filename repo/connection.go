@@ -13,28 +13,33 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A database or a role may come with settings of its own. What statements and their answers mean must not depend on them:
+// A database or a role may come with settings of its own. What statements and their answers mean
+// must not depend on them:
 //
-//   - The form of strings and times is asked for when connecting: that wins over the settings of databases and roles, and
-//     every version of PgBouncer takes it, and keeps it on whichever connection of the server.
-//   - Transactions of several statements say which isolation they need. For single ones the session does, where there is
-//     one; behind a pooler they may collide (40001) more often, which is no different from a lock then.
+//   - The form of strings and times is asked for when connecting: that wins over the settings of
+//     databases and roles, and every version of PgBouncer takes it, and keeps it on whichever
+//     connection of the server.
+//   - Transactions of several statements say which isolation they need. For single ones the session
+//     does, where there is one; behind a pooler they may collide (40001) more often, which is no
+//     different from a lock then.
 //   - What else matters to a statement is set in its transaction, as limits are.
-//   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends on IntervalStyle and
-//     bytea_output.
+//   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends
+//     on IntervalStyle and bytea_output.
 
 // connectionSettings are sent when connecting.
 func connectionSettings() map[string]string {
 	return map[string]string{
-		"client_encoding": "UTF8", "datestyle": "ISO", "standard_conforming_strings": "on", "timezone": "UTC",
+		"client_encoding": "UTF8", "datestyle": "ISO",
+		"standard_conforming_strings": "on", "timezone": "UTC",
 	}
 }
 
 // sessionSQL is sent once on each connection that is a session.
 const sessionSQL = `SET default_transaction_isolation = 'read committed'`
 
-// settle adds the settings that statements rely on, and a name, to the parameters of connections.
-func settle(params map[string]string) {
+// addSettings adds the settings that statements rely on, and a name, to the parameters of
+// connections.
+func addSettings(params map[string]string) {
 	if _, named := params["application_name"]; !named {
 		params["application_name"] = "caretaker"
 	}
@@ -59,7 +64,8 @@ func (d *Database) connected(ctx context.Context, conn *pgx.Conn) error {
 	return d.names.admit(ctx, d, conn.PgConn())
 }
 
-// SameDatabaseError says that two configured names lead to one database: side by side they would have twice the limits.
+// SameDatabaseError says that two configured names lead to one database: side by side they would
+// have twice the limits.
 type SameDatabaseError struct {
 	// Name is the one to be left out, First the other.
 	Name, First string
@@ -67,11 +73,12 @@ type SameDatabaseError struct {
 
 // Error names both keys, and what to do.
 func (e *SameDatabaseError) Error() string {
-	return fmt.Sprintf("databases.%[1]s.url is the same database as databases.%[2]s.url: leave databases.%[1]s.url out", e.Name, e.First)
+	return fmt.Sprintf("databases.%[1]s.url is the same database as databases.%[2]s.url: "+
+		"leave databases.%[1]s.url out", e.Name, e.First)
 }
 
-// names are those of databases that must not be one. Each new connection is looked at, so that a database that does not
-// answer at the start is found out, too, before a statement reaches it.
+// names are those of databases that must not be one. Each new connection is looked at, so that a
+// database that does not answer at the start is found out, too, before a statement reaches it.
 type names struct {
 	// all in their order: of two that are one the later is refused.
 	all []*Database
@@ -80,8 +87,9 @@ type names struct {
 	seen map[*Database]string
 }
 
-// MustDiffer makes connections of a database fail with [*SameDatabaseError], which is [ErrUnreachable], if it is the same
-// as one before it in the list. It must be called before they are used; it does not connect.
+// MustDiffer makes connections of a database fail with [*SameDatabaseError], which is
+// [ErrUnreachable], if it is the same as one before it in the list. It must be called before they
+// are used; it does not connect.
 func MustDiffer(databases []*Database) {
 	n := &names{all: databases, seen: map[*Database]string{}}
 	for _, d := range databases {
@@ -89,12 +97,15 @@ func MustDiffer(databases []*Database) {
 	}
 }
 
-// identitySQL needs no privilege. Of a cluster that was copied as a whole and promoted, as when a database is split, the
-// system identifier and the OIDs are those of the first; when its server was started is not.
-const identitySQL = `SELECT extract(epoch FROM pg_postmaster_start_time()) || ' ' || oid FROM pg_database WHERE datname = current_database()`
+// identitySQL needs no privilege. Of a cluster that was copied as a whole and promoted, as when a
+// database is split, the system identifier and the OIDs are those of the first; when its server was
+// started is not.
+const identitySQL = `
+SELECT extract(epoch FROM pg_postmaster_start_time()) || ' ' || oid FROM pg_database
+WHERE datname = current_database()`
 
-// admit refuses a connection to a database that an earlier name leads to, too. If it is the earlier one that comes second,
-// the connections of the other are given up, and will be refused.
+// admit refuses a connection to a database that an earlier name leads to, too. If it is the earlier
+// one that comes second, the connections of the other are given up, and will be refused.
 func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) error {
 	if n == nil || len(n.all) < 2 {
 		return nil
@@ -125,20 +136,22 @@ func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) err
 	return nil
 }
 
-// poolerAdvice is what to do when statements are prepared on one connection of a pooler and used on another.
+// poolerAdvice is what to do when statements are prepared on one connection of a pooler and used on
+// another.
 func poolerAdvice(database string) string {
 	key := database + ".url"
 	if primary, is := strings.CutSuffix(database, replicaSuffix); is {
 		key = primary + ".replica_url"
 	}
-	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." + key + " (docs/databases.md)"
+	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +
+		key + " (docs/databases.md)"
 }
 
 const backendSQL = `SELECT pg_backend_pid()`
 
-// CheckPooler says if something stands between us and the server that may not keep prepared statements, while the URL
-// does not forbid them. A pooler gives its clients numbers of its own instead of those of the server's processes. One in
-// session mode does no harm.
+// CheckPooler says if something stands between us and the server that may not keep prepared
+// statements, while the URL does not forbid them. A pooler gives its clients numbers of its own
+// instead of those of the server's processes. One in session mode does no harm.
 func (d *Database) CheckPooler(ctx context.Context) error {
 	if !d.sessions {
 		return nil

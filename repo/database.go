@@ -85,7 +85,7 @@ func open(ctx context.Context, name string, from source) (*Database, error) {
 	mode := config.ConnConfig.DefaultQueryExecMode
 	d := &Database{Name: name, patience: config.ConnConfig.ConnectTimeout, prepares: mode == pgx.QueryExecModeCacheStatement}
 	d.sessions = d.prepares || mode == pgx.QueryExecModeDescribeExec
-	settle(config.ConnConfig.RuntimeParams)
+	addSettings(config.ConnConfig.RuntimeParams)
 	times, err := newStatementTimes(ctx, name)
 	if err != nil {
 		return nil, err

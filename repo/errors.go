@@ -66,9 +66,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
 }
 
-// Discreet is the text without the server's message, in which triggers and types quote values of
+// Redacted is the text without the server's message, in which triggers and types quote values of
 // rows; with what it complains of instead. One of a database that did not answer is what it is.
-func (e *Error) Discreet() string {
+func (e *Error) Redacted() string {
 	if e.SQLState == "" || e.Class() == ClassUnreachable {
 		return e.Error()
 	}
@@ -229,7 +229,8 @@ func (e *Error) Class() Class {
 		return ClassLock
 	case code == "57014":
 		return ClassTimeout
-	case code == "", e.connecting, code == readOnlyState, code == "25P03", hasPrefix(code, "08", "53", "57P", "58"):
+	case code == "", e.connecting, code == readOnlyState, code == "25P03",
+		hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
 	case code == "22P02", e.Unfit(), hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
@@ -257,7 +258,7 @@ func (d *Database) wrap(ctx context.Context, operation string, err error) error 
 		return err
 	}
 	err = d.translate(ctx, operation, err)
-	d.heard(err)
+	d.observe(err)
 	return err
 }
 
@@ -323,7 +324,10 @@ func sqlState(err error) string {
 // ours says whether an error is one of this package already: not what the database has said, nor
 // that it said nothing.
 func ours(err error) bool {
-	for _, sentinel := range []error{ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, errDryRun, errUnguarded} {
+	for _, sentinel := range []error{
+		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy,
+		errDryRun, errUnguarded,
+	} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-func TestError_DiscreetTextHasNoValues(t *testing.T) {
+func TestError_RedactedTextHasNoValues(t *testing.T) {
 	b := newBench(t, "")
 	ctx := context.Background()
 	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
@@ -19,8 +19,8 @@ func TestError_DiscreetTextHasNoValues(t *testing.T) {
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
 		refused, is := errors.AsType[*repo.Error](err)
-		if !is || refused.Discreet() != want || !strings.Contains(err.Error(), "ERROR: ") {
-			t.Errorf("got %v, discreetly %q", err, refused.Discreet())
+		if !is || refused.Redacted() != want || !strings.Contains(err.Error(), "ERROR: ") {
+			t.Errorf("got %v, redacted %q", err, refused.Redacted())
 		}
 	}
 }

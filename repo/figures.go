@@ -14,8 +14,8 @@ type WorkerFigures struct {
 	Paused time.Duration
 	// Unsuccessful is how many of its newest 100 fires are of its ledger, later than the start of
 	// its last run that succeeded, and were missed, found the lease held, or have a run that
-	// failed. Databases are not told apart: where a worker takes turns, a success on any of them
-	// starts the count anew.
+	// failed. Databases are not kept apart: where a worker takes turns, a success on any of them
+	// starts the count again.
 	Unsuccessful int64
 	// Cron is the schedule by which fires were accounted for last, AccountedUntil up to when; zero:
 	// never. Now is the clock.
@@ -41,7 +41,8 @@ LEFT JOIN maintenance.schedules s ON s.worker = w.name`
 
 // WorkerFigures reads the figures of these workers.
 func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
-	return collect(ctx, d, newQuery("read the figures of the workers", workerFiguresSQL, workers), func(row pgx.CollectableRow) (f WorkerFigures, err error) {
+	q := newQuery("read the figures of the workers", workerFiguresSQL, workers)
+	return collect(ctx, d, q, func(row pgx.CollectableRow) (f WorkerFigures, err error) {
 		var until, paused *time.Time
 		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Unsuccessful)
 		f.AccountedUntil, f.Paused = orZero(until), since(paused, f.Now)
@@ -88,7 +89,8 @@ LEFT JOIN LATERAL (
 func (d *Database) RunFigures(
 	ctx context.Context, workers, databases []string,
 ) ([]RunFigures, error) {
-	return collect(ctx, d, newQuery("read the figures of the runs", runFiguresSQL, workers, databases), func(row pgx.CollectableRow) (f RunFigures, err error) {
+	q := newQuery("read the figures of the runs", runFiguresSQL, workers, databases)
+	return collect(ctx, d, q, func(row pgx.CollectableRow) (f RunFigures, err error) {
 		var success, began, failed *time.Time
 		var now time.Time
 		err = row.Scan(&f.Worker, &f.Database, &success, &now, &began, &failed)

@@ -19,7 +19,8 @@ const (
 )
 
 // TokenSettingOff says what switches the deletion on again.
-const TokenSettingOff = tokenSettingKey + " in " + tokenSettingColumn + " is null: set it to a number of days to switch the deletion on"
+const TokenSettingOff = tokenSettingKey + " in " + tokenSettingColumn +
+	" is null: set it to a number of days to switch the deletion on"
 
 // defaultTokenDays is N where the application does not say, maxTokenDays the most that it may say.
 const (
@@ -34,9 +35,9 @@ type TokenSetting struct {
 	// Days is N. Off: the deletion is switched off.
 	Days int
 	Off  bool
-	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Discreet does
+	// Invalid says what is wrong with the setting, and what to do, "" if nothing is; Redacted does
 	// without its value.
-	Invalid, Discreet string
+	Invalid, Redacted string
 }
 
 // tokenSettingSQL looks at the types before it converts: a number may be of any size, and an object
@@ -45,7 +46,8 @@ const tokenSettingSQL = `
 SELECT clock_timestamp(), coalesce(jsonb_typeof(s.settings), ''), coalesce(jsonb_typeof(v.value), ''),
   coalesce(left(coalesce(v.value, s.settings)::text, 200), ''),
   coalesce(CASE jsonb_typeof(v.value) WHEN 'number' THEN
-    CASE WHEN v.value::numeric BETWEEN 1 AND $2::integer AND v.value::numeric = trunc(v.value::numeric) THEN v.value::integer END END, 0)
+    CASE WHEN v.value::numeric BETWEEN 1 AND $2::integer
+      AND v.value::numeric = trunc(v.value::numeric) THEN v.value::integer END END, 0)
 FROM (SELECT) AS always
 LEFT JOIN {settings} s ON true
 LEFT JOIN LATERAL (SELECT s.settings -> $1::text AS value) v ON true`
@@ -74,21 +76,23 @@ func (f UserFeatures) tokenSettingSQL() string {
 	return f.fill(fill(tokenSettingSQL, "{settings}", source))
 }
 
-// judge is the table of section 3.
+// judge applies the table of values in docs/workers/inactive_token_deletion.md.
 func (s *foundSetting) judge() TokenSetting {
 	setting := TokenSetting{Now: s.now, Days: s.days}
 	switch {
 	case s.columnType != "" && s.columnType != "object":
-		setting.Invalid = fmt.Sprintf("%s cannot be read: %s is %s, which is no object", tokenSettingKey, tokenSettingColumn, s.shown)
-		setting.Discreet = fmt.Sprintf("%s cannot be read: %s is no object", tokenSettingKey, tokenSettingColumn)
+		is := tokenSettingKey + " cannot be read: " + tokenSettingColumn + " is "
+		setting.Invalid = is + s.shown + ", which is no object"
+		setting.Redacted = is + "no object"
 	case s.kind == "":
 		setting.Days = defaultTokenDays
 	case s.kind == "null":
 		setting.Off = true
 	case s.days == 0:
 		is := tokenSettingKey + " in " + tokenSettingColumn + " is "
-		advice := fmt.Sprintf(": set it to a whole number of days from 1 to %d, or to null, which switches the deletion off", maxTokenDays)
-		setting.Invalid, setting.Discreet = is+s.shown+advice, is+"no such number"+advice
+		advice := fmt.Sprintf(": set it to a whole number of days from 1 to %d, or to null, "+
+			"which switches the deletion off", maxTokenDays)
+		setting.Invalid, setting.Redacted = is+s.shown+advice, is+"no such number"+advice
 	}
 	return setting
 }
@@ -96,13 +100,15 @@ func (s *foundSetting) judge() TokenSetting {
 // TokenSetting reads the setting N.
 func (d *Database) TokenSetting(ctx context.Context, f UserFeatures) (TokenSetting, error) {
 	var found foundSetting
-	err := d.queryRow(ctx, "read "+tokenSettingKey, found.columns(), f.tokenSettingSQL(), tokenSettingKey, maxTokenDays)
+	err := d.queryRow(ctx, "read "+tokenSettingKey, found.columns(),
+		f.tokenSettingSQL(), tokenSettingKey, maxTokenDays)
 	return found.judge(), err
 }
 
 func tokenSettingIn(ctx context.Context, tx pgx.Tx, f UserFeatures) (TokenSetting, error) {
 	var found foundSetting
-	err := tx.QueryRow(ctx, f.tokenSettingSQL(), tokenSettingKey, maxTokenDays).Scan(found.columns()...)
+	err := tx.QueryRow(ctx, f.tokenSettingSQL(), tokenSettingKey, maxTokenDays).
+		Scan(found.columns()...)
 	return found.judge(), err
 }
 
@@ -121,8 +127,8 @@ func (r TokenRules) args(more ...any) []any {
 	return append([]any{r.At.UTC(), r.CutOff.UTC(), r.CutOff.UTC()}, more...)
 }
 
-// keepsBotSQL says whether a token t keeps its bot: it is active, expired lately, or was revoked
-// lately.
+// keepsBotSQL says whether a token t keeps its bot: it is active, expired recently, or was
+// revoked recently.
 const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > $1::date)
     OR t.expires_at <= $1::date AND t.expires_at >= $2::date
     OR t.revoked IS TRUE AND t.updated_at >= $3::timestamp)`
@@ -131,7 +137,9 @@ const (
 	// botRangeSQL is a range of bots: those of type 6, as rows are compared so that no index but
 	// the one on both columns will do, and not everybody is read to find the bots. $4 is the
 	// cursor, $5 the size of the range.
-	botRangeSQL = `(SELECT id FROM users WHERE (user_type, id) > (6, $4::bigint) AND user_type <= 6 ORDER BY user_type, id LIMIT $5)`
+	botRangeSQL = `(
+    SELECT id FROM users WHERE (user_type, id) > (6, $4::bigint) AND user_type <= 6
+    ORDER BY user_type, id LIMIT $5)`
 
 	// botListSQL are the bots $5 of the range behind $4 that a replica takes for inactive.
 	botListSQL = `(SELECT id FROM users WHERE id = ANY ($5::bigint[]) AND user_type = 6)`
@@ -151,8 +159,10 @@ due AS MATERIALIZED (
   FROM judged CROSS JOIN LATERAL unnest(judged.idle) AS i (id)
   WHERE NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = i.id OFFSET 0)
 )
-SELECT j.examined, coalesce(j.last, $4::bigint), EXISTS (SELECT FROM users WHERE (user_type, id) > (6, j.last) AND user_type <= 6),
-  ARRAY(SELECT id FROM due ORDER BY id), ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)
+SELECT j.examined, coalesce(j.last, $4::bigint),
+  EXISTS (SELECT FROM users WHERE (user_type, id) > (6, j.last) AND user_type <= 6),
+  ARRAY(SELECT id FROM due ORDER BY id),
+  ARRAY(SELECT coalesce(organization_id, 0) FROM due ORDER BY id)
 FROM judged j`
 
 // BotRange is the next range of bots in the order of their ids.
@@ -208,7 +218,8 @@ func (d *Database) InactiveBots(
 
 const (
 	adminBotsSQL = `
-SELECT organization_id, min(id) FROM users WHERE user_type = 11 AND organization_id = ANY ($1::bigint[]) GROUP BY organization_id`
+SELECT organization_id, min(id) FROM users
+WHERE user_type = 11 AND organization_id = ANY ($1::bigint[]) GROUP BY organization_id`
 
 	anyAdminBotSQL = `SELECT 0::bigint, min(id) FROM users WHERE user_type = 11 HAVING min(id) IS NOT NULL`
 )
@@ -223,7 +234,8 @@ func (d *Database) AdminBots(
 		sql, args = adminBotsSQL, []any{organizations}
 	}
 	type pair struct{ Organization, Bot int64 }
-	pairs, err := readRows(ctx, d, l, newQuery("look for admin bots", sql, args...), pgx.RowToStructByPos[pair])
+	q := newQuery("look for admin bots", sql, args...)
+	pairs, err := readRows(ctx, d, l, q, pgx.RowToStructByPos[pair])
 	bots := map[int64]int64{}
 	for _, p := range pairs {
 		bots[p.Organization] = p.Bot

@@ -24,7 +24,8 @@ const openTokenPassSQL = `
 WITH {guard},
 forgotten AS (
   DELETE FROM maintenance.token_passes WHERE id = ANY (ARRAY(
-    SELECT p.id FROM maintenance.token_passes p, guard WHERE p.finished_at < clock_timestamp() - interval '30 days' LIMIT 100))
+    SELECT p.id FROM maintenance.token_passes p, guard
+    WHERE p.finished_at < clock_timestamp() - interval '30 days' LIMIT 100))
 ),
 unfinished AS (
   SELECT id, started_at, cut_off, cursor FROM maintenance.token_passes WHERE finished_at IS NULL
@@ -35,9 +36,13 @@ opened AS (
   WHERE $3::boolean AND NOT EXISTS (SELECT FROM unfinished)
   RETURNING id, started_at, cut_off, cursor
 )
-SELECT EXISTS (SELECT FROM guard), coalesce(p.id::text, ''), coalesce(p.started_at, $1), coalesce(p.cut_off, $2), coalesce(p.cursor, 0)
+SELECT EXISTS (SELECT FROM guard), coalesce(p.id::text, ''),
+  coalesce(p.started_at, $1), coalesce(p.cut_off, $2), coalesce(p.cursor, 0)
 FROM (SELECT) AS always LEFT JOIN (
-  SELECT id, started_at, cut_off, cursor FROM unfinished UNION ALL SELECT id, started_at, cut_off, cursor FROM opened) p ON true`
+  SELECT id, started_at, cut_off, cursor FROM unfinished
+  UNION ALL
+  SELECT id, started_at, cut_off, cursor FROM opened
+) p ON true`
 
 // OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens
 // one with these. If resume is set it opens none: the ID is "" then.
@@ -79,7 +84,8 @@ const advanceTokenPassSQL = `
 WITH {guard},
 advanced AS (
   UPDATE maintenance.token_passes p
-  SET cursor = $2, examined = examined + $3, scheduled = scheduled + $4, finished_at = CASE WHEN $5 THEN clock_timestamp() END
+  SET cursor = $2, examined = examined + $3, scheduled = scheduled + $4,
+    finished_at = CASE WHEN $5 THEN clock_timestamp() END
   FROM guard WHERE p.id = $1::text::uuid AND p.finished_at IS NULL
   RETURNING 1
 )
@@ -139,13 +145,15 @@ func queueContinuation(
 	return err
 }
 
-const unfinishedTokenPassSQL = `SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
+const unfinishedTokenPassSQL = `
+SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
 
 // TokenPassUnfinished says whether there is something to go on with in a pass.
 func (d *Database) TokenPassUnfinished(
 	ctx context.Context, id string,
 ) (unfinished bool, err error) {
-	err = d.queryRow(ctx, "look at the pass over the bots", []any{&unfinished}, unfinishedTokenPassSQL, id)
+	err = d.queryRow(ctx, "look at the pass over the bots", []any{&unfinished},
+		unfinishedTokenPassSQL, id)
 	return unfinished, err
 }
 
@@ -169,7 +177,8 @@ func (d *Database) CountNewDeletions(
 // tokenBacklogSQL: without an unfinished pass there is no row.
 const tokenBacklogSQL = `
 SELECT p.started_at, (SELECT count(*) FROM (
-    SELECT FROM users WHERE (user_type, id) > (6, p.cursor) AND user_type <= 6 ORDER BY user_type, id LIMIT $1) above),
+    SELECT FROM users WHERE (user_type, id) > (6, p.cursor) AND user_type <= 6
+    ORDER BY user_type, id LIMIT $1) above),
   (SELECT min(j.scheduled_at) FROM maintenance.river_job j
     WHERE j.kind = 'continue_inactive_token_deletion' AND j.state IN ('available', 'pending', 'scheduled', 'retryable')
       AND j.args @> jsonb_build_object('pass_id', p.id)),
@@ -187,7 +196,8 @@ func (d *Database) TokenBacklog(
 		GoesOn    *time.Time
 		ReadAt    time.Time
 	}
-	passes, _, err := candidateRows(ctx, d, l, newQuery("count the backlog", tokenBacklogSQL, backlogCap+1), pgx.RowToStructByPos[row])
+	q := newQuery("count the backlog", tokenBacklogSQL, backlogCap+1)
+	passes, _, err := candidateRows(ctx, d, l, q, pgx.RowToStructByPos[row])
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
 		goesOn = orZero(p.GoesOn)
@@ -214,7 +224,8 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
 func (d *Database) TokenPassAbandoned(
 	ctx context.Context, worker string,
 ) (abandoned bool, err error) {
-	err = d.queryRow(ctx, "look for a pass that nobody is at work on", []any{&abandoned}, abandonedTokenPassSQL, worker)
+	err = d.queryRow(ctx, "look for a pass that nobody is at work on", []any{&abandoned},
+		abandonedTokenPassSQL, worker)
 	return abandoned, err
 }
 

@@ -90,7 +90,8 @@ const lockJobSQL = `SELECT pg_advisory_xact_lock(hashtextextended($1::text || $2
 const waitingJobSQL = `
 SELECT EXISTS (
   SELECT 1 FROM maintenance.river_job
-  WHERE kind = $1 AND args @> $2::jsonb AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
+  WHERE kind = $1 AND args @> $2::jsonb
+    AND state IN ('available', 'pending', 'scheduled', 'retryable'))`
 
 // JobWaits says, in a transaction that is about to insert it, whether a job of this kind with these
 // arguments (JSON) waits already. Until the transaction ends, others that ask for the same job
@@ -104,7 +105,8 @@ func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err er
 
 // holdJobSQL locks the row of a running attempt, which its time identifies.
 const holdJobSQL = `
-SELECT 1 FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempt = $2 AND attempted_at = $3 FOR UPDATE`
+SELECT 1 FROM maintenance.river_job 
+WHERE id = $1 AND state = 'running' AND attempt = $2 AND attempted_at = $3 FOR UPDATE`
 
 // HoldJob makes sure, until the transaction ends, that an attempt of a job is still the one that
 // works it. Else the error is [ErrJobLost]: the attempt was taken for dead, and another one has the
@@ -144,7 +146,8 @@ func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
 // JobKinds are all kinds.
 func JobKinds() []string {
 	return []string{
-		ContinueInactiveTokenDeletion{}.Kind(), DeletePlaceholderUser{}.Kind(), DeleteUser{}.Kind(), DestroyGroup{}.Kind(),
+		ContinueInactiveTokenDeletion{}.Kind(), DeletePlaceholderUser{}.Kind(),
+		DeleteUser{}.Kind(), DestroyGroup{}.Kind(),
 	}
 }
 

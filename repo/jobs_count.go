@@ -25,20 +25,26 @@ type JobCount struct {
 // been completed is not counted.
 const countJobsSQL = `
 WITH RECURSIVE lines (state, queue) AS (
-  SELECT s.state, (SELECT j.queue FROM maintenance.river_job j WHERE j.state = s.state ORDER BY j.queue LIMIT 1)
-  FROM unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'::maintenance.river_job_state[]) AS s (state)
+  SELECT s.state, (
+    SELECT j.queue FROM maintenance.river_job j WHERE j.state = s.state ORDER BY j.queue LIMIT 1)
+  FROM unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'
+    ::maintenance.river_job_state[]) AS s (state)
   UNION ALL
-  SELECT l.state, (SELECT j.queue FROM maintenance.river_job j WHERE j.state = l.state AND j.queue > l.queue ORDER BY j.queue LIMIT 1)
+  SELECT l.state, (
+    SELECT j.queue FROM maintenance.river_job j WHERE j.state = l.state AND j.queue > l.queue
+    ORDER BY j.queue LIMIT 1)
   FROM lines l WHERE l.queue IS NOT NULL
 )
 SELECT c.kind, c.state::text, sum(c.jobs)::bigint, bool_or(c.full),
   min(c.oldest) FILTER (WHERE c.state IN ('available', 'retryable', 'scheduled')), clock_timestamp()
 FROM (
-  SELECT j.kind, l.state, count(*) AS jobs, sum(count(*)) OVER (PARTITION BY l.state, l.queue) >= 10000 AS full, min(j.scheduled_at) AS oldest
+  SELECT j.kind, l.state, count(*) AS jobs, min(j.scheduled_at) AS oldest,
+    sum(count(*)) OVER (PARTITION BY l.state, l.queue) >= 10000 AS full
   FROM lines l
   CROSS JOIN LATERAL (
     SELECT r.kind, r.scheduled_at FROM maintenance.river_job r
-    WHERE r.state = l.state AND r.queue = l.queue ORDER BY r.priority, r.scheduled_at, r.id LIMIT 10000
+    WHERE r.state = l.state AND r.queue = l.queue
+    ORDER BY r.priority, r.scheduled_at, r.id LIMIT 10000
   ) j
   GROUP BY j.kind, l.state, l.queue
 ) c
@@ -46,7 +52,8 @@ GROUP BY 1, c.state ORDER BY 1, c.state`
 
 // CountJobs counts the jobs that are not completed, by kind and state.
 func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
-	return collect(ctx, d, newQuery("count jobs", countJobsSQL), func(row pgx.CollectableRow) (c JobCount, err error) {
+	q := newQuery("count jobs", countJobsSQL)
+	return collect(ctx, d, q, func(row pgx.CollectableRow) (c JobCount, err error) {
 		var due *time.Time
 		var now time.Time
 		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)
@@ -67,23 +74,28 @@ type FailedJobs struct {
 // failedJobsSQL is ordered as the index is: whatever the statistics say, no job in another state is
 // read.
 const failedJobsSQL = `
-SELECT j.kind, coalesce(j.args ->> 'reason', ''), count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
-  greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (), sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 10000
+SELECT j.kind, coalesce(j.args ->> 'reason', ''),
+  count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
+  greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (),
+    sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 10000
 FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
-CROSS JOIN LATERAL (SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 10000) j
+CROSS JOIN LATERAL (
+  SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 10000) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // FailedJobs counts the jobs that wait for another attempt after one that failed, and those that
 // have been given up.
 func (d *Database) FailedJobs(ctx context.Context) ([]FailedJobs, error) {
-	return collect(ctx, d, newQuery("count failed jobs", failedJobsSQL), pgx.RowToStructByPos[FailedJobs])
+	q := newQuery("count failed jobs", failedJobsSQL)
+	return collect(ctx, d, q, pgx.RowToStructByPos[FailedJobs])
 }
 
 // jobsOfRunSQL looks among the newest jobs only: there is no index by run.
 const jobsOfRunSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
-WHERE id > (SELECT coalesce(max(id), 0) FROM maintenance.river_job) - $3 AND metadata ->> 'run_id' = $1
+WHERE id > (SELECT coalesce(max(id), 0) FROM maintenance.river_job) - $3
+  AND metadata ->> 'run_id' = $1
 ORDER BY id LIMIT $2`
 
 // JobsOfRun reads up to limit jobs that a run queued, the oldest first, as far as they are among so
@@ -91,5 +103,6 @@ ORDER BY id LIMIT $2`
 func (d *Database) JobsOfRun(
 	ctx context.Context, run string, limit, newest int,
 ) ([]QueuedJob, error) {
-	return collect(ctx, d, newQuery("list the jobs of a run", jobsOfRunSQL, run, limit, newest), scanJob)
+	q := newQuery("list the jobs of a run", jobsOfRunSQL, run, limit, newest)
+	return collect(ctx, d, q, scanJob)
 }

@@ -48,9 +48,11 @@ type AttemptError struct {
 	Error   string    `json:"error"`
 }
 
-const jobColumns = `id, kind, state::text, args, attempt, max_attempts, created_at, scheduled_at, attempted_at, finalized_at,
-  coalesce(to_jsonb(errors), '[]'), coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
-  coalesce((metadata ->> 'river:rescue_count')::int, 0) > coalesce((metadata ->> 'rescues_reported')::int, 0),
+const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
+  created_at, scheduled_at, attempted_at, finalized_at, coalesce(to_jsonb(errors), '[]'),
+  coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
+  coalesce((metadata ->> 'river:rescue_count')::int, 0)
+    > coalesce((metadata ->> 'rescues_reported')::int, 0),
   coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', '')`
 
 // rescuedText is what River writes as the error of an attempt that it takes for dead.
@@ -59,8 +61,9 @@ const rescuedText = "Stuck job rescued by JobRescuer"
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var attempted, finalized *time.Time
 	var rescued bool
-	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts, &j.CreatedAt, &j.ScheduledAt, &attempted,
-		&finalized, &j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID)
+	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
+		&j.CreatedAt, &j.ScheduledAt, &attempted, &finalized,
+		&j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID)
 	for i := range j.Errors {
 		if j.Errors[i].Error == rescuedText {
 			j.Errors[i].Error = ProcessGoneText
@@ -72,19 +75,15 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 			j.Outcome = JobDiscarded
 		}
 	}
-	if attempted != nil {
-		j.AttemptedAt = *attempted
-	}
-	if finalized != nil {
-		j.FinalizedAt = *finalized
-	}
+	j.AttemptedAt, j.FinalizedAt = orZero(attempted), orZero(finalized)
 	return j, err
 }
 
 const listJobsSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
-WHERE ($1::bigint = 0 OR id < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
+WHERE ($1::bigint = 0 OR id < $1) AND ($2 = '' OR kind = $2)
+  AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
 ORDER BY id DESC LIMIT $4`
 
 // ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the
@@ -92,7 +91,8 @@ ORDER BY id DESC LIMIT $4`
 func (d *Database) ListJobs(
 	ctx context.Context, kind, state string, after int64, limit int,
 ) ([]QueuedJob, error) {
-	return collect(ctx, d, newQuery("list jobs", listJobsSQL, planAnew, after, kind, state, limit), scanJob)
+	q := newQuery("list jobs", listJobsSQL, planAnew, after, kind, state, limit)
+	return collect(ctx, d, q, scanJob)
 }
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
@@ -100,7 +100,8 @@ const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE i
 // retryJobSQL: a running job is left alone, as is one that is due already.
 const retryJobSQL = `
 UPDATE maintenance.river_job
-SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = greatest(max_attempts, attempt + 1),
+SET state = 'available', scheduled_at = now(), finalized_at = NULL,
+    max_attempts = greatest(max_attempts, attempt + 1),
     metadata = metadata - '{outcome,reason,cancel_attempted_at}'::text[]
 WHERE id = $1 AND state <> 'running' AND NOT (state = 'available' AND scheduled_at <= now())
 RETURNING ` + jobColumns
@@ -158,6 +159,7 @@ WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @>
 // CountDiscardedJobs counts the jobs of a kind, whose arguments contain these (JSON, "{}" for any),
 // that used up their attempts. They are kept for 30 days.
 func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
-	_, err = d.candidateRow(ctx, Limits{Statement: statementTimeout}, newQuery("count discarded jobs", countDiscardedJobsSQL, kind, args), &n)
+	q := newQuery("count discarded jobs", countDiscardedJobsSQL, kind, args)
+	_, err = d.candidateRow(ctx, Limits{Statement: statementTimeout}, q, &n)
 	return n, err
 }

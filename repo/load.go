@@ -56,14 +56,16 @@ func (l TableLoad) Of(t Table) bool {
 // being written. to_jsonb, because waitstart is not there before PostgreSQL 14.
 const loadSQL = `
 WITH log AS MATERIALIZED (
-  SELECT CASE WHEN ($1 OR $2 OR $3) AND NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint ELSE 0 END AS written,
+  SELECT CASE WHEN ($1 OR $2 OR $3) AND NOT pg_is_in_recovery()
+      THEN pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint ELSE 0 END AS written,
     pg_size_bytes(current_setting('wal_segment_size')) AS size
 ),
 standby AS MATERIALIZED (
   SELECT r.application_name, r.state, pg_wal_lsn_diff(r.replay_lsn, '0/0')::bigint AS replayed, r.replay_lag
   FROM pg_stat_replication r
   WHERE $1 AND r.application_name <> ALL ($6::text[])
-    AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+    AND NOT EXISTS (
+      SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
 ),
 slowest AS (
   SELECT application_name, replayed, extract(epoch FROM replay_lag) AS lag
@@ -71,35 +73,44 @@ slowest AS (
 ),
 archiver AS (
   SELECT a.last_failed_time > coalesce(a.last_archived_time, '-infinity') AS failing,
-    CASE WHEN a.last_failed_time > coalesce(a.last_archived_time, '-infinity') THEN a.last_failed_wal ELSE a.last_archived_wal END AS name
+    CASE WHEN a.last_failed_time > coalesce(a.last_archived_time, '-infinity')
+      THEN a.last_failed_wal ELSE a.last_archived_wal END AS name
   FROM pg_stat_archiver a WHERE $3 AND current_setting('archive_mode') <> 'off'
 ),
 unarchived AS (
   SELECT greatest(0, log.written / log.size
-    - (('x' || substr(name, 9, 8))::bit(32)::bigint * (4294967296 / log.size) + ('x' || substr(name, 17, 8))::bit(32)::bigint
+    - (('x' || substr(name, 9, 8))::bit(32)::bigint * (4294967296 / log.size)
+      + ('x' || substr(name, 17, 8))::bit(32)::bigint
       + CASE WHEN failing THEN 0 ELSE 1 END)) * log.size AS bytes
   FROM archiver, log WHERE name ~ '^[0-9A-F]{24}'
 ),
 busy AS (
-  SELECT l.relation, max(clock_timestamp() - (to_jsonb(l) ->> 'waitstart')::timestamptz) AS locked, NULL::interval AS vacuumed
+  SELECT l.relation, NULL::interval AS vacuumed,
+    max(clock_timestamp() - (to_jsonb(l) ->> 'waitstart')::timestamptz) AS locked
   FROM pg_locks l
-  WHERE $4 AND NOT l.granted AND l.relation IS NOT NULL AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  WHERE $4 AND NOT l.granted AND l.relation IS NOT NULL
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   GROUP BY l.relation
   UNION ALL
-  SELECT p.relid, NULL, clock_timestamp() - a.xact_start
+  SELECT p.relid, clock_timestamp() - a.xact_start, NULL
   FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a ON a.pid = p.pid
   WHERE $5 AND p.datname = current_database() AND a.backend_type = 'autovacuum worker'
 ),
 tables AS (
-  SELECT n.nspname || '.' || c.relname AS name, coalesce(rn.nspname || '.' || r.relname, n.nspname || '.' || c.relname) AS root,
-    coalesce(extract(epoch FROM max(b.locked)), 0)::float8 AS locked, coalesce(extract(epoch FROM max(b.vacuumed)), 0)::float8 AS vacuumed
+  SELECT n.nspname || '.' || c.relname AS name,
+    coalesce(rn.nspname || '.' || r.relname, n.nspname || '.' || c.relname) AS root,
+    coalesce(extract(epoch FROM max(b.locked)), 0)::float8 AS locked,
+    coalesce(extract(epoch FROM max(b.vacuumed)), 0)::float8 AS vacuumed
   FROM busy b
   JOIN pg_class c ON c.oid = b.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_class r ON r.oid = pg_partition_root(c.oid) LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
+  LEFT JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
+  LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
   GROUP BY 1, 2 ORDER BY 1 LIMIT 1000
 )
 SELECT log.written, coalesce((SELECT bytes FROM unarchived), 0),
-  coalesce((SELECT application_name FROM slowest), ''), coalesce((SELECT replayed FROM slowest), log.written), coalesce((SELECT lag FROM slowest), 0)::float8,
+  coalesce((SELECT application_name FROM slowest), ''),
+  coalesce((SELECT replayed FROM slowest), log.written),
+  coalesce((SELECT lag FROM slowest), 0)::float8,
   (SELECT count(*) FROM standby WHERE state IS NULL),
   ARRAY(SELECT name FROM tables ORDER BY name), ARRAY(SELECT root FROM tables ORDER BY name),
   ARRAY(SELECT locked FROM tables ORDER BY name), ARRAY(SELECT vacuumed FROM tables ORDER BY name)
@@ -120,12 +131,18 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 	if q.IgnoredReplicas == nil {
 		q.IgnoredReplicas = []string{}
 	}
-	err = d.readRow(ctx, loadLimits(), newQuery("look at the load", loadSQL, q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas), &l.WAL, &l.Unarchived, &l.Replica, &replayed, &said, &l.Hidden, &names, &roots, &locked, &vacuumed)
+	ask := newQuery("look at the load", loadSQL,
+		q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas)
+	err = d.readRow(ctx, loadLimits(), ask, &l.WAL, &l.Unarchived, &l.Replica, &replayed, &said,
+		&l.Hidden, &names, &roots, &locked, &vacuumed)
 	if err != nil {
 		return Load{}, err
 	}
 	for i, name := range names {
-		l.Tables = append(l.Tables, TableLoad{Table: name, Root: roots[i], Locked: seconds(locked[i]), Vacuumed: seconds(vacuumed[i])})
+		l.Tables = append(l.Tables, TableLoad{
+			Table: name, Root: roots[i],
+			Locked: seconds(locked[i]), Vacuumed: seconds(vacuumed[i]),
+		})
 	}
 	l.Lag = d.loadLag.observe(l.WAL, replayed, time.Now())
 	if l.WAL-replayed >= largeLag {

@@ -19,8 +19,9 @@ var migrationFiles embed.FS
 // migrationLock is the key of the advisory lock under which migrations run: "caretake" in ASCII.
 const migrationLock = 0x6361726574616b65
 
-// Migrate brings the schema maintenance of the database up to date and returns the names of the migrations applied.
-// Migrations only go forward, each in its transaction, one process at a time; replicas may go on working meanwhile.
+// Migrate brings the schema maintenance of the database up to date and returns the names of the
+// migrations applied. Migrations only go forward, each in its transaction, one process at a time;
+// replicas may go on working meanwhile.
 func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	err = d.WhileMigrating(ctx, func() error {
 		for _, set := range d.migrationSets() {
@@ -35,21 +36,24 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	return applied, err
 }
 
-// patientSQL: the lock is waited for and held as long as migrations take, whatever limits the role has.
+// patientSQL: the lock is waited for and held as long as migrations take, whatever limits the role
+// has.
 const patientSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
   set_config('idle_in_transaction_session_timeout', '0', true)`
 
 const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
 
-// WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the schema is there. The
-// lock is held by a transaction, so a pooler in transaction mode may be in between.
+// WhileMigrating calls do, which changes the schema maintenance, in one process at a time; the
+// schema is there. The lock is held by a transaction, so a pooler in transaction mode may be in
+// between.
 func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 	lock, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return d.wrap(ctx, "migrate", err)
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
-	if err := execAll(ctx, lock, statement{patientSQL, nil}, statement{migrationLockSQL, []any{int64(migrationLock)}}); err != nil {
+	locking := statement{migrationLockSQL, []any{int64(migrationLock)}}
+	if err := execAll(ctx, lock, statement{patientSQL, nil}, locking); err != nil {
 		return d.wrap(ctx, "lock the migrations", err)
 	}
 	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {
@@ -58,7 +62,8 @@ func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// CheckMigrated returns [ErrNotMigrated] if the schema maintenance is missing or older than this program.
+// CheckMigrated returns [ErrNotMigrated] if the schema maintenance is missing or older than this
+// program.
 func (d *Database) CheckMigrated(ctx context.Context) error {
 	if err := d.Ping(ctx); err != nil {
 		return err
@@ -74,7 +79,8 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 			return err
 		}
 		if newest, err := set.newest(); err != nil || current < newest {
-			return errors.Join(fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated), err)
+			old := fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated)
+			return errors.Join(old, err)
 		}
 	}
 	return nil

@@ -57,12 +57,14 @@ func (r PlaceholderRules) args(more ...any) []any {
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
-   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at IS NULL AND id > $4::bigint
+   WHERE namespace_id IS NULL AND deletion_attempts < $1
+     AND last_deletion_attempt_at IS NULL AND id > $4::bigint
    ORDER BY id LIMIT $5)
   UNION
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
-   WHERE namespace_id IS NULL AND deletion_attempts < $1 AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4::bigint
+   WHERE namespace_id IS NULL AND deletion_attempts < $1
+     AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4::bigint
    ORDER BY id LIMIT $5)
   ORDER BY id LIMIT $5`
 
@@ -82,13 +84,16 @@ free AS MATERIALIZED (
 ),
 claimed AS (
   UPDATE import_placeholder_user_details d
-  SET deletion_attempts = d.deletion_attempts + 1, last_deletion_attempt_at = $2{import_placeholder_user_details.touched}
+  SET deletion_attempts = d.deletion_attempts + 1,
+    last_deletion_attempt_at = $2{import_placeholder_user_details.touched}
   FROM free
   WHERE d.id = free.id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
-    AND (d.last_deletion_attempt_at IS NULL OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
+    AND (d.last_deletion_attempt_at IS NULL
+      OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
   RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
 )
-SELECT page.last, c.id IS NOT NULL, coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
+SELECT page.last, c.id IS NOT NULL,
+  coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
 FROM (SELECT max(id) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
 ORDER BY c.id`
 
@@ -193,7 +198,8 @@ WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 SELECT max(e.id), count(*), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
   coalesce(array_agg(DISTINCT e.placeholder_user_id) FILTER (WHERE NOT EXISTS (
     SELECT FROM maintenance.river_job j
-    WHERE j.kind = 'delete_placeholder_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
+    WHERE j.kind = 'delete_placeholder_user'
+      AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
       AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))), '{}')
 FROM eligible_for_deletion e`
 
@@ -211,18 +217,21 @@ type PlaceholderPreview struct {
 func (d *Database) PreviewPlaceholders(
 	ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits,
 ) (p PlaceholderPreview, err error) {
-	err = d.readRow(ctx, l, newQuery("preview placeholder users", previewPlaceholdersSQL, rules.args(after, limit)...), &p.Last, &p.Claimed, &p.Exhausted, &p.Users)
+	q := newQuery("preview placeholder users", previewPlaceholdersSQL, rules.args(after, limit)...)
+	err = d.readRow(ctx, l, q, &p.Last, &p.Claimed, &p.Exhausted, &p.Users)
 	return p, err
 }
 
 // placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.
 const placeholderBacklogSQL = `
 WITH pending AS MATERIALIZED (
-  SELECT {d.created_at} AS created_at FROM import_placeholder_user_details d WHERE d.namespace_id IS NULL AND d.deletion_attempts < $1 LIMIT $5
+  SELECT {d.created_at} AS created_at FROM import_placeholder_user_details d
+  WHERE d.namespace_id IS NULL AND d.deletion_attempts < $1 LIMIT $5
 ),
 eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
-SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deletion), (SELECT min(created_at) FROM pending),
+SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deletion),
+  (SELECT min(created_at) FROM pending),
   (SELECT count(*) FROM (
     SELECT FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts >= $1 LIMIT $5) dead),
   clock_timestamp()`
@@ -232,9 +241,9 @@ func (d *Database) PlaceholderBacklog(
 	ctx context.Context, rules PlaceholderRules, l Limits,
 ) (b Backlog, err error) {
 	var oldest *time.Time
-	_, err = d.candidateRow(ctx, l, newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL), rules.args(BeforePlaceholders, backlogCap+1)...), &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
-	if oldest != nil {
-		b.OldestAt = *oldest
-	}
+	q := newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL),
+		rules.args(BeforePlaceholders, backlogCap+1)...)
+	_, err = d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
+	b.OldestAt = orZero(oldest)
 	return b.capped(), err
 }

@@ -176,7 +176,8 @@ func firstReference(
 	}
 	branches := make([]string, len(references))
 	for i, r := range references {
-		branches[i] = fmt.Sprintf("SELECT %d AS n WHERE EXISTS (SELECT FROM %s WHERE %s = $1::bigint)", i+1, quote(r.Table), quote(r.Column))
+		branches[i] = fmt.Sprintf("SELECT %d AS n WHERE EXISTS (SELECT FROM %s WHERE %s = $1::bigint)",
+			i+1, quote(r.Table), quote(r.Column))
 	}
 	var n int
 	err := query("SELECT coalesce((SELECT n FROM ("+strings.Join(branches, " UNION ALL ")+") hits LIMIT 1), 0)", &n)

@@ -8,7 +8,8 @@ import (
 )
 
 // Not every version of the application has every table and column. What a worker cannot do without
-// it names; the rest is passed over: a step that is about it is left out, and in a statement an option takes its place.
+// it names; the rest is skipped: a step that is about it is left out, and in a statement an
+// option takes its place.
 
 // Reference is a column of a table.
 type Reference struct{ Table, Column string }
@@ -23,8 +24,8 @@ func referencesOf(pairs ...string) (references []Reference) {
 	return references
 }
 
-// option is a column that a statement can do without: its placeholder stands for here where the column is there, else
-// for otherwise.
+// option is a column that a statement can do without: its placeholder stands for here where the
+// column is there, else for otherwise.
 type option struct {
 	column          Reference
 	placeholder     string
@@ -37,7 +38,8 @@ func valueOption(table, alias, column, otherwise string) option {
 	return option{Reference{table, column}, "{" + name + "}", name, otherwise}
 }
 
-// touchOption is an option for noting, behind other changes of a row, when it was changed: "{table.touched}".
+// touchOption is an option for noting, behind other changes of a row, when it was changed:
+// "{table.touched}".
 func touchOption(table, now string) option {
 	return option{Reference{table, "updated_at"}, "{" + table + ".touched}", ", updated_at = " + now, ""}
 }
@@ -59,8 +61,11 @@ type presence struct {
 	passedOver string
 }
 
-// presence looks for columns, and for those of options. A table that we may not read is [ErrForbidden].
-func (d *Database) presence(ctx context.Context, columns []Reference, options ...option) (p presence, err error) {
+// presence looks for columns, and for those of options. A table that we may not read is
+// [ErrForbidden].
+func (d *Database) presence(
+	ctx context.Context, columns []Reference, options ...option,
+) (p presence, err error) {
 	columns = slices.Clone(columns)
 	for _, o := range options {
 		columns = append(columns, o.column)
@@ -139,8 +144,8 @@ func tablesOf(columns []Reference) map[string][]string {
 	return wanted
 }
 
-// Home is where a table of a database is: in that database, if it is configured and has it, else in main, whose catalogue
-// is the first; nil if it is nowhere.
+// Home is where a table of a database is: in that database, if it is configured and has it, else in
+// main, whose catalogue is the first; nil if it is nowhere.
 func Home(catalogs []*Catalog, database, table string) *Catalog {
 	for _, c := range catalogs {
 		if c.Database.Name == database && c.Table(table) != nil {

@@ -14,26 +14,29 @@ type reachability struct {
 	mu sync.Mutex
 	// since when the database cannot work; zero: it can.
 	since time.Time
-	// readOnly is when it last answered and refused to write: for a while that a query succeeds says nothing then.
+	// readOnly is when it last answered and refused to write: for a while that a query succeeds says
+	// nothing then.
 	readOnly time.Time
 	// resetAt is when connections were last given up because of that.
 	resetAt time.Time
 }
 
-// readOnlyState is the SQLSTATE of a write on a standby, or where transactions are read-only by default.
+// readOnlyState is the SQLSTATE of a write on a standby, or where transactions are read-only by
+// default.
 const readOnlyState = "25006"
 
 const (
 	// resetInterval is how often connections are given up at most.
 	resetInterval = time.Second
-	// readOnlyMemory is for how long a database is taken for read-only, unless [Database.Writable] finds that it is not:
-	// longer than the time between two of the questions of a server that watches it.
+	// readOnlyMemory is for how long a database is taken for read-only, unless [Database.Writable]
+	// finds that it is not: longer than the time between two of the questions of a server that watches
+	// it.
 	readOnlyMemory = 10 * time.Second
 )
 
-// heard takes note of how a statement ended. After a fail-over connections may lead to a server that has become a
-// standby, and stay there: they are given up, so that new ones find the primary.
-func (d *Database) heard(err error) {
+// observe records how a statement ended. After a fail-over connections may lead to a server
+// that has become a standby, and stay there: they are given up, so that new ones find the primary.
+func (d *Database) observe(err error) {
 	refused, is := errors.AsType[*Error](err)
 	if err != nil && !is {
 		// The caller has gone away.
@@ -62,7 +65,8 @@ func (d *Database) heard(err error) {
 	}
 }
 
-// UnreachableSince is when this process first noticed that the database cannot work; zero: it can, as far as is known.
+// UnreachableSince is when this process first noticed that the database cannot work; zero: it can,
+// as far as is known.
 func (d *Database) UnreachableSince() time.Time {
 	r := &d.reachability
 	r.mu.Lock()
@@ -72,8 +76,8 @@ func (d *Database) UnreachableSince() time.Time {
 
 const writableSQL = `SELECT current_setting('transaction_read_only') = 'on'`
 
-// Writable says whether the database answers and is not read-only, as a standby is; else the error is
-// [ErrUnreachable].
+// Writable says whether the database answers and is not read-only, as a standby is; else the error
+// is [ErrUnreachable].
 func (d *Database) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()

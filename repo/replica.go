@@ -17,11 +17,11 @@ type replica struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// shunned is until when it is not asked; trouble is why, in words that are said once, "" if
+	// avoidedUntil is until when it is not asked; trouble is why, in words that are said once, "" if
 	// nothing is wrong with it.
-	shunned time.Time
-	why     string
-	trouble string
+	avoidedUntil time.Time
+	why          string
+	trouble      string
 }
 
 // replicaSuffix follows the database's name in messages about its replica.
@@ -32,9 +32,9 @@ const (
 	replicaConns = 4
 	// replicaPatience is how long a connection to it may take. The primary can be read instead.
 	replicaPatience = 2 * time.Second
-	// shunTime is for how long a replica in trouble is left alone, lagTime one that is behind.
-	shunTime = 10 * time.Second
-	lagTime  = time.Second
+	// unhealthyTime is for how long a replica in trouble is left alone, behindTime one that is behind.
+	unhealthyTime = 10 * time.Second
+	behindTime    = time.Second
 )
 
 // UseReplica lets reads that only find candidates, or feed a backlog figure, go to a read replica
@@ -103,37 +103,39 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 		return nil
 	}
 	var now position
-	if err := d.queryRow(ctx, "read the position of the log", []any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL); err != nil {
+	err := d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	if err != nil {
 		return err
 	}
 	var state replicaState
-	err := d.replica.queryRow(ctx, "look at the replica", state.columns(), replicaStateSQL, now.args()...)
+	err = d.replica.queryRow(ctx, "look at the replica", state.columns(), replicaStateSQL, now.args()...)
 	if trouble := state.trouble(); err == nil && trouble != "" {
 		return fmt.Errorf("databases.%s.replica_url: %s", d.Name, trouble)
 	}
 	return err
 }
 
-// left says why the replica is to be left alone for now, "" if it may be asked.
-func (r *replica) left() string {
+// avoided says why the replica is to be left alone for now, "" if it may be asked.
+func (r *replica) avoided() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Now().Before(r.shunned) {
+	if time.Now().Before(r.avoidedUntil) {
 		return r.why
 	}
 	return ""
 }
 
-// shun leaves the replica alone for a while because of some trouble with it, which it returns. It
-// is logged when that is news.
-func (r *replica) shun(ctx context.Context, trouble string, err error) string {
+// markUnhealthy leaves the replica alone for a while because of some trouble with it, which it
+// returns. It is logged when that is news.
+func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) string {
 	if ctx.Err() != nil {
 		// The caller has lost patience, which says nothing about the replica.
 		return trouble
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shunned, r.why = time.Now().Add(shunTime), trouble
+	r.avoidedUntil, r.why = time.Now().Add(unhealthyTime), trouble
 	if r.trouble != trouble {
 		r.trouble = trouble
 		r.logger.WarnContext(ctx, "replica not read, the primary is", "reason", trouble, "error", err)
@@ -141,16 +143,16 @@ func (r *replica) shun(ctx context.Context, trouble string, err error) string {
 	return trouble
 }
 
-// wait leaves the replica alone for a moment because it is behind, which is no news.
-func (r *replica) wait() string {
+// markBehind leaves the replica alone for a moment because it is behind, which is no news.
+func (r *replica) markBehind() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shunned, r.why = time.Now().Add(lagTime), behind
+	r.avoidedUntil, r.why = time.Now().Add(behindTime), behind
 	return behind
 }
 
-// praise says that the replica has been read.
-func (r *replica) praise(ctx context.Context) {
+// markHealthy says that the replica has been read.
+func (r *replica) markHealthy(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.trouble != "" {
@@ -166,20 +168,20 @@ func (r *replica) ask(
 	ctx context.Context, l Limits, q query, want position, read func(pgx.BatchResults) error,
 ) (why string) {
 	patience := l.Statement + time.Second
-	if end, bounded := ctx.Deadline(); bounded {
+	if end, has := ctx.Deadline(); has {
 		// The primary may have to be read in what is left.
 		patience = min(patience, time.Until(end)/2)
 	}
 	if patience <= 0 {
 		return "there was no time left for it"
 	}
-	hurried, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
+	bounded, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
-	// A standby refuses to be told that a transaction may write.
+	// A standby refuses a transaction that may write.
 	l.ReadOnly = true
 	var state replicaState
 	statements := []statement{{replicaStateSQL, want.args()}, q.statement}
-	err := r.send(hurried, q.operation, l, statements, func(results pgx.BatchResults) error {
+	err := r.send(bounded, q.operation, l, statements, func(results pgx.BatchResults) error {
 		err := results.QueryRow().Scan(state.columns()...)
 		if err == nil && state.trouble() == "" && state.replayed {
 			err = read(results)
@@ -187,15 +189,15 @@ func (r *replica) ask(
 		return err
 	})
 	if err != nil {
-		return r.shun(ctx, reasonOf(err), err)
+		return r.markUnhealthy(ctx, reasonOf(err), err)
 	}
 	if trouble := state.trouble(); trouble != "" {
-		return r.shun(ctx, trouble, nil)
+		return r.markUnhealthy(ctx, trouble, nil)
 	}
 	if !state.replayed {
-		return r.wait()
+		return r.markBehind()
 	}
-	r.praise(ctx)
+	r.markHealthy(ctx)
 	return ""
 }
 

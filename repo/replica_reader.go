@@ -61,7 +61,7 @@ func ReadBy(ctx context.Context, r *Reader) context.Context {
 	return context.WithValue(ctx, reading{}, r)
 }
 
-// Wrote tells the reader that the run has written, or may have, in a database.
+// Wrote records that the run has written, or may have, in a database.
 func (r *Reader) Wrote(d *Database) {
 	if r == nil || r.database != d {
 		return
@@ -138,7 +138,7 @@ const (
 // unless something was written since the last.
 func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	replica := r.database.replica
-	if why := replica.left(); why != "" {
+	if why := replica.avoided(); why != "" {
 		return want, why
 	}
 	r.mu.Lock()
@@ -166,24 +166,26 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 // catchUp waits a moment for the replica to replay the log up to a position, and says why it cannot
 // be read.
 func (r *replica) catchUp(ctx context.Context, want position) string {
-	hurried, cancel := context.WithTimeoutCause(ctx, replicaPatience, ErrUnreachable)
+	bounded, cancel := context.WithTimeoutCause(ctx, replicaPatience, ErrUnreachable)
 	defer cancel()
 	for end := time.Now().Add(catchUpTime); ; {
 		var state replicaState
-		if err := r.queryRow(hurried, "look at the replica", state.columns(), replicaStateSQL, want.args()...); err != nil {
-			return r.shun(ctx, reasonOf(err), err)
+		err := r.queryRow(bounded, "look at the replica", state.columns(),
+			replicaStateSQL, want.args()...)
+		if err != nil {
+			return r.markUnhealthy(ctx, reasonOf(err), err)
 		}
 		if trouble := state.trouble(); trouble != "" {
-			return r.shun(ctx, trouble, nil)
+			return r.markUnhealthy(ctx, trouble, nil)
 		}
 		if state.replayed {
 			return ""
 		}
 		if time.Now().After(end) {
-			return r.wait()
+			return r.markBehind()
 		}
 		select {
-		case <-hurried.Done():
+		case <-bounded.Done():
 			return behind
 		case <-time.After(catchUpPause):
 		}

@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// missingRightSQL says what to grant to our role. A server says in its own language that something is denied, but always
-// by name: $1 is looked through for the names of schemas, tables and sequences that the role has not all rights on that
-// caretaker needs. The longest name is the one, so that public.user is not taken for public.users.
+// missingRightSQL says what to grant to our role. A server says in its own language that something
+// is denied, but always by name: $1 is looked through for the names of schemas, tables and
+// sequences that the role has not all rights on that caretaker needs. The longest name is the one,
+// so that public.user is not taken for public.users.
 const missingRightSQL = `
 WITH lacking (schema, name, rights, object) AS (
   SELECT n.nspname, n.nspname, 'USAGE', format('SCHEMA %I', n.nspname)
@@ -82,8 +83,8 @@ SELECT coalesce(current_schema(), ''), current_setting('search_path'), quote_ide
   JOIN pg_namespace n ON n.nspname = CASE trim(both ' "' FROM s.name) WHEN '$user' THEN current_user ELSE trim(both ' "' FROM s.name) END
   WHERE NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY s.i DESC LIMIT 1), '')`
 
-// ApplicationSchema is the first schema of the search_path that is there and that our role may use; if there is none, the
-// error is a [*NoSchemaError].
+// ApplicationSchema is the first schema of the search_path that is there and that our role may use;
+// if there is none, the error is a [*NoSchemaError].
 func (d *Database) ApplicationSchema(ctx context.Context) (schema string, err error) {
 	var path, role, closed string
 	err = d.queryRow(ctx, "look for the application schema", []any{&schema, &path, &role, &closed}, schemaSQL)

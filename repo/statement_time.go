@@ -11,8 +11,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// statementTimes measures statements: how long they take, and what errors they end with. The labels are few: database,
-// and the worker or kind of job that the statement is for, "other" for bookkeeping. Overhead is not measured.
+// statementTimes measures statements: how long they take, and what errors they end with. The labels
+// are few: database, and the worker or kind of job that the statement is for, "other" for
+// bookkeeping. Overhead is not measured.
 type statementTimes struct {
 	database string
 	duration metric.Float64Histogram
@@ -71,7 +72,8 @@ func (t *statementTimes) end(ctx context.Context, err error) {
 }
 
 func (t *statementTimes) fail(ctx context.Context, c Class, n int64) {
-	t.errors.Add(ctx, n, metric.WithAttributes(attribute.String("database", t.database), attribute.String("class", c.String())))
+	t.errors.Add(ctx, n, metric.WithAttributes(
+		attribute.String("database", t.database), attribute.String("class", c.String())))
 }
 
 // String is the class as a label.

@@ -21,12 +21,11 @@ WHERE until IS NULL OR until > clock_timestamp() ORDER BY worker`
 
 // Pauses reads the pauses in force.
 func (d *Database) Pauses(ctx context.Context) ([]Pause, error) {
-	return collect(ctx, d, newQuery("read pauses", pausesSQL), func(row pgx.CollectableRow) (p Pause, err error) {
+	q := newQuery("read pauses", pausesSQL)
+	return collect(ctx, d, q, func(row pgx.CollectableRow) (p Pause, err error) {
 		var until *time.Time
 		err = row.Scan(&p.Worker, &p.Reason, &p.By, &p.Since, &until)
-		if until != nil {
-			p.Until = *until
-		}
+		p.Until = orZero(until)
 		return p, err
 	})
 }
@@ -35,7 +34,8 @@ const pauseSQL = `
 INSERT INTO maintenance.pauses (worker, reason, paused_by, until)
 VALUES ($1, $2, $3, CASE WHEN $4::interval > interval '0' THEN clock_timestamp() + $4::interval END)
 ON CONFLICT (worker) DO UPDATE
-SET reason = EXCLUDED.reason, paused_by = EXCLUDED.paused_by, since = EXCLUDED.since, until = EXCLUDED.until`
+SET reason = EXCLUDED.reason, paused_by = EXCLUDED.paused_by, since = EXCLUDED.since,
+  until = EXCLUDED.until`
 
 // Pause pauses a worker for ttl, 0 for without an end. It replaces a pause in force.
 func (d *Database) Pause(ctx context.Context, worker, reason, by string, ttl time.Duration) error {
@@ -59,7 +59,8 @@ func (d *Database) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 		Name    string
 		Enabled bool
 	}
-	flags, err := collect(ctx, d, newQuery("read feature flags", featureFlagsSQL), pgx.RowToStructByPos[flag])
+	q := newQuery("read feature flags", featureFlagsSQL)
+	flags, err := collect(ctx, d, q, pgx.RowToStructByPos[flag])
 	out := make(map[string]bool, len(flags))
 	for _, f := range flags {
 		out[f.Name] = f.Enabled

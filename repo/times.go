@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// PostgreSQL knows times that neither [time.Time] in JSON nor a protobuf Timestamp can carry: infinity, -infinity, and
-// years beyond 9999 or before 1. Whatever reads a date or a time into a time.Time gets the nearest one that can be
-// carried instead, so that no column of anybody's can fail a run, a status or a list.
+// PostgreSQL knows times that neither [time.Time] in JSON nor a protobuf Timestamp can carry:
+// infinity, -infinity, and years beyond 9999 or before 1. Whatever reads a date or a time into a
+// time.Time gets the nearest one that can be carried instead, so that no column of anybody's can
+// fail a run, a status or a list.
 
 // earliest and latest are those times. earliest is not the zero time, which stands for none.
 func earliest() time.Time { return time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) }
@@ -71,8 +72,8 @@ func (c clampedTime) Scan(src []byte, target any) error {
 	return nil
 }
 
-// since is how long it is from a time to now: 0 if that is still to come, or was never. It is done here because PostgreSQL
-// refuses to subtract infinite times.
+// since is how long it is from a time to now: 0 if that is still to come, or was never. It is done
+// here because PostgreSQL refuses to subtract infinite times.
 func since(then *time.Time, now time.Time) time.Duration {
 	if then == nil {
 		return 0

@@ -116,7 +116,7 @@ func (o *operation) end(ctx context.Context, err error) {
 	}
 	switch {
 	case cutOff:
-		// A statement that was cut off because its caller was told to stop has not failed.
+		// A statement that was cut off because its caller was stopped has not failed.
 		span.SetAttributes(attribute.String("maintenance.outcome", "interrupted"))
 	case kind != "":
 		span.SetAttributes(semconv.ErrorTypeKey.String(kind))
@@ -129,7 +129,7 @@ func (o *operation) end(ctx context.Context, err error) {
 	}
 }
 
-// longWait is from when on the wait for a connection is worth telling.
+// longWait is from when on the wait for a connection is shown on the span.
 const longWait = 100 * time.Millisecond
 
 // affected is, among the variables that a statement's row is read into, the number of rows that
@@ -151,8 +151,8 @@ func withAffected(ctx context.Context, into []any) (context.Context, []any) {
 
 type affectedKey struct{}
 
-// tracer measures statements, for the metrics, and tells the operation that sends them what came
-// of them.
+// tracer measures statements, for the metrics, and records with the operation that sends them how
+// they ended.
 type tracer struct{ times *statementTimes }
 
 // traceAttributes are those of all operations on a database.

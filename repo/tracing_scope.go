@@ -56,7 +56,7 @@ const (
 	slowBatch     = time.Second
 )
 
-// maxOperations is how many operations a span tells of, those that took longest.
+// maxOperations is how many operations a span lists, those that took longest.
 const maxOperations = 20
 
 type scopeKey struct{}
@@ -198,7 +198,7 @@ func (s *Scope) Attributes() (out []attribute.KeyValue) {
 		attribute.StringSlice("maintenance.operations", s.texts()))
 }
 
-// texts tell of each operation how often it was called, its rows, and its time.
+// texts say of each operation how often it was called, its rows, and its time.
 func (s *Scope) texts() (out []string) {
 	names := slices.SortedFunc(maps.Keys(s.operations), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.operations[b].took, s.operations[a].took), cmp.Compare(a, b))
@@ -208,7 +208,8 @@ func (s *Scope) texts() (out []string) {
 			return append(out, fmt.Sprintf("and %d more", len(names)-i))
 		}
 		f := s.operations[name]
-		out = append(out, fmt.Sprintf("%s: %d calls, %d rows, %.3f s", name, f.calls, f.rows, f.took.Seconds()))
+		out = append(out, fmt.Sprintf("%s: %d calls, %d rows, %.3f s",
+			name, f.calls, f.rows, f.took.Seconds()))
 	}
 	return out
 }

@@ -106,9 +106,9 @@ const (
 	firstPause = 10 * time.Millisecond
 )
 
-// again does a transaction of ours anew that the database has ended to get out of a deadlock
+// again repeats a transaction of ours that the database has ended to get out of a deadlock
 // (40P01) or because another one came first (40001): it has changed nothing, and the other one
-// needs a moment only. What do has set must be set anew by the next try. After four tries, or when
+// needs a moment only. What do has set must be set again by the next try. After four tries, or when
 // ctx ends, the error stands.
 //
 // Statements on the application's rows are not for it: what to do about a lock is their worker's

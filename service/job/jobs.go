@@ -288,7 +288,7 @@ func discreet(err error) error {
 	if !is {
 		return err
 	}
-	return &discreetError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Discreet())}
+	return &discreetError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Redacted())}
 }
 
 // PublicError is a job's error in words fit for clients and for the queue's table.
