@@ -118,14 +118,14 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
 
 // SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked
 // to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
-func (d *Database) SaveProgress(ctx context.Context, run Run) (w Wishes, err error) {
+func (d *Database) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode, run.Reason)
 	return w, err
 }
 
-// Wishes are what others want of a run at work.
-type Wishes struct {
+// StopRequest says whether somebody has asked a run at work to stop.
+type StopRequest struct {
 	Cancelled, Paused bool
 	// Words of RequestCancel.
 	Words string

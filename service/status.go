@@ -167,8 +167,8 @@ func (st *WorkerStatus) add(places []place) (remarks []string) {
 	return remarks
 }
 
-// lookPatience is how long a database may take to show its leases.
-const lookPatience = 2 * time.Second
+// leasesTimeout is how long a database may take to show its leases.
+const leasesTimeout = 2 * time.Second
 
 // look asks the worker's databases side by side: those that do not answer must not delay the others.
 func (s *Service) look(ctx context.Context, w *run.Worker) []place {
@@ -178,7 +178,7 @@ func (s *Service) look(ctx context.Context, w *run.Worker) []place {
 	for i, d := range homes {
 		wait.Go(func() {
 			p := &places[i]
-			bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
+			bounded, cancel := context.WithTimeoutCause(ctx, leasesTimeout, repo.ErrUnreachable)
 			defer cancel()
 			if p.err = d.Writable(bounded); p.err == nil {
 				p.leases, p.err = d.ListLeases(bounded, []string{w.LeaseName(d)})

@@ -186,7 +186,7 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 		name += "/" + record.Database
 	}
 	return !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool {
-		bounded, cancel := context.WithTimeoutCause(ctx, lookPatience, repo.ErrUnreachable)
+		bounded, cancel := context.WithTimeoutCause(ctx, leasesTimeout, repo.ErrUnreachable)
 		defer cancel()
 		if d.Writable(bounded) != nil {
 			return true

@@ -61,7 +61,7 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 			r.hold(ctx, g)
 		}
 		if err == nil {
-			run.TellOutcome(ctx, string(g.outcome), g.reason)
+			run.RecordOutcome(ctx, string(g.outcome), g.reason)
 		}
 		return err
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))

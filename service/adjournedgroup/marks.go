@@ -36,7 +36,7 @@ func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 		r.countHeld(ctx, run.ReasonScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
 			"outcome", string(held), "reason", run.ReasonScheduleLost)
-		run.TellOutcome(ctx, string(held), run.ReasonScheduleLost)
+		run.RecordOutcome(ctx, string(held), run.ReasonScheduleLost)
 		return nil
 	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
 }

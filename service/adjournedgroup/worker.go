@@ -119,7 +119,7 @@ func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, er
 		return 0, invalid
 	case *days < 0:
 		invalid.Text = fmt.Sprint(setting, *days, advice)
-		invalid.Discreet = setting + "negative" + advice
+		invalid.Redacted = setting + "negative" + advice
 		return 0, invalid
 	}
 	return *days, nil

@@ -154,7 +154,7 @@ const groupDeletedReason = "Group was deleted"
 
 // InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
 func InvalidSetting(s repo.TokenSetting) error {
-	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Discreet: s.Redacted}
+	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Redacted: s.Redacted}
 }
 
 // New is the job delete_user, which several workers queue.

@@ -232,7 +232,7 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 	if !timeUp {
 		public = run.PublicText(cause)
 	}
-	run.TellOutcome(ctx, run.OutcomeDeferred, public)
+	run.RecordOutcome(ctx, run.OutcomeDeferred, public)
 	u.x.LogDone(ctx, "user deferred", "user would be deferred",
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
 }
@@ -242,7 +242,7 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
-	run.TellFailure(ctx, cause)
+	run.RecordFailure(ctx, cause)
 	if referenced, is := errors.AsType[*bulk.StillReferencedError](cause); is {
 		u.table, u.column = referenced.Table, referenced.Column
 	}

@@ -131,7 +131,7 @@ func (w *tokenWalk) save(
 func (w *tokenWalk) deletions(
 	ctx context.Context, r repo.BotRange, origin repo.Job,
 ) ([]repo.Job, error) {
-	if err := w.lookUpAdmins(ctx, r.Organizations); err != nil {
+	if err := w.readAdmins(ctx, r.Organizations); err != nil {
 		return nil, err
 	}
 	jobs := make([]repo.Job, len(r.Inactive))
@@ -145,8 +145,8 @@ func (w *tokenWalk) deletions(
 	return jobs, nil
 }
 
-// lookUpAdmins finds the admin bots of those organizations that the run meets for the first time.
-func (w *tokenWalk) lookUpAdmins(ctx context.Context, organizations []int64) error {
+// readAdmins finds the admin bots of those organizations that the run meets for the first time.
+func (w *tokenWalk) readAdmins(ctx context.Context, organizations []int64) error {
 	var unknown []int64
 	for _, o := range organizations {
 		if _, known := w.admins[o]; !known && !slices.Contains(unknown, o) {

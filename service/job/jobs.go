@@ -248,14 +248,14 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 		"duration_seconds", time.Since(j.started).Seconds(),
 	}, r.Attributes...)
 	if err != nil {
-		attrs = append(attrs, "error", discreet(err))
+		attrs = append(attrs, "error", redacted(err))
 	}
 	if lost {
 		back, span := p.ComeBack(ctx, j.started, jobAttributes(j.Request)...)
-		tellJob(back, r, outcome, err)
+		recordJob(back, r, outcome, err)
 		span.End()
 	} else {
-		tellJob(ctx, r, outcome, err)
+		recordJob(ctx, r, outcome, err)
 	}
 	switch {
 	case interrupted:
@@ -273,22 +273,22 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	}
 }
 
-// discreetError is an error with another text.
-type discreetError struct {
+// redactedError is an error with another text.
+type redactedError struct {
 	error
 	text string
 }
 
-func (e *discreetError) Error() string { return e.text }
-func (e *discreetError) Unwrap() error { return e.error }
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.error }
 
-// discreet is an error of a job as the log may have it, which names nobody: jobs are about people.
-func discreet(err error) error {
+// redacted is an error of a job as the log may have it, which names nobody: jobs are about people.
+func redacted(err error) error {
 	refused, is := errors.AsType[*repo.Error](err)
 	if !is {
 		return err
 	}
-	return &discreetError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Redacted())}
+	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Redacted())}
 }
 
 // PublicError is a job's error in words fit for clients and for the queue's table.

@@ -17,7 +17,7 @@ func (p *Pool) reportLost(ctx context.Context, next Request) {
 	ctx, span := p.startJob(ctx, lost, trace.WithTimestamp(next.Lost.Began))
 	defer span.End(trace.WithTimestamp(next.Lost.RescuedAt))
 	result := Result{Reason: repo.ReasonProcessGone, Attributes: withArguments(nil, lost.Args)}
-	tellJob(ctx, result, Failed, &run.ReasonedError{Reason: result.Reason, Text: repo.ProcessGoneText})
+	recordJob(ctx, result, Failed, &run.ReasonedError{Reason: result.Reason, Text: repo.ProcessGoneText})
 	p.Logger.ErrorContext(ctx, "job rescued, the process that worked it is gone", append([]any{
 		"kind", lost.Kind, "job_id", lost.ID, "outcome", Failed, "reason", result.Reason,
 		"attempt", lost.Attempt, "run_id", lost.RunID,

@@ -58,8 +58,8 @@ func jobAttributes(r Request) []attribute.KeyValue {
 	return attributes
 }
 
-// tellJob says on its span how an attempt has ended.
-func tellJob(ctx context.Context, r Result, outcome string, err error) {
+// recordJob says on its span how an attempt has ended.
+func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return
@@ -68,21 +68,21 @@ func tellJob(ctx context.Context, r Result, outcome string, err error) {
 	if r.Snooze > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
-	tellAttributes(span, r.Attributes)
+	recordAttributes(span, r.Attributes)
 	if q, is := ctx.Value(run.QueuedKey{}).(*run.Queued); is {
 		// What an attempt has queued before it failed is not told: whether it was committed is not known.
 		q.Committed(err == nil)
 	}
-	run.TellQueued(ctx, span)
+	run.RecordQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
 	if err != nil && outcome != run.OutcomeLost && outcome != run.OutcomeInterrupted {
 		run.NoteError(span, err)
 	}
 }
 
-// tellAttributes copies what the log says of a job to its span, as far as that names nobody: each key has one type, of
+// recordAttributes copies what the log says of a job to its span, as far as that names nobody: each key has one type, of
 // whatever kind the job is, as there are backends that refuse another one.
-func tellAttributes(span trace.Span, pairs []any) {
+func recordAttributes(span trace.Span, pairs []any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, _ := pairs[i].(string)
 		name := attribute.Key("maintenance." + key)

@@ -266,14 +266,14 @@ func (b *batch) report(ctx context.Context, locked map[string]int) {
 		}
 	}
 	if err := failures.err(); err != nil {
-		run.TellFailure(ctx, err)
+		run.RecordFailure(ctx, err)
 		trace.SpanFromContext(ctx).SetAttributes(
 			attribute.Int64Slice("maintenance.failed_keys", keys[:min(len(keys), maxFailedKeys)]))
 	} else if len(locked) > 0 {
 		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
-		run.TellOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
+		run.RecordOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
-		run.TellOutcome(ctx, run.OutcomeDeferred, "held, "+absentText(b.absentChildren()))
+		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+absentText(b.absentChildren()))
 	}
 }
 

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// Backoff paces a loop that must never stop: after each failure in a row it waits longer, so that a database that comes
-// back is not met by all replicas at once. A Backoff is for one goroutine.
+// Backoff paces a loop that must never stop: after each failure in a row it waits longer, so that not
+// all replicas meet a database at once that comes back. A Backoff is for one goroutine.
 type Backoff struct {
-	// First is the wait after the first failure, and is doubled by each further one up to Most. What is really waited is
-	// between half and the whole of it.
+	// First is the wait after the first failure; each further one doubles it, up to Most. The actual
+	// wait is drawn at random between half of it and the whole.
 	First, Most time.Duration
 	failures    int
 }
 
-// After says how long to wait now that a try has ended so, 0 after a success, and whether that is news: the first failure
-// after a success, or the first success after a failure. Only news are worth a line in the log.
-func (b *Backoff) After(err error) (wait time.Duration, news bool) {
+// After says how long to wait after a try that ended with err: 0 after a success. changed: it is the
+// first failure after a success, or the first success after a failure; only those are worth a line
+// in the log.
+func (b *Backoff) After(err error) (wait time.Duration, changed bool) {
 	if err == nil {
-		news, b.failures = b.failures > 0, 0
-		return 0, news
+		changed, b.failures = b.failures > 0, 0
+		return 0, changed
 	}
 	wait = b.First
 	for range b.failures {

@@ -21,7 +21,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	defer r.dismiss(x)
 	defer r.Prune(context.WithoutCancel(ctx))
 	defer close(x.Done)
-	x.tellStarted()
+	x.recordStart()
 	close(x.begun)
 	run := x.Snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)

@@ -67,7 +67,7 @@ var (
 	// ErrShutdown ends runs because the process stops.
 	ErrShutdown = StopError{Reason: "SHUTDOWN"}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
-	errUnheard = StopError{Reason: ReasonThrottled + ": main has not taken the run's heartbeats for " + deafness.String(), Early: true}
+	errUnheard = StopError{Reason: ReasonThrottled + ": main has not taken the run's heartbeats for " + heartbeatTimeout.String(), Early: true}
 )
 
 // cancelled stops a run for CancelRun, whose words say who wanted that.

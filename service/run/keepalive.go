@@ -12,23 +12,25 @@ import (
 )
 
 const (
-	// heartbeat is how often a run says that it is alive, and hears of a cancel or a pause.
+	// heartbeat is how often a run records that it is alive, and reads whether it shall stop.
 	heartbeat = time.Second
-	// countsDelay is how soon counts are on record: if the process dies, nobody else knows what its batches have committed.
+	// countsDelay is how soon counts are on record: if the process dies, nobody else knows what its
+	// batches have committed.
 	countsDelay = 250 * time.Millisecond
-	// deafness is how long a run on main may be without a beat that succeeds: it could not be paused meanwhile.
-	deafness = 15 * time.Second
+	// heartbeatTimeout is how long a run on main may go without a heartbeat that succeeds: it could
+	// not be paused meanwhile.
+	heartbeatTimeout = 15 * time.Second
 )
 
 // keepAlive renews the run's leases and its record until ctx ends. The channel closes when both have stopped.
 func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
-	// A beat a second would bury what the run's trace is for.
+	// A span for every heartbeat would bury what the run's trace is for.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
 	if x.leases != nil {
 		wait.Go(func() { x.leases.keep(ctx) })
 	}
-	wait.Go(func() { r.beats(ctx, x) })
+	wait.Go(func() { r.heartbeats(ctx, x) })
 	ended := make(chan struct{})
 	go func() {
 		wait.Wait()
@@ -37,27 +39,27 @@ func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 	return ended
 }
 
-// beats saves the progress every second, and sooner when something was counted. While main does not answer a run on another
-// database goes on: its lease decides, not its record. A run on main, which then is too busy to be asked, ends rather than
-// go on unheard.
-func (r *Runner) beats(ctx context.Context, x *Execution) {
+// heartbeats saves the progress every second, and sooner when something was counted. While main does
+// not answer, a run on another database goes on: its lease decides, not its record. A run on main
+// ends after heartbeatTimeout, since nobody could stop it.
+func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 	pace, heard := Backoff{First: heartbeat, Most: 5 * heartbeat}, time.Now()
 	for {
-		err := r.beat(ctx, x)
+		err := r.heartbeat(ctx, x)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			heard = time.Now()
 		}
-		if !x.DryRun && x.Database == r.Main && time.Since(heard) > deafness {
+		if !x.DryRun && x.Database == r.Main && time.Since(heard) > heartbeatTimeout {
 			x.Halt(errUnheard)
 		}
-		wait, news := pace.After(err)
+		wait, changed := pace.After(err)
 		switch {
-		case news && err != nil:
-			x.Log.WarnContext(ctx, "progress not saved, will be tried again", "error", err)
-		case news:
+		case changed && err != nil:
+			x.Log.WarnContext(ctx, "progress not saved, retrying", "error", err)
+		case changed:
 			x.Log.InfoContext(ctx, "progress is saved again")
 		}
 		rest(ctx, countsDelay, nil)
@@ -78,22 +80,23 @@ func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 	}
 }
 
-// beat saves the progress, and what slows the run down as its reason for the time being, and hears what others want of the run.
-func (r *Runner) beat(ctx context.Context, x *Execution) error {
+// heartbeat saves the progress, with what slows the run down as its reason for now, and stops the run
+// if somebody has asked for that.
+func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
 	if slow := x.throttle.words(); slow != "" {
 		run.Reason = ReasonThrottled + ": " + slow
 	}
-	wishes, err := r.Main.SaveProgress(ctx, run)
+	stop, err := r.Main.SaveProgress(ctx, run)
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		x.cancel(repo.ErrLeaseLost)
 		return nil
 	case err != nil:
 		return err
-	case wishes.Cancelled:
-		x.Halt(cancelled(wishes.Words))
-	case wishes.Paused:
+	case stop.Cancelled:
+		x.Halt(cancelled(stop.Words))
+	case stop.Paused:
 		x.Halt(StopError{Reason: "PAUSED", Words: r.pausedBy(ctx, x.Worker)})
 	}
 	return nil
@@ -129,7 +132,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 	x.Report(func(r *Run) { *r = stored })
 	e := ending{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
-		x.Log.WarnContext(ctx, "end of the run not recorded, will be tried again",
+		x.Log.WarnContext(ctx, "end of the run not recorded, retrying",
 			"outcome", run.State, "error", err)
 		r.background.Go(func() { r.recordLater(ctx, x, e) })
 	}

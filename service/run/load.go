@@ -14,7 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// LoadConfig says from where on a database counts as loaded. A limit of 0 is off; the zero value never looks.
+// LoadConfig says from when on a database counts as overloaded. A limit of 0 is off; with the zero
+// value nothing is probed.
 type LoadConfig struct {
 	// MaxReplicaLag is how far a standby that streams may be behind, as the primary sees it. Those being made or catching
 	// up, and subscribers of logical replication, do not count.
@@ -50,20 +51,19 @@ func (c LoadConfig) off() bool {
 }
 
 const (
-	// lookAge is how old a look may be that something is done by, lookTime how long one may take.
-	lookAge, lookTime = time.Second, time.Second
-	// lookLife is for how long a look counts if no newer one succeeds, and how long ago a limit
-	// must have been exceeded before for that to be the same excess.
-	lookLife = 10 * time.Second
-	// tooSlow is how many looks in a row a database must be too slow for, for that to count as an
-	// excess of its own.
+	// probeAge is how old a probe may be that decides something, probeTimeout how long one may take.
+	probeAge, probeTimeout = time.Second, time.Second
+	// probeLife is for how long a probe counts if no newer one succeeds. A limit that is exceeded
+	// again within that time is still the same excess.
+	probeLife = 10 * time.Second
+	// tooSlow is how many probes in a row must time out to count as an excess of its own.
 	tooSlow = 3
 )
 
-// Loads are what all runs and jobs of this process know of the load. One of them looks every
-// second, with a statement for each database, and the others wait for that and go by what it has
-// seen. A look that fails stops nobody; one that takes too long lets what was seen before count on,
-// and a few of them slow down.
+// Loads are what all runs and jobs of this process know of the load. One of them probes a database
+// every second, with one statement, and the others wait for its result. A probe that fails stops
+// nobody. After one that times out the result before it still counts, and a few in a row slow runs
+// down.
 type Loads struct {
 	config LoadConfig
 	logger *slog.Logger
@@ -76,17 +76,17 @@ type Loads struct {
 type databaseLoad struct {
 	name string
 
-	// mu is held while somebody looks.
+	// mu is held during a probe.
 	mu sync.Mutex
-	// looked is when the newest look ended, seen when the newest that succeeded did.
-	looked, seen time.Time
+	// probed is when the newest probe ended, seen when the newest that succeeded did.
+	probed, seen time.Time
 	rates        rates
-	// slow counts the looks in a row, up to the newest, that the database was too slow for.
+	// slow counts the probes in a row, up to the newest, that timed out.
 	slow int
-	// excesses of the newest look, with when they began.
+	// excesses found by the newest probe, with when they began.
 	excesses []Excess
-	// told: it has been logged that looks fail, or that our role may not see everything.
-	told string
+	// warned is the last warning: that probes fail, or that our role may not see everything.
+	warned string
 }
 
 func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
@@ -110,7 +110,7 @@ func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *E
 }
 
 // Ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
-// looks at the database fail.
+// probes fail.
 func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
 	worst, seen := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil })
 	if worst != nil {
@@ -119,7 +119,7 @@ func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, see
 	return ratio, seen
 }
 
-// worst is the limit that is exceeded most among those that count, by a look of a moment ago. Not
+// worst is the limit that is exceeded most among those that count, by a probe of a moment ago. Not
 // seen: nobody knows.
 func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess) bool) (worst *Excess, seen bool) {
 	if l.config.off() {
@@ -128,16 +128,16 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess
 	b := l.of(d)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Since(b.looked) >= lookAge {
-		l.look(ctx, d, b)
+	if time.Since(b.probed) >= probeAge {
+		l.probe(ctx, d, b)
 	}
-	if b.slow == 0 && time.Since(b.seen) > lookLife {
+	if b.slow == 0 && time.Since(b.seen) > probeLife {
 		return nil, false
 	}
 	found := slices.Clone(b.excesses)
 	if b.slow >= tooSlow {
 		// Begun just now: it slows down and ends nothing.
-		busy := b.name + " is too busy for its load to be looked at"
+		busy := b.name + " is too busy for its load to be read"
 		found = append(found, Excess{measure: busy, ratio: 1, began: time.Now()})
 	}
 	for _, e := range found {
@@ -157,32 +157,32 @@ func (l *Loads) of(d *repo.Database) *databaseLoad {
 	return l.databases[d]
 }
 
-// look looks at a database. b.mu is held.
-func (l *Loads) look(ctx context.Context, d *repo.Database, b *databaseLoad) {
+// probe reads the load of a database. b.mu is held.
+func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	// A span a second would bury what the run's trace is for; what is seen is for others too, and
 	// our caller may be stopped.
 	ctx = trace.ContextWithSpanContext(context.WithoutCancel(ctx), trace.SpanContextFromContext(ctx))
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, repo.ErrUnreachable)
 	defer cancel()
 	load, err := d.Load(ctx, l.config.question())
 	now := time.Now()
-	b.looked = now
+	b.probed = now
 	refused, is := errors.AsType[*repo.Error](err)
 	switch {
 	case err == nil:
 		found := l.config.excesses(b, load, b.rates.observe(load.WAL, now))
-		b.excesses = since(found, b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= lookLife)
+		b.excesses = since(found, b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= probeLife)
 		b.seen, b.slow = now, 0
 	case ctx.Err() != nil, is && refused.Class() == repo.ClassTimeout:
 		b.slow++
 	default:
 		b.slow = 0
 	}
-	l.tell(ctx, b, load, err)
+	l.warn(ctx, b, load, err)
 }
 
-// tell says once what keeps us from seeing the load.
-func (l *Loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
+// warn logs once what keeps us from seeing the load.
+func (l *Loads) warn(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
 	trouble := ""
 	switch {
 	case errors.Is(err, repo.ErrUnreachable):
@@ -193,9 +193,9 @@ func (l *Loads) tell(ctx context.Context, b *databaseLoad, load repo.Load, err e
 	case load.Hidden > 0:
 		trouble = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
-	if trouble != "" && trouble != b.told {
+	if trouble != "" && trouble != b.warned {
 		l.logger.WarnContext(ctx, "load not seen in full, what is not seen slows nothing down",
 			"database", b.name, "why", trouble)
 	}
-	b.told = trouble
+	b.warned = trouble
 }

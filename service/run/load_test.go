@@ -216,7 +216,7 @@ func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1 << 50, Patience: short}))
-	servicetest.WaitThrottled(t, s, "main is too busy for its load to be looked at")
+	servicetest.WaitThrottled(t, s, "main is too busy for its load to be read")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 

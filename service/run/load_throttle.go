@@ -72,7 +72,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 		}
 		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
 		rested += rest
-		x.tellRest(ctx, e.String(), rest, first)
+		x.recordRest(ctx, e.String(), rest, first)
 		x.metrics.AddRest(ctx, x.Worker.Name, x.Database.Name, ofRun)
 	}
 }

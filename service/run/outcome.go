@@ -21,8 +21,8 @@ func (e *SkippedError) Error() string { return e.Reason }
 // FailedError ends a run as FAILED although it did all it could: its text is fit for clients.
 type FailedError struct {
 	Text string
-	// Reason is typed, discreet the text without values of rows: "" where there is none, and where the text has none.
-	Reason, Discreet string
+	// Reason is typed, redacted the text without values of rows: "" where there is none, and where the text has none.
+	Reason, Redacted string
 }
 
 func (e *FailedError) Error() string { return e.Text }
@@ -140,10 +140,10 @@ func inWords(err error) string {
 	return "internal error; the log of this run has it"
 }
 
-// discreetText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
-func discreetText(text string, err error) string {
-	if failed, is := errors.AsType[*FailedError](err); is && failed.Discreet != "" {
-		return failed.Discreet
+// redactedText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
+func redactedText(text string, err error) string {
+	if failed, is := errors.AsType[*FailedError](err); is && failed.Redacted != "" {
+		return failed.Redacted
 	}
 	return text
 }

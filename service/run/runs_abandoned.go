@@ -16,13 +16,13 @@ import (
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	runs, err := r.Main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
-		r.tellAbandoned(ctx, run)
+		r.recordAbandoned(ctx, run)
 	}
 	return err
 }
 
-// tellAbandoned is what report is for a run whose process lives.
-func (r *Runner) tellAbandoned(ctx context.Context, run Run) {
+// recordAbandoned is what report is for a run whose process lives.
+func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 	ctx, span := r.abandonedSpan(ctx, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))

@@ -153,7 +153,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if text := log.String(); !strings.Contains(text, "end of the run not recorded, will be tried again") || strings.Contains(text, "run finished") {
+	if text := log.String(); !strings.Contains(text, "end of the run not recorded, retrying") || strings.Contains(text, "run finished") {
 		t.Fatal(text)
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)

@@ -84,7 +84,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 
 // joinFirst is the first run of a request id, if this request asks for the same.
 func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, error) {
-	tellKnownRequest(ctx, first)
+	linkKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
 		return Run{}, &RequestReusedError{First: first}
 	}
@@ -264,7 +264,7 @@ func (r *Runner) takeLease(
 			// Without it the error says enough.
 			held.RunID, _ = r.Main.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
 		}
-		tellRefusedLease(span, err)
+		recordRefusedLease(span, err)
 		return err
 	}
 	span.SetAttributes(attribute.String("maintenance.outcome", "taken"),

@@ -42,8 +42,8 @@ func WithSpans(ctx context.Context) context.Context {
 	return ctx
 }
 
-// tellStarted says on its span under which lease a run has started, and how late that was for its fire.
-func (x *Execution) tellStarted() {
+// recordStart says on its span under which lease a run has started, and how late that was for its fire.
+func (x *Execution) recordStart() {
 	run := x.Snapshot()
 	x.Span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
 	if !run.Fire.IsZero() {
@@ -86,8 +86,8 @@ func (q *Queued) add(tx repo.Tx, kind string, n int) {
 	q.pending[kind] += n
 }
 
-// TellQueued says on the span of a context's run or job what it has queued.
-func TellQueued(ctx context.Context, span trace.Span) {
+// RecordQueued says on the span of a context's run or job what it has queued.
+func RecordQueued(ctx context.Context, span trace.Span) {
 	q, _ := ctx.Value(QueuedKey{}).(*Queued)
 	if q == nil {
 		return
@@ -196,9 +196,9 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	switch reason := stoppedBy(ctx, err); {
 	case err == nil:
 	case reason != "":
-		TellOutcome(ctx, outcomeStopped, reason)
+		RecordOutcome(ctx, outcomeStopped, reason)
 	default:
-		TellFailure(ctx, err)
+		RecordFailure(ctx, err)
 	}
 	span.SetAttributes(scope.Attributes()...)
 	if !scope.EndBatch(time.Since(began), counts.failed, counts.Reason) {
@@ -237,14 +237,14 @@ func (x *Execution) tell(ctx context.Context, span trace.Span, run *Run, err err
 	if tables := tableTexts(run.Tables); len(tables) > 0 {
 		span.SetAttributes(attribute.StringSlice("maintenance.tables", tables))
 	}
-	TellQueued(ctx, span)
+	RecordQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
 	if _, rested := x.throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
-		text := discreetText(run.Error, err)
+		text := redactedText(run.Error, err)
 		SetTexts(span, "maintenance.error", text)
 		NoteError(span, err)
 		span.SetStatus(codes.Error, text)

@@ -32,8 +32,8 @@ const (
 // ReasonInterrupted says that the process or the queue has ended the work.
 const ReasonInterrupted = "INTERRUPTED"
 
-// TellOutcome says on the span of a context how that ended, and why, if that is not as usual.
-func TellOutcome(ctx context.Context, outcome, reason string) {
+// RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
+func RecordOutcome(ctx context.Context, outcome, reason string) {
 	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
 		batch.failed, batch.Reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
 	}
@@ -70,15 +70,15 @@ func stoppedBy(ctx context.Context, err error) string {
 	return ""
 }
 
-// TellFailure says on the span of a context that what it is about has failed.
-func TellFailure(ctx context.Context, err error) {
-	TellOutcome(ctx, repo.RunFailed, ReasonOf(err))
+// RecordFailure says on the span of a context that what it is about has failed.
+func RecordFailure(ctx context.Context, err error) {
+	RecordOutcome(ctx, repo.RunFailed, ReasonOf(err))
 	NoteError(trace.SpanFromContext(ctx), err)
 }
 
 // NoteError marks a span as failed, in words fit for clients.
 func NoteError(span trace.Span, err error) {
-	text := discreetText(PublicText(err), err)
+	text := redactedText(PublicText(err), err)
 	span.SetAttributes(attribute.String("error.type", errorType(err)))
 	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
 		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
@@ -125,7 +125,7 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	stopped, _ := errors.AsType[StopError](err)
 	switch {
 	case run.State == repo.RunFailed && !items:
-		return discreetText(run.Error, err)
+		return redactedText(run.Error, err)
 	case run.State == repo.RunCancelled:
 		return "it was told to stop: " + run.Reason
 	case run.State == repo.RunSkipped:
@@ -162,8 +162,8 @@ func refusedRun(span trace.Span, err error) {
 	}
 }
 
-// tellKnownRequest leads from the span of a call to the run that its request id has started before.
-func tellKnownRequest(ctx context.Context, first Run) {
+// linkKnownRequest leads from the span of a call to the run that its request id has started before.
+func linkKnownRequest(ctx context.Context, first Run) {
 	span := trace.SpanFromContext(ctx)
 	SetTexts(span, "maintenance.run_id", first.ID, "maintenance.reason", reasonRequestKnown)
 	if id, err := trace.TraceIDFromHex(first.TraceID); err == nil {
@@ -171,8 +171,8 @@ func tellKnownRequest(ctx context.Context, first Run) {
 	}
 }
 
-// tellRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
-func tellRefusedLease(span trace.Span, err error) {
+// recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
+func recordRefusedLease(span trace.Span, err error) {
 	held, is := errors.AsType[*LeaseHeldError](err)
 	known, again := errors.AsType[*knownRequestError](err)
 	switch {
@@ -187,8 +187,8 @@ func tellRefusedLease(span trace.Span, err error) {
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
-// tellRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
-func (x *Execution) tellRest(ctx context.Context, load string, rested time.Duration, first bool) {
+// recordRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
+func (x *Execution) recordRest(ctx context.Context, load string, rested time.Duration, first bool) {
 	event := trace.WithAttributes(attribute.String("maintenance.load", load))
 	if first {
 		x.Span.AddEvent("throttled", event)

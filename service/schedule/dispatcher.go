@@ -37,7 +37,7 @@ type Dispatcher struct {
 // New makes a Dispatcher for the workers of a Runner. It does not connect.
 func New(r *run.Runner) *Dispatcher {
 	d := &Dispatcher{runner: r}
-	d.heartbeat.beat(nil)
+	d.heartbeat.record(nil)
 	return d
 }
 
@@ -51,7 +51,7 @@ func (d *Dispatcher) RunDue(ctx context.Context) error {
 	for {
 		wait, err := d.check(ctx)
 		if ctx.Err() == nil && !errors.Is(err, run.ErrStopping) {
-			d.heartbeat.beat(err)
+			d.heartbeat.record(err)
 		}
 		if err != nil || wait > lookAhead {
 			return err
@@ -213,8 +213,8 @@ type Heartbeat struct {
 	FailingSince time.Time
 }
 
-// beat notes that the scheduler is alive, and what keeps it from starting runs.
-func (h *heartbeat) beat(err error) {
+// record notes that the scheduler is alive, and what keeps it from starting runs.
+func (h *heartbeat) record(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if errors.Is(err, context.Canceled) {

@@ -21,9 +21,9 @@ type dueFires struct {
 
 func (d dueFires) nothing() bool { return !d.moved && d.fire.IsZero() }
 
-// lookBack is how far back fires are accounted for at least, however short the history is: a night
+// minAccounted is how far back fires are accounted for at least, however short the history is: a night
 // that nobody was at work must not cost a daily worker its day.
-const lookBack = 48 * time.Hour
+const minAccounted = 48 * time.Hour
 
 // dueFires are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
 func (t *workerTick) dueFires() (d dueFires) {
@@ -61,7 +61,7 @@ func (t *workerTick) begin() (from time.Time, moved bool) {
 		// schedules are at work.
 		from, moved = run.Later(from, t.now.Add(-fireGrace)), true
 	}
-	oldest := t.now.Add(-max(t.runner.HistoryKeep, lookBack))
+	oldest := t.now.Add(-max(t.runner.HistoryKeep, minAccounted))
 	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, moved

@@ -10,16 +10,16 @@ import (
 func TestHeartbeat_FailsSinceTheFirstFailureInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heartbeat
-		h.beat(nil)
+		h.record(nil)
 		began, broken := time.Now(), errors.New("broken")
 		for range 3 {
-			h.beat(broken)
+			h.record(broken)
 			if !h.FailingSince.Equal(began) || !h.At.Equal(time.Now()) || !errors.Is(h.Err, broken) {
 				t.Errorf("%+v, want failing since %s", h.Heartbeat, began)
 			}
 			time.Sleep(time.Second)
 		}
-		if h.beat(nil); !h.FailingSince.IsZero() || h.Err != nil {
+		if h.record(nil); !h.FailingSince.IsZero() || h.Err != nil {
 			t.Errorf("%+v", h.Heartbeat)
 		}
 	})
