@@ -38,7 +38,7 @@ const countsSQL = `SELECT id::text, array_agg(k.key) FROM maintenance.runs, json
 // counts are the names of the counts of each run.
 func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), countsSQL)
+	rows, err := conn.Query(t.Context(), countsSQL) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {
 		t.Fatal(err)
 	}

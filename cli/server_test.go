@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"os"
 	"strings"
 	"sync"
@@ -14,9 +11,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
 const worker = "loose_foreign_keys_cleanup"

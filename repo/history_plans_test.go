@@ -237,7 +237,7 @@ func (a *aged) workJobs(ctx context.Context) (err error) {
 
 // runAll runs each worker, with a request id and as a dry run; the cleanup for long enough to give signs of life.
 func (a *aged) runAll(ctx context.Context) (err error) {
-	for _, worker := range servicetest.Configured(a.t, a.Service) {
+	for _, worker := range servicetest.Configured(a.t, a.Service) { //nolint:contextcheck // the test's
 		for _, dry := range []bool{true, false} {
 			run, failed := a.RunBatch(ctx, service.RunRequest{
 				Worker: worker, DryRun: dry, RequestID: fmt.Sprint(worker, dry), RequestedBy: "test",

@@ -84,8 +84,10 @@ func (d *Database) RollPartition(ctx context.Context, p Permit, q Queue) (next i
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
-			statement{fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.sql, next),
-				nil},
+			statement{
+				fmt.Sprintf("ALTER TABLE ONLY %s ALTER COLUMN partition SET DEFAULT %d", q.sql, next),
+				nil,
+			},
 			statement{markPartitionSQL, []any{next}})
 	})
 	if err != nil {
@@ -157,8 +159,10 @@ func (d *Database) DropPartitions(
 func dropIfEmpty(
 	ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string,
 ) (gone bool, err error) {
-	if err := execAll(ctx, tx, statement{"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",
-		nil}); err != nil {
+	if err := execAll(ctx, tx, statement{
+		"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",
+		nil,
+	}); err != nil {
 		return false, err
 	}
 	var pending bool

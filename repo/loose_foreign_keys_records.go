@@ -67,7 +67,7 @@ func (d *Database) PostponeRecords(
 	return n, err
 }
 
-func (q Queue) change(operation, sql string, records []Record) query {
+func (q *Queue) change(operation, sql string, records []Record) query {
 	return newQuery(operation, fill(sql, "{queue}", q.sql), recordArrays(records)...)
 }
 
@@ -111,7 +111,7 @@ const DeadAfter = 10
 const failRecordsSQL = `
 WITH {guard},
 failed AS MATERIALIZED (
-  SELECT r.*, coalesce(x.setbacks, 0) + 1 AS setbacks,
+  SELECT r.partition, r.id, r.definition, r.sqlstate, r.message, coalesce(x.setbacks, 0) + 1 AS setbacks,
     coalesce(x.failures, 0) + r.isolated::int AS failures
   FROM guard, unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::text[])
     AS r (partition, id, isolated, definition, sqlstate, message)

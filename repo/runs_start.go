@@ -50,6 +50,7 @@ const recordLeaseSQL = `
   WHERE $1 <> '' AND ` + leaseIsFreeSQL + leaseConflictSQL + `
   RETURNING l.epoch`
 
+//nolint:unqueryvet // run.* are the columns of its RETURNING
 const insertRunSQL = `
 WITH run AS (
   INSERT INTO maintenance.runs (replica, heartbeat_ttl, id, worker, database, trigger, state, reason,

@@ -125,7 +125,8 @@ WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
 // sweepDirect changes a batch in one transaction and one round trip.
 func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var probe, change parameters
-	bound, which := "NULL::bigint", ""
+	bound := "NULL::bigint"
+	var which string
 	match, filter := r.sql(&change)
 	ordered := r.behind != "" && b.Behind != nil
 	if ordered {

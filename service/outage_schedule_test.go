@@ -19,7 +19,7 @@ func scheduled(e *servicetest.Estate, replicas ...*replica) (check func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
 	for _, r := range replicas {
-		looks.Go(func() { lookOften(e, ctx, r) })
+		looks.Go(func() { checkOften(ctx, e, r) })
 	}
 	ended := sync.OnceFunc(func() {
 		stop()
@@ -58,16 +58,16 @@ func passMinute(e *servicetest.Estate) {
 		UPDATE maintenance.schedules s SET accounted_until = date_trunc('minute', clock_timestamp()) - interval '1 s' FROM done WHERE done.worker = s.worker`)
 }
 
-// lookOften checks the fires, and closes the runs of the dead.
-func lookOften(e *servicetest.Estate, ctx context.Context, r *replica) {
+// checkOften checks the fires, and closes the runs of the dead.
+func checkOften(ctx context.Context, e *servicetest.Estate, r *replica) {
 	for ctx.Err() == nil {
 		// One that waits for the next minute must not hold up the test.
 		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		err := errors.Join(r.RunDue(bounded), r.ResumeRuns(ctx))
 		cancel()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, service.ErrUnreachable) {
-			e.T.Logf("look: %v", err)
+			e.T.Logf("check: %v", err)
 		}
-		time.Sleep(100 * time.Millisecond) // is the pace of the looks, nobody waits for it
+		time.Sleep(100 * time.Millisecond) // is the pace of the checks, nobody waits for it
 	}
 }

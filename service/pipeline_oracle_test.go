@@ -75,7 +75,7 @@ func (p *pipelineRun) replace() {
 			p.T.Fatal(err)
 		}
 	}
-	p.service = p.Estate.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
+	p.service = p.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
 }
 
 // killed kills a process that is about to change a note, and lets the lease and the jobs it leaves behind expire.

@@ -63,7 +63,7 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 	// The ledger is that of all workers, and is read whether a fire is due or not.
 	wantTrips(t, spans, func(ctx context.Context) error {
 		err := s.RunDue(ctx)
-		c.settled()
+		c.settled() //nolint:contextcheck // the test's
 		return err
 	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
 }

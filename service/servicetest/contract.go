@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -250,8 +246,7 @@ func (c *contract) twoAtOnce() {
 	first, second := c.service(nil, ""), c.service(nil, "")
 	begun := c.started(first)
 	_, err := second.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker})
-	var held *service.LeaseHeldError
-	if !errors.As(err, &held) {
+	if _, held := errors.AsType[*service.LeaseHeldError](err); !held {
 		c.t.Fatalf("got %v, want LEASE_HELD", err)
 	}
 	c.fast()
@@ -346,8 +341,8 @@ func (c *contract) dryRun() {
 	if dry.OverLimit {
 		c.t.Errorf("over limit: %s", dry.Reason)
 	}
-	if real := c.run(s, false); !maps.Equal(dry.Counts, real.Counts) || !slices.Equal(dry.Tables, real.Tables) {
-		c.t.Errorf("the dry run has %v %v, the run %v %v", dry.Counts, dry.Tables, real.Counts, real.Tables)
+	if wet := c.run(s, false); !maps.Equal(dry.Counts, wet.Counts) || !slices.Equal(dry.Tables, wet.Tables) {
+		c.t.Errorf("the dry run has %v %v, the run %v %v", dry.Counts, dry.Tables, wet.Counts, wet.Tables)
 	}
 	c.finish(s)
 }
@@ -385,37 +380,4 @@ func (c *contract) backlog() {
 	if st.Backlog.Due != due || st.Condition != service.ConditionIdle || st.LastRun == nil || st.LastSuccessAt.IsZero() {
 		c.t.Errorf("when all is done: %+v", st)
 	}
-}
-
-// documented looks for the worker's page, the link from there to its settings, and each of them there.
-func (c *contract) documented() {
-	page, settings := c.document("workers/"+c.Worker+".md"), c.document("configuration.md")
-	if !strings.Contains(page, "configuration.md#"+c.Worker) {
-		c.t.Errorf("docs/workers/%s.md has no link to configuration.md#%[1]s", c.Worker)
-	}
-	_, section, _ := strings.Cut(settings, "\n## "+c.Worker+"\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, k := range config.Keys(new(service.Config)) {
-		name, is := strings.CutPrefix(k.Path, "workers."+c.Worker+".")
-		if is && !regexp.MustCompile("(?m)^\\| `"+name+"` \\|.*\\| [^|]+ \\|$").MatchString(section) {
-			c.t.Errorf("docs/configuration.md has nothing on %s: make generate", k.Path)
-		}
-	}
-}
-
-// document reads a file below docs.
-func (c *contract) document(name string) string {
-	c.t.Helper()
-	root, err := os.Getwd()
-	for err == nil {
-		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
-			break
-		}
-		root = filepath.Dir(root)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", name))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return string(text)
 }

@@ -55,5 +55,5 @@ const DeletionSkipped = "completed skipped "
 // DeletionRefused is what a job that may not do it says before the reason.
 const DeletionRefused = "cancelled refused "
 
-// The first retry comes soon.
+// DeletionFailed is what a job says that will be retried: the first retry comes soon.
 const DeletionFailed = "available failed"

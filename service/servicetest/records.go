@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -79,11 +80,13 @@ func (e *Estate) WantLease(database string, epoch int64, held bool) {
 // State is all of a database that a run of the worker may change, with the version of every row.
 func (e *Estate) State(database string, tables ...string) string {
 	e.T.Helper()
-	all := ""
+	var all strings.Builder
 	for _, table := range append(tables, "loose_foreign_keys_deleted_records", "maintenance.dead_records", "maintenance.record_failures") {
-		all += table + ": " + e.Value(database, `SELECT string_agg(concat_ws(' ', x::text, x.tableoid, x.ctid, x.xmin), '; ' ORDER BY x.tableoid, x.ctid) FROM `+table+` x`) + "\n"
+		rows := e.Value(database, `SELECT string_agg(concat_ws(' ', x::text, x.tableoid, x.ctid, x.xmin), '; '
+			ORDER BY x.tableoid, x.ctid) FROM `+table+` x`)
+		fmt.Fprintf(&all, "%s: %s\n", table, rows)
 	}
-	return all
+	return all.String()
 }
 
 // WantSame fails the test unless state is what it was.

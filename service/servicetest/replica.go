@@ -108,6 +108,7 @@ func (m *Mirrored) Pause() {
 	devdb.Eventually(m.T, "the pause", func() bool { return m.OnMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
 }
 
+// Replay lets the replica go on, and waits until it has caught up.
 func (m *Mirrored) Replay() {
 	m.T.Helper()
 	m.OnMirror(`SELECT pg_wal_replay_resume()`)

@@ -55,6 +55,7 @@ func Configuration(t *testing.T, worker string, settings map[string]string, load
 
 // ConfiguredBy reads the settings of a service from a configuration file.
 func ConfiguredBy(t *testing.T, file string) func(*service.Config) {
+	t.Helper()
 	return func(c *service.Config) {
 		t.Helper()
 		if _, err := config.LoadPartial(file, c); err != nil {

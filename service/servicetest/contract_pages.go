@@ -1,0 +1,44 @@
+package servicetest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// documented looks for the worker's page, the link from there to its settings, and each of them there.
+func (c *contract) documented() {
+	page, settings := c.document("workers/"+c.Worker+".md"), c.document("configuration.md")
+	if !strings.Contains(page, "configuration.md#"+c.Worker) {
+		c.t.Errorf("docs/workers/%s.md has no link to configuration.md#%[1]s", c.Worker)
+	}
+	_, section, _ := strings.Cut(settings, "\n## "+c.Worker+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, k := range config.Keys(new(service.Config)) {
+		name, is := strings.CutPrefix(k.Path, "workers."+c.Worker+".")
+		if is && !regexp.MustCompile("(?m)^\\| `"+name+"` \\|.*\\| [^|]+ \\|$").MatchString(section) {
+			c.t.Errorf("docs/configuration.md has nothing on %s: make generate", k.Path)
+		}
+	}
+}
+
+// document reads a file below docs.
+func (c *contract) document(name string) string {
+	c.t.Helper()
+	root, err := os.Getwd()
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			break
+		}
+		root = filepath.Dir(root)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
