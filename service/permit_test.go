@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func writing(
 	t *testing.T, work func(context.Context, *run.Execution) error,
 ) (*servicetest.Estate, *service.Service) {
 	t.Helper()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, "main", "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	err := s.AddWorker(&run.Worker{
 		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: run.Untimed, Work: work,
@@ -97,4 +98,37 @@ func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
 		t.Errorf("dropped %v, %v", dropped, err)
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
+}
+
+func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
+	t.Parallel()
+	var ci *repo.Database
+	e, s := writing(t, func(ctx context.Context, x *run.Execution) (err error) {
+		permit, err := permitted(ctx, x)
+		if err != nil {
+			return err
+		}
+		defer permit.End(&err)
+		entered := make(chan error, 1)
+		go func() {
+			other, err := x.Permit(ctx, ci, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
+			if err == nil {
+				other.End(&err)
+			}
+			entered <- err
+		}()
+		select {
+		case err = <-entered:
+			return err
+		case <-time.After(devdb.Patience):
+			return errors.New("the fence row is not taken while another permit is out")
+		}
+	})
+	ci = e.Open[1]
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

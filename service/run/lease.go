@@ -28,6 +28,13 @@ type leaseSet struct {
 	// open is how many permits hold mu.
 	open atomic.Int64
 	mu   sync.RWMutex
+
+	// taking is held while a row is taken, so that batches side by side take one row once. It waits
+	// for no statement, as mu would.
+	taking sync.Mutex
+
+	// rows guards what follows, and is never held while a database is asked.
+	rows sync.Mutex
 	held map[*repo.Database]*heldLease
 	// taken are the names of all databases in which there has been one.
 	taken []string
@@ -36,7 +43,7 @@ type leaseSet struct {
 type heldLease struct {
 	repo.Fence
 	// until is by our own monotonic clock, counted from before the request that took or renewed it:
-	// never later than expires_at.
+	// never later than expires_at. mu guards it.
 	until time.Time
 }
 
@@ -71,49 +78,80 @@ func (l *leftovers) has(d *repo.Database, f repo.Fence) bool {
 
 // databases are those in which the run has had a row.
 func (l *leaseSet) databases() []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
+	l.rows.Lock()
+	defer l.rows.Unlock()
 	return slices.Sorted(slices.Values(l.taken))
+}
+
+// row is what is held in a database, nil if nothing is.
+func (l *leaseSet) row(d *repo.Database) *heldLease {
+	l.rows.Lock()
+	defer l.rows.Unlock()
+	return l.held[d]
+}
+
+// fenced are the databases other than home in which a row is held.
+func (l *leaseSet) fenced() (databases []*repo.Database) {
+	l.rows.Lock()
+	defer l.rows.Unlock()
+	for d := range l.held {
+		if d != l.home {
+			databases = append(databases, d)
+		}
+	}
+	return databases
 }
 
 // hold notes that the statement that recorded the run has taken the lease, which was asked for at
 // this time.
 func (l *leaseSet) hold(d *repo.Database, epoch int64, asked time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held[d] = &heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)}
+	l.add(d, &heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
+}
+
+func (l *leaseSet) add(d *repo.Database, h *heldLease) {
+	l.rows.Lock()
+	defer l.rows.Unlock()
+	l.held[d] = h
 	l.taken = append(l.taken, d.Name)
 }
 
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
 func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h := l.held[d]; h != nil {
+	l.taking.Lock()
+	defer l.taking.Unlock()
+	if h := l.row(d); h != nil {
 		return h, nil
 	}
+	ttl := l.ttl
+	if d != l.home {
+		// A fence must not outlast the lease, or whoever takes that over would find it held. The next
+		// renewal makes both last longer.
+		if ttl = l.left(l.row(l.home)); ttl < time.Millisecond {
+			return nil, repo.ErrLeaseLost
+		}
+	}
 	before := time.Now()
-	lease, err := d.AcquireLease(ctx, l.name, l.holder, l.ttl)
+	lease, err := d.AcquireLease(ctx, l.name, l.holder, ttl)
 	var held *repo.LeaseHeldError
 	if errors.As(err, &held) && l.leftovers.has(d, held.Lease.Fence) {
 		if err = d.ReleaseLease(ctx, held.Lease.Fence); err == nil {
 			before = time.Now()
-			lease, err = d.AcquireLease(ctx, l.name, l.holder, l.ttl)
+			lease, err = d.AcquireLease(ctx, l.name, l.holder, ttl)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	h := &heldLease{lease.Fence, before.Add(l.ttl)}
-	l.held[d] = h
-	l.taken = append(l.taken, d.Name)
-	if d != l.home {
-		// A fence must not outlast the lease, or whoever takes that over would find it held.
-		if err := l.renewHome(ctx); errors.Is(err, repo.ErrLeaseLost) {
-			return h, err
-		}
-	}
+	h := &heldLease{lease.Fence, before.Add(ttl)}
+	l.add(d, h)
 	return h, nil
+}
+
+// left is for how long a row may still be used: a second less than it is held.
+func (l *leaseSet) left(h *heldLease) time.Duration {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return time.Until(h.until) - statementMargin
 }
 
 // fence takes the fence rows of other databases at the start of a run. If one is held, everything
@@ -138,10 +176,7 @@ var (
 
 // enter takes the fence row of a database before the first write there.
 func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
-	l.mu.RLock()
-	h := l.held[d]
-	l.mu.RUnlock()
-	if h != nil {
+	if l.row(d) != nil {
 		return nil
 	}
 	_, err := l.acquire(ctx, d)
@@ -181,20 +216,14 @@ func (l *leaseSet) keep(ctx context.Context) {
 func (l *leaseSet) renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for d, h := range l.held {
-		if d == l.home {
-			continue
-		}
-		if err := l.renewOne(ctx, d, h); errors.Is(err, repo.ErrLeaseLost) {
+	for _, d := range l.fenced() {
+		if err := l.renewOne(ctx, d, l.row(d)); errors.Is(err, repo.ErrLeaseLost) {
 			return err
 		}
 	}
-	return l.renewHome(ctx)
-}
-
-func (l *leaseSet) renewHome(ctx context.Context) error {
-	err := l.renewOne(ctx, l.home, l.held[l.home])
-	if err != nil && time.Now().After(l.held[l.home].until) {
+	home := l.row(l.home)
+	err := l.renewOne(ctx, l.home, home)
+	if err != nil && time.Now().After(home.until) {
 		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
 	}
 	return err
@@ -214,7 +243,7 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 func (l *leaseSet) expired() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return time.Now().After(l.held[l.home].until)
+	return time.Now().After(l.row(l.home).until)
 }
 
 // release gives everything back. What cannot be reached expires by itself.
@@ -222,27 +251,24 @@ func (l *leaseSet) release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// The fences first: whoever takes the lease next needs them.
-	var left []*repo.Database
-	for d := range l.held {
-		if d != l.home {
-			left = append(left, d)
-		}
-	}
-	if l.held[l.home] != nil {
+	left := l.fenced()
+	if l.row(l.home) != nil {
 		left = append(left, l.home)
 	}
 	err := tryAgain(ctx, func() error {
 		var errs []error
 		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
-			err := d.ReleaseLease(ctx, l.held[d].Fence)
+			err := d.ReleaseLease(ctx, l.row(d).Fence)
 			errs = append(errs, err)
 			return err == nil
 		})
 		return errors.Join(errs...)
 	})
 	for _, d := range left {
-		l.leftovers.add(d, l.held[d].Fence)
+		l.leftovers.add(d, l.row(d).Fence)
 	}
+	l.rows.Lock()
+	defer l.rows.Unlock()
 	clear(l.held)
 	return err
 }

@@ -82,10 +82,11 @@ func (l *leaseSet) permit(
 	if err := l.enter(ctx, d); err != nil {
 		return repo.Permit{}, err
 	}
+	lease, fence := l.row(l.home), l.row(d)
 	l.mu.RLock()
 	l.open.Add(1)
-	left := time.Until(l.held[l.home].until) - statementMargin
-	fenceLeft := time.Until(l.held[d].until) - statementMargin
+	left := time.Until(lease.until) - statementMargin
+	fenceLeft := time.Until(fence.until) - statementMargin
 	switch {
 	case left < time.Millisecond:
 		return repo.Permit{}, l.end(repo.ErrLeaseLost)
@@ -95,7 +96,7 @@ func (l *leaseSet) permit(
 	left = min(left, fenceLeft)
 	limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
 	limits.Transaction = min(limits.Transaction, left)
-	return repo.Permit{Guard: l.held[d].Guard(), Limits: limits}, nil
+	return repo.Permit{Guard: fence.Guard(), Limits: limits}, nil
 }
 
 // end is the end of a permit with an error or none, and returns what that means for the run.
@@ -104,7 +105,7 @@ func (l *leaseSet) end(err error) error {
 		// The run has ended before, see forgotten.
 		return err
 	}
-	if err != nil && time.Now().After(l.held[l.home].until) {
+	if err != nil && time.Now().After(l.row(l.home).until) {
 		// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
 		err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
 	}
