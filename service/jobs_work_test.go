@@ -310,7 +310,7 @@ func TestWorkJob_WhyAnAttemptIsPutOffIsSaid(t *testing.T) {
 				if c.stopping != nil {
 					close(c.stopping)
 				}
-				return j.PutOff(job.Result{}, fmt.Errorf("step: %w", c.err))
+				return j.Postpone(job.Result{}, fmt.Errorf("step: %w", c.err))
 			})
 			r, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: c.stopping})
 			if err != nil || r.Snooze == 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -18,8 +17,8 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			return slow
 		}
 		// Its server says so with each sign of life.
-		if slow, is := strings.CutPrefix(st.CurrentRun.Reason, run.ReasonThrottled+": "); is {
-			return slow
+		if slow := repo.ReadReason(st.CurrentRun.Reason); slow.Code == run.ReasonThrottled {
+			return slow.Detail
 		}
 	}
 	for _, d := range w.Homes(s.engine) {
@@ -32,7 +31,7 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			}
 		}
 	}
-	if ended := earlyEnd(st); ended != "" && (strings.HasPrefix(st.LastRun.Reason, run.ReasonQueueFull) || !s.schedulerOff && s.engine.GoesOn(w)) {
+	if ended := earlyEnd(st); ended != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull || !s.schedulerOff && s.engine.GoesOn(w)) {
 		return ended
 	}
 	return ""

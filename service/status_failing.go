@@ -164,13 +164,14 @@ func failed(record repo.Failure) Failing {
 		f.Message = "last run failed: " + what
 	}
 	class, named := repo.ConditionClass(record.Error)
+	code := repo.ReadReason(record.Reason).Code
 	switch {
-	case strings.HasPrefix(record.Reason, repo.ReasonKeptByTrigger):
+	case code == repo.ReasonKeptByTrigger:
 		f.Class = FailureData
-	case record.Reason == run.ReasonLeaseLost:
+	case code == run.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case strings.HasPrefix(record.Reason, "SETTING"):
+	case code == run.ReasonSettingInvalid, code == run.ReasonSettingOff:
 		f.Class = FailureSetting
 	case named:
 		f.Class = failureClass(class)

@@ -52,7 +52,7 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 	result, err := d.attempt(ctx)
 	who := []any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}
 	result.Attributes = append(who, result.Attributes...)
-	switch result, err = j.PutOff(result, err); {
+	switch result, err = j.Postpone(result, err); {
 	case err == nil:
 		return result, nil
 	case errors.Is(err, repo.ErrJobLost):

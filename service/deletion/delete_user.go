@@ -62,7 +62,7 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 			return deletionResult(args, deletion)
 		}
 		if err := u.removePersonalProjects(ctx, j, args, deletion.Projects); err != nil {
-			return j.PutOff(job.Result{Attributes: []any{"user_id", args.UserID}}, err)
+			return j.Postpone(job.Result{Attributes: []any{"user_id", args.UserID}}, err)
 		}
 	}
 }

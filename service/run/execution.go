@@ -55,23 +55,27 @@ type Execution struct {
 // StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
 // sake, SUCCEEDED and over_limit.
 type StopError struct {
-	Reason string
+	Reason repo.Reason
 	Early  bool
-	// words for the run's error, fit for clients.
+	// Words are the run's error, fit for clients.
 	Words string
 }
 
-func (r StopError) Error() string { return r.Reason }
+func (r StopError) Error() string { return r.Reason.String() }
 
 var (
 	// ErrShutdown ends runs because the process stops.
-	ErrShutdown = StopError{Reason: "SHUTDOWN"}
+	ErrShutdown = StopError{Reason: repo.Reason{Code: "SHUTDOWN"}}
 	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
-	errUnheard = StopError{Reason: ReasonThrottled + ": main has not taken the run's heartbeats for " + heartbeatTimeout.String(), Early: true}
+	errUnheard = StopError{Early: true, Reason: repo.Reason{
+		Code: ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
+	}}
 )
 
 // cancelled stops a run for CancelRun, whose words say who wanted that.
-func cancelled(words string) StopError { return StopError{Reason: "CANCELLED", Words: words} }
+func cancelled(words string) StopError {
+	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Words: words}
+}
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
 func (x *Execution) Now() time.Time {

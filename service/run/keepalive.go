@@ -85,7 +85,7 @@ func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	run := x.Snapshot()
 	if slow := x.throttle.words(); slow != "" {
-		run.Reason = ReasonThrottled + ": " + slow
+		run.Reason = repo.Reason{Code: ReasonThrottled, Detail: slow}.String()
 	}
 	stop, err := r.Main.SaveProgress(ctx, run)
 	switch {
@@ -97,7 +97,7 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	case stop.Cancelled:
 		x.Halt(cancelled(stop.Words))
 	case stop.Paused:
-		x.Halt(StopError{Reason: "PAUSED", Words: r.pausedBy(ctx, x.Worker)})
+		x.Halt(StopError{Reason: repo.Reason{Code: "PAUSED"}, Words: r.pausedBy(ctx, x.Worker)})
 	}
 	return nil
 }

@@ -103,8 +103,9 @@ func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Tab
 // Lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
 // not.
 func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *Excess {
+	ended := repo.ReadReason(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
-		return strings.HasPrefix(reason, ReasonThrottled+": "+e.measure+": ")
+		return ended.Code == ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
 	})
 	return worst
 }

@@ -3,7 +3,6 @@ package run
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -79,7 +78,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 
 func (x *Execution) stopThrottled(ctx context.Context, e *Excess) error {
 	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
-	x.Halt(StopError{Reason: ReasonThrottled + ": " + e.String(), Early: true})
+	x.Halt(StopError{Reason: repo.Reason{Code: ReasonThrottled, Detail: e.String()}, Early: true})
 	return x.Stopped()
 }
 
@@ -170,7 +169,7 @@ func (r *Runner) spared(ctx context.Context, w *Worker) (bool, error) {
 		return false, err
 	}
 	reason := runs.Last.Reason
-	return strings.HasPrefix(reason, ReasonThrottled+": ") && r.Loads.Overloaded(ctx, r.Main, repo.Table{}) == nil &&
+	return repo.ReadReason(reason).Code == ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, repo.Table{}) == nil &&
 		r.Loads.Lasting(ctx, r.Main, reason) == nil, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -88,8 +87,7 @@ func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 
 // AddHold counts a job that was put back, by what held it.
 func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
-	reason, _, _ = strings.Cut(reason, ":")
-	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", reason)))
+	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", repo.ReadReason(reason).Code)))
 }
 
 // AddRest counts the time that a run on a database rested.

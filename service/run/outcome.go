@@ -59,9 +59,9 @@ func conclude(run *Run, workErr error) {
 		if run.Reason == ReasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
-		run.Reason = strings.TrimSuffix(stopped.Reason+"; "+run.Reason, "; ")
+		run.Reason = strings.TrimSuffix(stopped.Reason.String()+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped):
-		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason, stopped.Words
+		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason.String(), stopped.Words
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, PublicText(workErr)
 		if invalid, is := errors.AsType[*FailedError](workErr); is && invalid.Reason != "" {
@@ -133,7 +133,7 @@ func inWords(err error) string {
 	case errors.Is(err, repo.ErrJobLost):
 		return "job lost: the attempt was taken for dead, the job is worked by another one"
 	case errors.As(err, &stopped):
-		return strings.ToLower(stopped.Reason)
+		return strings.ToLower(stopped.Reason.String())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "stopped before its end"
 	}
@@ -188,12 +188,8 @@ func SkipReason(err error) (code, detail string) {
 	return "", ""
 }
 
-// reasonText is a code and its detail as a reason is on record.
-func reasonText(code, detail string) string {
-	return strings.TrimSuffix(code+": "+detail, ": ")
-}
-
 // EndedEarly says whether a run with this reason ended before its time because of the load or a full queue.
 func EndedEarly(reason string) bool {
-	return strings.HasPrefix(reason, ReasonThrottled+": ") || strings.HasPrefix(reason, ReasonQueueFull+": ")
+	code := repo.ReadReason(reason).Code
+	return code == ReasonThrottled || code == ReasonQueueFull
 }

@@ -177,7 +177,7 @@ func setRefused(run *Run, why error) {
 	case reasonLeaseHeld:
 		run.Error = why.Error()
 	}
-	run.State, run.Reason = repo.RunSkipped, reasonText(code, detail)
+	run.State, run.Reason = repo.RunSkipped, repo.Reason{Code: code, Detail: detail}.String()
 }
 
 // reportRefused logs, counts and traces a run of the schedule that could not start, once.

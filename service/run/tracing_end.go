@@ -57,8 +57,7 @@ func stoppedBy(ctx context.Context, err error) string {
 	}
 	for _, e := range []error{cause, err} {
 		if stopped, is := errors.AsType[StopError](e); is {
-			reason, _, _ := strings.Cut(stopped.Reason, ":")
-			return reason
+			return stopped.Reason.Code
 		}
 	}
 	switch {
@@ -110,8 +109,7 @@ func errorType(err error) string {
 		return "failed"
 	}
 	if stopped, is := errors.AsType[StopError](err); is {
-		kind, _, _ := strings.Cut(stopped.Reason, ":")
-		return kind
+		return stopped.Reason.Code
 	}
 	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
 		return reason
@@ -131,7 +129,7 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	case run.State == repo.RunSkipped:
 		return strings.TrimSuffix("there was nothing it could do: "+run.Reason+": "+run.Error, ": ")
 	case stopped.Early:
-		return stopped.Reason + "; more is left"
+		return stopped.Reason.String() + "; more is left"
 	case x.limit != "":
 		return x.limit + "; more is left"
 	}

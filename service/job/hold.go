@@ -100,12 +100,12 @@ const (
 	busySnooze = 30 * time.Second
 )
 
-// PutOff is the end of an attempt whose error says no more than that the job goes on later, and
+// Postpone is the end of an attempt whose error says no more than that the job goes on later, and
 // why.
-func (j *Attempt) PutOff(r Result, err error) (Result, error) {
+func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 	switch {
 	case errors.Is(err, ErrSliceOver) && j.stops():
-		r.Snooze, r.Reason = sliceSnooze, run.ErrShutdown.Reason
+		r.Snooze, r.Reason = sliceSnooze, run.ErrShutdown.Reason.Code
 	case errors.Is(err, ErrSliceOver):
 		r.Snooze, r.Reason = sliceSnooze, run.ReasonSliceUsed
 	case errors.Is(err, repo.ErrBusy):
