@@ -65,12 +65,17 @@ func (e *watchedEstate) work(s *watchedServer) {
 	t, main := e.t, e.sql["main"]
 	t.Helper()
 	s.run(worker, "sec", false)
+	// The tokens come first, while there are more bots than its run may take.
+	tokens := "inactive_token_deletion"
+	s.run(tokens, "", false)
 	for _, name := range others(t, s) {
-		s.run(name, "", false)
+		if name != tokens {
+			s.run(name, "", false)
+		}
 	}
 	e.shutSec()
 	execute(t, main, invalidSettingSQL)
-	s.run("inactive_token_deletion", "", false)
+	s.run(tokens, "", false)
 	if _, err := s.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "adjourned_group_deletion", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
