@@ -49,7 +49,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
 	if run.MustWait(err) {
-		reason, _ := run.SkipReason(err)
+		reason := run.SkipReason(err).Code
 		return wait(cmp.Or(reason, run.ErrShutdown.Reason.Code))
 	}
 	result.Attributes = append(result.Attributes, "continued_by", record.ID)

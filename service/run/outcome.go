@@ -172,20 +172,20 @@ func fitForClients(err error) error {
 	return nil
 }
 
-// SkipReason is why a fire gets no run: a code and what it is about; "" for other errors.
-func SkipReason(err error) (code, detail string) {
+// SkipReason is why a fire gets no run; the zero Reason for other errors.
+func SkipReason(err error) repo.Reason {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	var unconfigured *NotConfiguredError
 	switch {
 	case errors.As(err, &held):
-		return reasonLeaseHeld, ""
+		return repo.Reason{Code: reasonLeaseHeld}
 	case errors.As(err, &paused):
-		return ReasonPaused, err.Error()
+		return repo.Reason{Code: ReasonPaused, Detail: err.Error()}
 	case errors.As(err, &unconfigured):
-		return "WORKER_NOT_CONFIGURED", err.Error()
+		return repo.Reason{Code: "WORKER_NOT_CONFIGURED", Detail: err.Error()}
 	}
-	return "", ""
+	return repo.Reason{}
 }
 
 // EndedEarly says whether a run with this reason ended before its time because of the load or a full queue.

@@ -169,15 +169,15 @@ func (x *Execution) endedAs(stored Run) {
 
 // setRefused sets the end of a run that could not start.
 func setRefused(run *Run, why error) {
-	code, detail := SkipReason(why)
-	switch code {
+	reason := SkipReason(why)
+	switch reason.Code {
 	case "":
 		run.State, run.Error = repo.RunFailed, PublicText(why)
 		return
 	case reasonLeaseHeld:
 		run.Error = why.Error()
 	}
-	run.State, run.Reason = repo.RunSkipped, repo.Reason{Code: code, Detail: detail}.String()
+	run.State, run.Reason = repo.RunSkipped, reason.String()
 }
 
 // reportRefused logs, counts and traces a run of the schedule that could not start, once.
@@ -185,7 +185,7 @@ func (r *Runner) reportRefused(ctx context.Context, x *Execution, why error) {
 	run := x.Snapshot()
 	// The reason on record has the words of whoever has paused the worker, the log has its code.
 	logged := run
-	logged.Reason, _ = SkipReason(why)
+	logged.Reason = SkipReason(why).Code
 	attrs := lineOf(logged, 0)
 	if !run.Fire.IsZero() {
 		attrs = append(attrs, "fire", run.Fire)

@@ -143,7 +143,7 @@ const AllSeen = "all that was due has been looked at"
 func refusedRun(span trace.Span, err error) {
 	defer span.End()
 	var known *knownRequestError
-	switch reason, _ := SkipReason(err); {
+	switch reason := SkipReason(err).Code; {
 	case reason != "":
 		why := err.Error()
 		if paused, is := errors.AsType[*WorkerPausedError](err); is {
