@@ -134,13 +134,22 @@ func (b *browser) command(name string, parameters map[string]any, into any) {
 	b.ask("/goog/cdp/execute", map[string]any{"cmd": name, "params": parameters}, into)
 }
 
-// html is the document as it stands, read without JavaScript.
+// html is the document as it stands, read without JavaScript. It is read again if the browser
+// loads the page anew between the two commands, which makes the node's id unknown.
 func (b *browser) html() string {
 	b.t.Helper()
-	var root struct{ Root struct{ NodeID int } }
-	b.command("DOM.getDocument", map[string]any{}, &root)
 	var outer struct{ OuterHTML string }
-	b.command("DOM.getOuterHTML", map[string]any{"nodeId": root.Root.NodeID}, &outer)
+	b.eventually("the document is read", func() bool {
+		var root struct{ Root struct{ NodeID int } }
+		b.command("DOM.getDocument", map[string]any{}, &root)
+		err := b.try(http.MethodPost, "/goog/cdp/execute", map[string]any{
+			"cmd": "DOM.getOuterHTML", "params": map[string]any{"nodeId": root.Root.NodeID},
+		}, &outer)
+		if err != nil && !strings.Contains(err.Error(), "Could not find node") {
+			b.t.Fatal(err)
+		}
+		return err == nil
+	})
 	return outer.OuterHTML
 }
 
