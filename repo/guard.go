@@ -84,8 +84,8 @@ const (
 )`
 
 	// attemptSQL keeps the row of a running attempt, which its time identifies. River's rescue of a
-	// job is an UPDATE of the row: it waits for the commit. So does whoever inserts the same unique
-	// job.
+	// job is an UPDATE of the row: it waits for the commit. So would an insert of the same unique
+	// job, which is why [RunningJobs] is asked before.
 	attemptSQL = `attempt AS MATERIALIZED (
   SELECT 1 AS held FROM maintenance.river_job
   WHERE id = {job} AND state = 'running' AND attempted_at = {attempted} FOR SHARE

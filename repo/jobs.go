@@ -103,6 +103,27 @@ func JobWaits(ctx context.Context, tx Tx, kind, args string) (waits bool, err er
 	return waits, err
 }
 
+// runningJobsSQL gives the numbers, from 1, of the jobs asked for that run. Those that run are few.
+const runningJobsSQL = `
+WITH running AS MATERIALIZED (
+  SELECT kind, args FROM maintenance.river_job WHERE state = 'running' AND unique_key IS NOT NULL
+)
+SELECT asked.n
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (kind, args, n)
+WHERE EXISTS (
+  SELECT FROM running WHERE running.kind = asked.kind AND running.args @> asked.args::jsonb)`
+
+// RunningJobs returns which of these jobs, each a kind and arguments (JSON), have a unique job of
+// the kind at work whose arguments contain theirs: their numbers, from 1. It waits for no lock, as an insert
+// would that meets a running job's row: see attemptSQL.
+func RunningJobs(ctx context.Context, tx Tx, kinds, args []string) ([]int64, error) {
+	rows, err := tx.Query(ctx, runningJobsSQL, kinds, args)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
 // holdJobSQL locks the row of a running attempt, which its time identifies.
 const holdJobSQL = `
 SELECT 1 FROM maintenance.river_job 

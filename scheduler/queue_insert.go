@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/riverqueue/river"
@@ -24,10 +23,14 @@ const (
 	reasonKey      = "reason"
 )
 
-// candidate is a job with what makes it unique.
+// candidate is a job with what makes it unique: its kind, and arguments as JSON.
 type candidate struct {
-	unique string
-	params river.InsertManyParams
+	kind, unique string
+	params       river.InsertManyParams
+}
+
+func (c candidate) compare(other candidate) int {
+	return cmp.Or(cmp.Compare(c.kind, other.kind), cmp.Compare(c.unique, other.unique))
 }
 
 // prepare converts jobs to River's, sorted and without duplicates: transactions that insert the
@@ -37,22 +40,24 @@ func (q *Queue) prepare(
 ) ([]river.InsertManyParams, error) {
 	candidates := make([]candidate, 0, len(jobs))
 	for _, j := range jobs {
-		if waits, err := waits(ctx, tx, j.Args); err != nil {
+		unique, err := uniqueArgs(j.Args)
+		if err != nil {
 			return nil, err
-		} else if waits {
-			continue
 		}
 		opts, err := options(j)
 		if err != nil {
 			return nil, err
 		}
 		params := river.InsertManyParams{Args: j.Args, InsertOpts: opts}
-		candidates = append(candidates, candidate{uniqueBy(j.Args), params})
+		candidates = append(candidates, candidate{j.Args.Kind(), unique, params})
 	}
-	slices.SortStableFunc(candidates,
-		func(a, b candidate) int { return cmp.Compare(a.unique, b.unique) })
+	slices.SortStableFunc(candidates, candidate.compare)
 	candidates = slices.CompactFunc(candidates,
-		func(a, b candidate) bool { return a.unique == b.unique })
+		func(a, b candidate) bool { return a.compare(b) == 0 })
+	candidates, err := dropDuplicates(ctx, tx, candidates)
+	if err != nil {
+		return nil, err
+	}
 	params := make([]river.InsertManyParams, len(candidates))
 	for i, c := range candidates {
 		params[i] = c.params
@@ -60,34 +65,56 @@ func (q *Queue) prepare(
 	return params, nil
 }
 
-// waits reports whether the same job waits already, for kinds that may be queued again while one
-// runs: River's own uniqueness always includes running jobs.
-func waits(ctx context.Context, tx repo.Tx, args repo.JobArgs) (bool, error) {
-	if _, special := args.(repo.UniqueWhileWaiting); !special {
-		return false, nil
+// dropDuplicates drops the jobs of which the same one is at work; or waits already, for kinds that
+// may be queued again while one runs: River's own uniqueness always includes running jobs.
+//
+// River drops the former itself, but waits for the transaction in which such a job is at work. That
+// may wait for ours, or for longer than we can.
+func dropDuplicates(ctx context.Context, tx repo.Tx, jobs []candidate) ([]candidate, error) {
+	if len(jobs) == 0 {
+		return nil, nil
 	}
-	encoded, err := json.Marshal(args)
+	kinds, args := make([]string, len(jobs)), make([]string, len(jobs))
+	for i, c := range jobs {
+		kinds[i], args[i] = c.kind, c.unique
+	}
+	running, err := repo.RunningJobs(ctx, tx, kinds, args)
 	if err != nil {
-		return false, fmt.Errorf("arguments of %s: %w", args.Kind(), err)
+		return nil, fmt.Errorf("look for running jobs: %w", err)
 	}
-	return repo.JobWaits(ctx, tx, args.Kind(), string(encoded))
-}
-
-// uniqueBy is a job's kind and the values of the fields in River's unique key: those tagged, else
-// all.
-func uniqueBy(args repo.JobArgs) string {
-	var key, all strings.Builder
-	v := reflect.ValueOf(args)
-	for i := range v.NumField() {
-		fmt.Fprintf(&all, " %v", v.Field(i))
-		if v.Type().Field(i).Tag.Get("river") == "unique" {
-			fmt.Fprintf(&key, " %v", v.Field(i))
+	kept := jobs[:0]
+	for i, c := range jobs {
+		duplicate := slices.Contains(running, int64(i+1))
+		if _, special := c.params.Args.(repo.UniqueWhileWaiting); special {
+			if duplicate, err = repo.JobWaits(ctx, tx, c.kind, c.unique); err != nil {
+				return nil, err
+			}
+		}
+		if !duplicate {
+			kept = append(kept, c)
 		}
 	}
-	if key.Len() == 0 {
-		return args.Kind() + all.String()
+	return kept, nil
+}
+
+// uniqueArgs are the arguments in River's unique key, as JSON: those tagged, else all.
+func uniqueArgs(args repo.JobArgs) (string, error) {
+	unique := map[string]any{}
+	v := reflect.ValueOf(args)
+	for i := range v.NumField() {
+		if tag := v.Type().Field(i).Tag; tag.Get("river") == "unique" {
+			unique[tag.Get("json")] = v.Field(i).Interface()
+		}
 	}
-	return args.Kind() + key.String()
+	var value any = unique
+	if len(unique) == 0 {
+		value = args
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("arguments of %s: %w", args.Kind(), err)
+	}
+	return string(encoded), nil
 }
 
 func options(j repo.Job) (*river.InsertOpts, error) {

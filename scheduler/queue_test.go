@@ -182,6 +182,45 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 	}
 }
 
+// keepAttempt is what the guard of an attempt does.
+const keepAttempt = `SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`
+
+// Whoever inserts the job that is at work waits for none of its transactions: each keeps the job's row, may take longer
+// than an insert can wait, and may itself wait for a row of the inserting transaction.
+func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1), deleteUser(2))
+	l.exec(`UPDATE maintenance.river_job SET state = 'running', attempted_at = now() WHERE args ->> 'user_id' = '1'`)
+	l.exec(`CREATE TABLE shared AS SELECT 1 AS id`)
+	inserting := l.begin()
+	if _, err := inserting.Exec(context.Background(), `DELETE FROM shared`); err != nil {
+		t.Fatal(err)
+	}
+	worked := make(chan error, 1)
+	go func() {
+		worked <- l.in(context.Background(), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(context.Background(), keepAttempt); err != nil {
+				return err
+			}
+			_, err := tx.Exec(context.Background(), `DELETE FROM shared`)
+			return err
+		})
+	}()
+	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
+	jobs := []repo.Job{deleteUser(1), deleteUser(2), deleteUser(3)}
+	n, err := l.InsertJobs(context.Background(), inserting, jobs)
+	if n != 1 || err != nil {
+		t.Errorf("%d inserted, %v, want 1", n, err)
+	}
+	if err := inserting.Commit(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-worked; err != nil {
+		t.Error(err)
+	}
+}
+
 // Of two transactions that want the continuation of a pass at the same time, one gets it.
 func TestQueue_ContinuationIsUniqueAmongTransactionsInFlight(t *testing.T) {
 	t.Parallel()

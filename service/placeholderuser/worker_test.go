@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -106,6 +107,23 @@ func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=5 exhausted_users=5")
 	e.Want("main", servicetest.JobsOfPlaceholders, "-9000000000000000000 -5 -4 0 1")
 	e.Want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 15`, "5")
+}
+
+// The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
+// can wait.
+func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(7, 0, `NULL`)
+	e.Detail(8, 0, `NULL`)
+	e.Insert(servicetest.JobOf(repo.DeletePlaceholderUser{PlaceholderUserID: 7}))
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempted_at = now()`)
+	e.Exec("main", `BEGIN; SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`)
+	r := servicetest.RunPlaceholders(t, e.Service("", e.WithQueue), false)
+	e.Exec("main", `COMMIT`)
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 }
 
 func TestPlaceholderUserCleanup_AttemptAndJobExistBothOrNeither(t *testing.T) {
