@@ -183,7 +183,7 @@ func (c *Config) Check(key, text string) error {
 	examples := map[string]string{
 		"listen": "127.0.0.1:50051", "metrics_listen": "127.0.0.1:9464", "web_listen": "127.0.0.1:8080",
 	}
-	if example, is := examples[key]; is {
+	if example, ok := examples[key]; ok {
 		return CheckAddress(text, example)
 	}
 	if key != "web.trace_url" || text == "" {
@@ -234,7 +234,7 @@ func (c *Config) contradictions() (found []error) {
 		return found
 	}
 	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
-		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
+		if key, address := l[0], l[1]; address != "" && !loopback(address) {
 			found = append(found, fmt.Errorf("%s: %q can be reached from other hosts: configure tls "+
 				"(tls.cert_file, tls.key_file) or auth (auth.token_file), or set insecure: true, or "+
 				"listen on 127.0.0.1", key, address))
@@ -243,8 +243,8 @@ func (c *Config) contradictions() (found []error) {
 	return found
 }
 
-// Loopback reports whether only this host can reach the address.
-func Loopback(address string) bool {
+// loopback reports whether only this host can reach the address.
+func loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

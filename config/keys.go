@@ -97,13 +97,13 @@ func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys
 			k.Default = cmp.Or(embedding.Get(name), f.Tag.Get("default"))
 			_, k.off = f.Tag.Lookup("off")
 			k.off = k.off || to.Kind() == reflect.Bool
-			if c, is := reflect.TypeAssert[checker](s.Addr()); is {
+			if c, ok := reflect.TypeAssert[checker](s.Addr()); ok {
 				k.check = c.Check
 			}
 			keys = append(keys, k)
 		}
 	}
-	if more, is := reflect.TypeAssert[sectioned](s.Addr()); is {
+	if more, ok := reflect.TypeAssert[sectioned](s.Addr()); ok {
 		for name, section := range more.Sections() {
 			keys = append(keys, keysOf(prefix+name+".", section)...)
 		}

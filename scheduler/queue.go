@@ -49,9 +49,9 @@ type Queue struct {
 	loop     sync.WaitGroup
 
 	mu sync.Mutex
-	// trouble is why jobs are currently not worked.
-	trouble       error
-	troubledSince time.Time
+	// problem is why jobs are currently not worked.
+	problem      error
+	failingSince time.Time
 }
 
 // QueueConfig of a Queue; the zero value works.

@@ -25,7 +25,7 @@ func (a arguments) Kind() string { return a.kind }
 // worker is River's: it lets package service work the jobs.
 type worker struct {
 	river.WorkerDefaults[arguments]
-	service  JobWorker
+	service  jobWorker
 	database *repo.Database
 	stopping <-chan struct{}
 }
@@ -98,7 +98,7 @@ func (w *worker) end(
 	err = errors.Join(record(ctx, result.Outcome, result.Reason),
 		setMetadata(ctx, processedByKey, result.TraceParent))
 	if err == nil && result.Outcome == service.JobRefused {
-		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Words, ": ")}
+		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Message, ": ")}
 	}
 	return err
 }

@@ -70,7 +70,7 @@ func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
 	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
 	l.work(l.Queue, &jobs{})
 	<-said
-	if since, err := l.Trouble(); err == nil || since.IsZero() {
+	if since, err := l.Problem(); err == nil || since.IsZero() {
 		t.Errorf("%s, %v", since, err)
 	}
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
@@ -79,7 +79,7 @@ func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
 	if line := <-said; !strings.Contains(line, "jobs are worked again") {
 		t.Error(line)
 	}
-	if since, err := l.Trouble(); err != nil || !since.IsZero() {
+	if since, err := l.Problem(); err != nil || !since.IsZero() {
 		t.Errorf("%s, %v", since, err)
 	}
 }

@@ -158,7 +158,7 @@ func (l *lab) until(sql, want string) {
 }
 
 // work starts a queue and stops it at the test's end.
-func (l *lab) work(q *Queue, w JobWorker) {
+func (l *lab) work(q *Queue, w jobWorker) {
 	l.Helper()
 	if err := q.Start(w); err != nil {
 		l.Fatal(err)

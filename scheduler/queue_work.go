@@ -13,8 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// JobWorker works jobs. It is [service.Service]; tests have others.
-type JobWorker interface {
+// jobWorker works jobs. It is [service.Service]; tests have others.
+type jobWorker interface {
 	// JobKinds are the kinds that it can work; jobs of other kinds wait.
 	JobKinds() []string
 	WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error)
@@ -46,7 +46,7 @@ const (
 
 // Start works jobs until Stop, if w has any kind. While main does not answer it retries: its error
 // is a bug.
-func (q *Queue) Start(w JobWorker) error {
+func (q *Queue) Start(w jobWorker) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
 	if q.client != nil {
@@ -117,19 +117,19 @@ func (q *Queue) setTrouble(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err == nil {
-		q.troubledSince = time.Time{}
-	} else if q.trouble == nil {
-		q.troubledSince = time.Now()
+		q.failingSince = time.Time{}
+	} else if q.problem == nil {
+		q.failingSince = time.Now()
 	}
-	q.trouble = err
+	q.problem = err
 }
 
-// Trouble is what keeps jobs from being worked here, and since when. It is nil if nothing does, or
+// Problem is what keeps jobs from being worked here, and since when. It is nil if nothing does, or
 // if the queue has not been started.
-func (q *Queue) Trouble() (since time.Time, err error) {
+func (q *Queue) Problem() (since time.Time, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.troubledSince, q.trouble
+	return q.failingSince, q.problem
 }
 
 func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error {

@@ -69,7 +69,7 @@ func TestQueue_RefusedJobKeepsItsReasonAndIsNotTriedAgain(t *testing.T) {
 	l := newLab(t)
 	l.insert(deleteUser(1))
 	w := &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Words: "of a type that stays"}, nil
+		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Message: "of a type that stays"}, nil
 	}}
 	l.work(l.Queue, w)
 	l.until(fate, "cancelled 1 refused INTERNAL_USER")

@@ -101,8 +101,8 @@ func (s *Server) logger() logging.Logger {
 // inUTC changes the times that the middleware has formatted in the host's time zone.
 func inUTC(fields logging.Fields) {
 	for i := 0; i+1 < len(fields); i += 2 {
-		text, is := fields[i+1].(string)
-		if !is || fields[i] != "grpc.start_time" && fields[i] != "grpc.request.deadline" {
+		text, ok := fields[i+1].(string)
+		if !ok || fields[i] != "grpc.start_time" && fields[i] != "grpc.request.deadline" {
 			continue
 		}
 		if at, err := time.Parse(time.RFC3339, text); err == nil {

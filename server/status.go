@@ -165,10 +165,10 @@ func findEnd(ctx context.Context, err error) failure {
 	case errors.Is(err, service.ErrUnreachable):
 		return unreachable(run.UnreachableDatabase(err))
 	}
-	if text, is := run.PrivilegeMissing(err); is {
+	if text, ok := run.PrivilegeMissing(err); ok {
 		return failure{code: codes.FailedPrecondition, reason: "PRIVILEGE_MISSING", message: text}
 	}
-	if text, is := run.SchemaMissing(err); is {
+	if text, ok := run.SchemaMissing(err); ok {
 		return failure{code: codes.FailedPrecondition, reason: "NOT_MIGRATED", message: text}
 	}
 	return unexpected(ctx)

@@ -24,7 +24,7 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 		}
 		var sum Backlog
 		known := true
-		for _, p := range s.look(ctx, w) {
+		for _, p := range s.readBacklogs(ctx, w) {
 			known = known && p.known && p.err == nil
 			sum = addBacklogs(sum, p.backlog)
 		}

@@ -104,7 +104,7 @@ func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
 	}{
 		"succeeded":        {job.Result{Outcome: job.Succeeded}, nil, 1, "INFO", "succeeded", "test succeeded=1"},
 		"skipped":          {job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil, 1, "INFO", "skipped", "test skipped=1"},
-		"skipped quietly":  {job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", Quiet: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
+		"skipped quietly":  {job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", LogAtDebug: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
 		"refused":          {job.Result{Outcome: job.Refused, Reason: "INTERNAL_USER"}, nil, 1, "WARN", "refused", "test refused=1"},
 		"restored":         {job.Result{Outcome: job.Restored, Reason: "RIGHTS_MISSING"}, nil, 1, "INFO", "restored", "test restored=1"},
 		"failed":           {job.Result{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},

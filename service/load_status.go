@@ -21,7 +21,7 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			return slow.Detail
 		}
 	}
-	for _, d := range w.Homes(s.engine) {
+	for _, d := range w.LeaseDatabases(s.engine) {
 		if e := s.engine.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
@@ -31,7 +31,7 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			}
 		}
 	}
-	if ended := earlyEnd(st); ended != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull || !s.schedulerOff && s.engine.GoesOn(w)) {
+	if ended := earlyEnd(st); ended != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull || !s.schedulerOff && s.engine.ResumesAfterLoad(w)) {
 		return ended
 	}
 	return ""
@@ -52,11 +52,11 @@ func failedItems(w *run.Worker, st WorkerStatus) string {
 		return ""
 	}
 	reason := st.LastRun.Reason
-	if w.Lasting != nil {
-		reason = w.Lasting(reason)
+	if w.StatusReason != nil {
+		reason = w.StatusReason(reason)
 	}
 	undone := func(count string) bool { return st.LastRun.Counts[count] > 0 }
-	if reason == "" || !slices.ContainsFunc(w.NotDone, undone) {
+	if reason == "" || !slices.ContainsFunc(w.FailureCounts, undone) {
 		return ""
 	}
 	return fmt.Sprintf("of the last run, %s: %s", st.LastRun.ID, reason)

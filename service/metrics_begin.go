@@ -16,7 +16,7 @@ import (
 // something.
 func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 	m := s.engine.Metrics
-	for _, d := range w.Homes(s.engine) {
+	for _, d := range w.LeaseDatabases(s.engine) {
 		at := metric.WithAttributes(attribute.String("worker", w.Name), attribute.String("database", d.Name))
 		m.LeasesLost.Add(ctx, 0, at)
 		m.OverLimit.Add(ctx, 0, at)

@@ -33,14 +33,14 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), run.BacklogPatience, repo.ErrUnreachable)
 	defer cancel()
-	f.look(ctx, s)
+	f.readUsed(ctx, s)
 	var names, workers, databases []string
 	for _, w := range s.engine.Workers {
 		if !f.used[w] {
 			continue
 		}
 		names = append(names, w.Name)
-		for _, d := range w.Homes(s.engine) {
+		for _, d := range w.LeaseDatabases(s.engine) {
 			workers, databases = append(workers, w.Name), append(databases, run.DatabaseLabel(w, d))
 		}
 	}
@@ -66,9 +66,9 @@ func (f *figures) shown(w *run.Worker) bool {
 	return f.used[w]
 }
 
-// look finds out which workers are used. One whose database does not answer is as it was before. The counters of a worker
+// readUsed finds out which workers are used. One whose database does not answer is as it was before. The counters of a worker
 // that is used from now on begin with 0.
-func (f *figures) look(ctx context.Context, s *Service) {
+func (f *figures) readUsed(ctx context.Context, s *Service) {
 	if f.used == nil {
 		f.used = map[*run.Worker]bool{}
 	}

@@ -84,7 +84,7 @@ func (s *Service) observe() error {
 		var wait sync.WaitGroup
 		places := make([][]place, len(s.engine.Workers))
 		for i, w := range s.engine.Workers {
-			wait.Go(func() { places[i] = s.look(ctx, w) })
+			wait.Go(func() { places[i] = s.readBacklogs(ctx, w) })
 		}
 		wait.Go(func() { known.read(ctx, s) })
 		for _, d := range s.engine.Databases {

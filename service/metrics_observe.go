@@ -22,7 +22,7 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.engine.Workers {
 		for j, p := range all[i] {
-			d := w.Homes(s.engine)[j]
+			d := w.LeaseDatabases(s.engine)[j]
 			worker, database := attribute.String("worker", w.Name), attribute.String("database", d.Name)
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]

@@ -40,11 +40,11 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 		return WorkerStatus{}, err
 	}
 	run.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
-	by = run.OnRecord(by)
+	by = run.TruncateActor(by)
 	if err := s.engine.Main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}
-	s.engine.Pauses.Forget()
+	s.engine.Pauses.Invalidate()
 	s.engine.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
 	return s.pauseStatus(ctx, name)
 }
@@ -60,8 +60,8 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	s.engine.Pauses.Forget()
-	s.engine.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.OnRecord(strings.TrimSpace(by)))
+	s.engine.Pauses.Invalidate()
+	s.engine.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.TruncateActor(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
 	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)

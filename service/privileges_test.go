@@ -159,7 +159,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			s := e.Service(servicetest.OneChild, e.WithQueue)
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-				if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.HasPrefix(missing.Missing, name) {
+				if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.HasPrefix(missing.Missing, name) {
 					t.Errorf("%s: %v", worker, err)
 				}
 				st, err := s.Status(t.Context(), worker)

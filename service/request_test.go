@@ -267,8 +267,8 @@ func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
 	} {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
-		reused, is := errors.AsType[*service.RequestReusedError](err)
-		if !is || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
+		reused, ok := errors.AsType[*service.RequestReusedError](err)
+		if !ok || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
 			t.Errorf("%s: %v, want that the id is used for %s", name, err, first.ID)
 		}
 	}
@@ -284,8 +284,8 @@ func TestRunBatch_NamesTheRunThatHoldsTheLease(t *testing.T) {
 	e, s, r, _ := servicetest.NewHalfway(t)
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-		held, is := errors.AsType[*service.LeaseHeldError](err)
-		if !is || held.RunID != r.ID || !strings.Contains(err.Error(), "caretaker watch "+r.ID) {
+		held, ok := errors.AsType[*service.LeaseHeldError](err)
+		if !ok || held.RunID != r.ID || !strings.Contains(err.Error(), "caretaker watch "+r.ID) {
 			t.Errorf("%v, want that run %s is named", err, r.ID)
 		}
 	}

@@ -74,7 +74,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 		t.Errorf("status %+v", st)
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
+	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("error %v, want that it is not configured", err)
 	}
 	if values := m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys); len(values) != 4 {

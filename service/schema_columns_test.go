@@ -93,7 +93,7 @@ func TestAdjournedGroupDeletion_NamesEachEssentialColumnThatIsMissing(t *testing
 		for column := range strings.FieldsSeq(columns) {
 			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN %s TO renamed`, table, column))
 			_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-			if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
+			if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
 				t.Errorf("without %s.%s: %v", table, column, err)
 			}
 			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN renamed TO %s`, table, column))
@@ -185,7 +185,7 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	for column := range strings.FieldsSeq(details) {
 		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN `+column+` TO renamed`)
 		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
-		if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, "no column "+column) {
+		if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column) {
 			t.Errorf("without %s: %v", column, err)
 		}
 		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN renamed TO `+column)

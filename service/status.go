@@ -67,11 +67,11 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	var missing string
 	var missingErr error
 	var wait sync.WaitGroup
-	wait.Go(func() { places = s.look(ctx, w) })
+	wait.Go(func() { places = s.readBacklogs(ctx, w) })
 	wait.Go(func() { missing, missingErr = w.Missing(ctx) })
 	failures, err := s.readMain(ctx, w, shared(), &st)
 	wait.Wait()
-	var found troubles
+	var found problems
 	found.add(s.failing(ctx, err))
 	found.add(s.failing(ctx, missingErr))
 	var remarks []string
@@ -82,9 +82,9 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 		found.add(s.failing(ctx, p.err))
 	}
 	remarks = append(remarks, st.add(places)...)
-	found.add(s.queueTrouble(ctx, w))
+	found.add(s.queueProblem(ctx, w))
 	if !s.schedulerOff && !w.Config.Disabled() {
-		found.add(s.schedulerTrouble(ctx, s.schedule.Heartbeat()))
+		found.add(s.schedulerProblem(ctx, s.schedule.Heartbeat()))
 	}
 	for _, record := range failures {
 		if f := failed(record); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, record) {
@@ -101,7 +101,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	}
 	if !s.schedulerOff && !w.Config.Disabled() && missing == "" {
 		st.NextRunAt = w.Next(fires.Now)
-		remarks = append(remarks, w.Starved)
+		remarks = append(remarks, w.UnscheduledRemark)
 	}
 	throttled := ""
 	if len(found) == 0 {
@@ -170,9 +170,9 @@ func (st *WorkerStatus) add(places []place) (remarks []string) {
 // leasesTimeout is how long a database may take to show its leases.
 const leasesTimeout = 2 * time.Second
 
-// look asks the worker's databases side by side: those that do not answer must not delay the others.
-func (s *Service) look(ctx context.Context, w *run.Worker) []place {
-	homes := w.Homes(s.engine)
+// readBacklogs asks the worker's databases side by side: those that do not answer must not delay the others.
+func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []place {
+	homes := w.LeaseDatabases(s.engine)
 	places := make([]place, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
@@ -205,21 +205,21 @@ func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st 
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
 	if st.CurrentRun != nil {
-		*st.CurrentRun = run.Told(*st.CurrentRun)
+		*st.CurrentRun = run.WithSilence(*st.CurrentRun)
 	}
 	if summary.LastSuccess != nil {
 		st.LastSuccessAt = summary.LastSuccess.FinishedAt
 	}
 	st.Paused = run.PauseFor(w.Name, all.pauses)
 	var databases []string
-	for _, d := range w.Homes(s.engine) {
+	for _, d := range w.LeaseDatabases(s.engine) {
 		databases = append(databases, run.DatabaseLabel(w, d))
 	}
 	return s.engine.Main.Failures(ctx, w.Name, databases)
 }
 
 // condition is the first of the contract's conditions that holds.
-func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled string, found troubles) (Condition, string) {
+func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled string, found problems) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
 		if !l.Expired && l.Holder != s.engine.Replica {
@@ -263,7 +263,7 @@ func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) 
 		if name != "" && w.Name != name {
 			continue
 		}
-		for _, d := range w.Homes(s.engine) {
+		for _, d := range w.LeaseDatabases(s.engine) {
 			leases, err := d.ListLeases(ctx, []string{w.LeaseName(d)})
 			if err != nil {
 				return nil, err

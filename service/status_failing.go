@@ -42,17 +42,17 @@ type Failing struct {
 	Database string
 }
 
-// troubles are those of one worker as a status call finds them, without repetition: databases first, then runs.
-type troubles []Failing
+// problems are those of one worker as a status call finds them, without repetition: databases first, then runs.
+type problems []Failing
 
-func (t *troubles) add(f Failing) {
+func (t *problems) add(f Failing) {
 	if f.Message == "" || slices.ContainsFunc(*t, func(known Failing) bool { return known.Message == f.Message }) {
 		return
 	}
 	*t = append(*t, f)
 }
 
-func (t *troubles) words() string {
+func (t *problems) words() string {
 	var texts []string
 	for _, f := range *t {
 		texts = append(texts, fmt.Sprintf("%s (since %s)", f.Message, f.Since.UTC().Format(time.RFC3339)))
@@ -67,7 +67,7 @@ type noticed struct {
 }
 
 // date gives the troubles that have no time of their own the one at which they were first noticed.
-func (n *noticed) date(worker string, found troubles) {
+func (n *noticed) date(worker string, found problems) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	known := n.since[worker]
@@ -86,13 +86,13 @@ func (n *noticed) date(worker string, found troubles) {
 
 // failing puts an error of a status call into words: nothing for none.
 func (s *Service) failing(ctx context.Context, err error) Failing {
-	refused, is := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*repo.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return Failing{}
 	}
 	f := Failing{Class: FailureInternal, Message: run.PublicText(err)}
 	switch {
-	case is:
+	case ok:
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
 		if f.Class == FailureUnreachable {
 			// However many statements have met it: it is one trouble.
@@ -135,13 +135,13 @@ func failureClass(c repo.Class) FailureClass {
 	return FailureData
 }
 
-// queueTrouble is what keeps this process from working jobs. Workers that have no turn by database live on them.
-func (s *Service) queueTrouble(ctx context.Context, w *run.Worker) Failing {
-	queue, is := s.queue.(interface{ Trouble() (time.Time, error) })
-	if !is || w.Databases != nil {
+// queueProblem is what keeps this process from working jobs. Workers that have no turn by database live on them.
+func (s *Service) queueProblem(ctx context.Context, w *run.Worker) Failing {
+	queue, ok := s.queue.(interface{ Problem() (time.Time, error) })
+	if !ok || w.Databases != nil {
 		return Failing{}
 	}
-	since, err := queue.Trouble()
+	since, err := queue.Problem()
 	f := s.failing(ctx, err)
 	if f.Class != "" && f.Class != FailureUnreachable {
 		f.Message = "jobs are not worked here: " + f.Message
@@ -201,9 +201,9 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 // seconds.
 const heartbeatTimeout = time.Minute
 
-// schedulerTrouble is what keeps scheduled runs from starting here. Whether main answers the status
+// schedulerProblem is what keeps scheduled runs from starting here. Whether main answers the status
 // call finds out by itself.
-func (s *Service) schedulerTrouble(ctx context.Context, last schedule.Heartbeat) Failing {
+func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat) Failing {
 	if time.Since(last.At) >= heartbeatTimeout {
 		return Failing{
 			Since: last.At, Class: FailureScheduler,

@@ -13,7 +13,7 @@ import (
 func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
 	s := &Service{engine: &run.Runner{}}
 	now := time.Now()
-	trouble := func(h schedule.Heartbeat) Failing { return s.schedulerTrouble(context.Background(), h) }
+	trouble := func(h schedule.Heartbeat) Failing { return s.schedulerProblem(context.Background(), h) }
 	if f := trouble(schedule.Heartbeat{At: now.Add(time.Second - heartbeatTimeout)}); f != (Failing{}) {
 		t.Errorf("%+v", f)
 	}

@@ -51,7 +51,7 @@ func line[C any](name string, build constructor[C]) worker {
 // share them. It panics if no worker of the list has such settings.
 func Settings[C any](c *Config) *C {
 	for _, w := range c.list() {
-		if settings, is := w.settings.(*C); is {
+		if settings, ok := w.settings.(*C); ok {
 			return settings
 		}
 	}

@@ -42,8 +42,8 @@ func NewLogger(to io.Writer, level, format string) *slog.Logger {
 }
 
 func isTerminal(to io.Writer) bool {
-	file, is := to.(*os.File)
-	if !is || file.Name() == os.DevNull {
+	file, ok := to.(*os.File)
+	if !ok || file.Name() == os.DevNull {
 		return false
 	}
 	info, err := file.Stat()
@@ -58,7 +58,7 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	case slog.KindTime:
 		return slog.Time(a.Key, a.Value.Time().UTC())
 	}
-	if callers, is := a.Value.Any().([]uintptr); is {
+	if callers, ok := a.Value.Any().([]uintptr); ok {
 		return slog.String(a.Key, stack(callers))
 	}
 	return a
@@ -93,7 +93,7 @@ func (h traced) Handle(ctx context.Context, record slog.Record) error {
 	var origin interface{ Callers() []uintptr }
 	record.Attrs(func(a slog.Attr) bool {
 		hasTrace, hasStack = hasTrace || a.Key == traceID, hasStack || a.Key == stackKey
-		if err, is := a.Value.Any().(error); is && origin == nil {
+		if err, ok := a.Value.Any().(error); ok && origin == nil {
 			_ = errors.As(err, &origin)
 		}
 		return true

@@ -59,8 +59,8 @@ func (s *Site) admitted(r *http.Request) bool {
 }
 
 func isLoopback(a net.Addr) bool {
-	tcp, is := a.(*net.TCPAddr)
-	return is && tcp.IP.IsLoopback()
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // namesThisHost reports whether a host is an address or localhost. What listens on loopback refuses

@@ -122,7 +122,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 	switch b.Verdict {
 	case repo.GroupGone:
-		return job.Result{Outcome: job.Skipped, Reason: run.ReasonTargetGone, Quiet: true}
+		return job.Result{Outcome: job.Skipped, Reason: run.ReasonTargetGone, LogAtDebug: true}
 	case repo.GroupUserMissing:
 		return job.Result{Outcome: job.Refused, Reason: run.ReasonUserMissing}
 	case repo.GroupInProgress:

@@ -30,7 +30,7 @@ type Config struct {
 type worker struct {
 	run.Deps
 	config  Config
-	schema  run.SchemaWatch
+	schema  run.SchemaLog
 	removal *deletion.Projects
 }
 
@@ -38,14 +38,14 @@ type worker struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &worker{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
 	w := &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Missing:    k.missing,
-		MaxRuntime: run.Untimed,
-		Untimed:    true,
-		Work:       k.work,
-		Backlog:    k.backlog,
-		NotDone:    []string{"failed_groups", "held_groups"},
+		Name:          Name,
+		Config:        config.WorkerConfig,
+		Missing:       k.missing,
+		MaxRuntime:    run.Untimed,
+		Untimed:       true,
+		Work:          k.work,
+		Backlog:       k.backlog,
+		FailureCounts: []string{"failed_groups", "held_groups"},
 		Actions: map[string]string{
 			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
 			"failed_groups": "failed",
@@ -71,7 +71,7 @@ func (k *worker) stores(ctx context.Context) (repo.GroupStores, error) {
 	if err != nil {
 		return found, err
 	}
-	k.schema.Saw(ctx, k.Logger, "groups", found.PassedOver)
+	k.schema.Report(ctx, k.Logger, "groups", found.PassedOver)
 	return found, nil
 }
 

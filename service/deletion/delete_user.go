@@ -107,9 +107,9 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	case d.Setting.Invalid != "":
 		return job.Result{}, InvalidSetting(d.Setting)
 	case d.Skipped != "":
-		r.Outcome, r.Reason, r.Quiet = job.Skipped, d.Skipped, d.Skipped == run.ReasonTargetGone
+		r.Outcome, r.Reason, r.LogAtDebug = job.Skipped, d.Skipped, d.Skipped == run.ReasonTargetGone
 	case d.Refused != "":
-		r.Outcome, r.Reason, r.Words = job.Refused, d.Refused, refusalWords(d)
+		r.Outcome, r.Reason, r.Message = job.Refused, d.Refused, refusalWords(d)
 	default:
 		r.Attributes = append(r.Attributes, "memberships", d.Memberships,
 			"authorizations", d.Authorizations, "ghost_migration_queued", d.Queued)

@@ -12,14 +12,14 @@ import (
 type UserSchema struct {
 	main   *repo.Database
 	logger *slog.Logger
-	watch  run.SchemaWatch
+	watch  run.SchemaLog
 }
 
 // Look reads which of them there are.
 func (u *UserSchema) Look(ctx context.Context) (repo.UserFeatures, error) {
 	found, err := u.main.UserFeatures(ctx)
 	if err == nil {
-		u.watch.Saw(ctx, u.logger, "users", found.PassedOver)
+		u.watch.Report(ctx, u.logger, "users", found.PassedOver)
 	}
 	return found, err
 }

@@ -50,7 +50,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 			"failed_users": "failed_users", "moved_rows": "moved", "nullified_rows": "nullified",
 			"deleted_rows": "deleted",
 		},
-		NotDone: []string{"failed_users"},
+		FailureCounts: []string{"failed_users"},
 	}, nil, nil
 }
 

@@ -30,7 +30,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	}
 	result := job.Result{Outcome: job.Succeeded, Attributes: []any{"pass_id", args.PassID}}
 	if !unfinished {
-		result.Outcome, result.Reason, result.Quiet = job.Skipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
 		return result, nil
 	}
 	wait := func(reason string) (job.Result, error) {
@@ -48,7 +48,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 		return wait(run.ReasonQueueFull)
 	}
 	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
-	if run.MustWait(err) {
+	if run.IsTemporary(err) {
 		reason := run.SkipReason(err).Code
 		return wait(cmp.Or(reason, run.ErrShutdown.Reason.Code))
 	}

@@ -28,8 +28,8 @@ type hold struct {
 	snooze time.Duration
 }
 
-// hold of a job, nil if nothing speaks against working it.
-func (p *Pool) hold(ctx context.Context, j *Attempt) *hold {
+// holdReason of a job, nil if it may run.
+func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
 		return &hold{run.ReasonPaused + ": the pauses cannot be read", holdPause}
@@ -53,7 +53,7 @@ func (j *Attempt) Permit(
 	ctx context.Context, d *repo.Database, t repo.Table, p repo.Permit,
 ) (run.Permit, error) {
 	if h := j.loadHold(ctx, d, t); h != nil {
-		j.hold = h
+		j.heldBy = h
 		return run.Permit{}, ErrSliceOver
 	}
 	return run.Permit{Permit: p}, nil
@@ -75,13 +75,13 @@ func OwnedBy(worker string) func(json.RawMessage) string {
 
 // held looks whether the job is held by now, and remembers it for the attempt's end.
 func (j *Attempt) held() bool {
-	if j.look == nil {
+	if j.currentHold == nil {
 		return false
 	}
-	if h := j.look(); h != nil {
-		j.hold = h
+	if h := j.currentHold(); h != nil {
+		j.heldBy = h
 	}
-	return j.hold != nil
+	return j.heldBy != nil
 }
 
 // putBack is how an attempt ends that was held: later than it would have snoozed by itself.

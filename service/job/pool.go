@@ -16,7 +16,7 @@ import (
 )
 
 // Deferred jobs: whatever the queue is, it calls WorkJob, and WorkJob is the one place where a
-// job's end is logged and counted. What a job does is in the file of the worker it belongs to.
+// job's end is logged and counted. What a job does is in the package of its worker, or in deletion.
 
 // Outcomes of a job; a job that returned an error is failed, or discarded by the queue.
 const (
@@ -72,12 +72,12 @@ type Result struct {
 	Outcome string
 	// Reason is typed: TARGET_GONE and so on.
 	Reason string
-	// Words are what a refusal says besides its reason, fit for clients.
-	Words string
+	// Message is what a refusal says besides its reason, fit for clients.
+	Message string
 	// Snooze puts the job back for so long without using up an attempt.
 	Snooze time.Duration
-	// Quiet ends are logged at debug.
-	Quiet bool
+	// LogAtDebug lowers the level of the log line, of an end that is of no interest.
+	LogAtDebug bool
 	// Attributes are added to the job's log line: user_id, group_id, counts.
 	Attributes []any
 	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
@@ -110,7 +110,7 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
-	// owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
+	// Owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
 	// all.
 	Owner func(json.RawMessage) string
 }
@@ -121,9 +121,9 @@ type Attempt struct {
 	Log     *slog.Logger
 	loads   *run.Loads
 	started time.Time
-	// look says what holds the job at this moment, nil: nothing; hold is what did.
-	look func() *hold
-	hold *hold
+	// currentHold says what holds the job at this moment, nil: nothing; heldBy is what did.
+	currentHold func() *hold
+	heldBy      *hold
 }
 
 // Left is the time until the attempt must snooze; none when the process is about to end, or the job
@@ -148,10 +148,10 @@ func (j *Attempt) stops() bool {
 // Guard lets a transaction write only while the job is still this attempt's: every one that changes
 // anything for a job begins with it. A process that was paused for longer than its attempts last
 // writes nothing when it wakes.
-func (j *Attempt) Guard() repo.Guard { return j.Of().Guard() }
+func (j *Attempt) Guard() repo.Guard { return j.Key().Guard() }
 
-// Of names the attempt as its guard and the queue's row do.
-func (j *Attempt) Of() repo.AttemptOf {
+// Key names the attempt as its guard and the queue's row do.
+func (j *Attempt) Key() repo.AttemptOf {
 	return repo.AttemptOf{ID: j.ID, AttemptedAt: j.AttemptedAt}
 }
 
@@ -177,13 +177,13 @@ func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.Kinds)) }
 // failure.
 func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	j := &Attempt{Request: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
-	j.look = func() *hold { return p.hold(ctx, j) }
+	j.currentHold = func() *hold { return p.holdReason(ctx, j) }
 	if r.Lost != nil {
 		p.reportLost(ctx, r)
 	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
-		result := j.hold.putBack(Result{})
+		result := j.heldBy.putBack(Result{})
 		p.reportJob(ctx, j, result, nil)
 		return result, nil
 	}
@@ -204,7 +204,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	return result, err
 }
 
-// Of turns a panic into an error.
+// attempt does the work of a job's kind; a panic is an error.
 func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err error) {
 	work := p.Kinds[j.Kind].Work
 	if work == nil {
@@ -216,8 +216,8 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
-	if err == nil && result.Snooze > 0 && j.hold != nil {
-		result = j.hold.putBack(result)
+	if err == nil && result.Snooze > 0 && j.heldBy != nil {
+		result = j.heldBy.putBack(result)
 	}
 	return result, err
 }
@@ -238,7 +238,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 		level, outcome = slog.LevelError, Failed
 	case r.Snooze > 0:
 		level, outcome = slog.LevelDebug, run.OutcomeSnoozed
-	case r.Quiet:
+	case r.LogAtDebug:
 		level = slog.LevelDebug
 	case outcome == Refused:
 		level = slog.LevelWarn
@@ -251,7 +251,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 		attrs = append(attrs, "error", redacted(err))
 	}
 	if lost {
-		back, span := p.ComeBack(ctx, j.started, jobAttributes(j.Request)...)
+		back, span := p.StartCorrectionSpan(ctx, j.started, jobAttributes(j.Request)...)
 		recordJob(back, r, outcome, err)
 		span.End()
 	} else {
@@ -263,8 +263,8 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	case lost:
 		j.Log.Log(ctx, level, "job lost, this attempt was taken for dead and writes nothing more", attrs...)
 	case r.Snooze > 0:
-		if j.hold != nil {
-			p.Metrics.AddHold(ctx, j.Kind, j.hold.reason)
+		if j.heldBy != nil {
+			p.Metrics.AddHold(ctx, j.Kind, j.heldBy.reason)
 		}
 		j.Log.Log(ctx, level, "job snoozed", append(attrs, "snooze", r.Snooze.String())...)
 	default:
@@ -284,8 +284,8 @@ func (e *redactedError) Unwrap() error { return e.error }
 
 // redacted is an error of a job as the log may have it, which names nobody: jobs are about people.
 func redacted(err error) error {
-	refused, is := errors.AsType[*repo.Error](err)
-	if !is {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !ok {
 		return err
 	}
 	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Redacted())}

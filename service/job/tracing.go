@@ -69,7 +69,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
 	recordAttributes(span, r.Attributes)
-	if q, is := ctx.Value(run.QueuedKey{}).(*run.Queued); is {
+	if q, ok := ctx.Value(run.QueuedKey{}).(*run.Queued); ok {
 		// What an attempt has queued before it failed is not told: whether it was committed is not known.
 		q.Committed(err == nil)
 	}

@@ -70,7 +70,7 @@ func (c *cleanup) run(ctx context.Context) error {
 		wait.Go(func() {
 			errs[i] = run.Guarded(func() error { return c.drain(ctx, i > 0) })
 			if errs[i] != nil {
-				c.x.Halt(run.ErrOtherBatch)
+				c.x.RequestStop(run.ErrOtherBatch)
 			}
 		})
 	}

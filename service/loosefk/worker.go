@@ -72,16 +72,16 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		failing: newFailing(),
 	}
 	w := &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Databases:  d.Databases,
-		Missing:    k.missing,
-		MaxRuntime: k.maxRuntime,
-		Work:       k.work,
-		Backlog:    k.backlog,
-		NotDone:    []string{"rescheduled_records"},
-		Lasting:    withoutHeld,
-		Sli:        true,
+		Name:          Name,
+		Config:        config.WorkerConfig,
+		Databases:     d.Databases,
+		Missing:       k.missing,
+		MaxRuntime:    k.maxRuntime,
+		Work:          k.work,
+		Backlog:       k.backlog,
+		FailureCounts: []string{"rescheduled_records"},
+		StatusReason:  withoutHeld,
+		Sli:           true,
 		Actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated",
 			"processed_records": "processed", "dead_records": "dead",
@@ -94,7 +94,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	if config.Rotation == RotationAll {
 		w.Due = k.due
 	} else {
-		w.Starved = k.warnOfStarvation()
+		w.UnscheduledRemark = k.warnOfStarvation()
 	}
 	return w, nil, nil
 }

@@ -42,13 +42,13 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 	case verdict.Missing != "":
 		return job.Result{}, &run.FailedError{Text: verdict.Missing}
 	case verdict.Gone:
-		result.Outcome, result.Reason, result.Quiet = job.Skipped, run.ReasonTargetGone, true
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
 	case verdict.Reference != nil:
 		by := verdict.Reference
 		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced
-		result.Words = by.Table + "." + by.Column + " refers to it"
+		result.Message = by.Table + "." + by.Column + " refers to it"
 		result.Attributes = append(result.Attributes, "table", by.Table, "column", by.Column)
 		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables",
 			result.Attributes...)

@@ -36,7 +36,7 @@ type placeholderUserCleanup struct {
 	main   *repo.Database
 	queue  repo.JobQueue
 	logger *slog.Logger
-	schema run.SchemaWatch
+	schema run.SchemaLog
 }
 
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error
@@ -80,7 +80,7 @@ func (p *placeholderUserCleanup) rules(
 ) (repo.PlaceholderRules, error) {
 	tables, err := p.main.PlaceholderTables(ctx)
 	if err == nil {
-		p.schema.Saw(ctx, p.logger, "placeholder users", tables.PassedOver)
+		p.schema.Report(ctx, p.logger, "placeholder users", tables.PassedOver)
 	}
 	return repo.PlaceholderRules{
 		MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables,

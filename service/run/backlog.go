@@ -27,7 +27,7 @@ type backlogs struct {
 }
 
 type backlogKey struct {
-	Worker   string
+	worker   string
 	database *repo.Database
 }
 

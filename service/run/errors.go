@@ -121,12 +121,12 @@ func (r *Runner) unknownWorker(name string) error {
 
 // Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
 func Forbidden(err error) bool {
-	refused, is := errors.AsType[*repo.Error](err)
-	return is && refused.SQLState == "42501"
+	refused, ok := errors.AsType[*repo.Error](err)
+	return ok && refused.SQLState == "42501"
 }
 
-// MustWait says whether a run did not start for a reason that goes away by itself.
-func MustWait(err error) bool {
+// IsTemporary says whether a run did not start for a reason that goes away by itself.
+func IsTemporary(err error) bool {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)

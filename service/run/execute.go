@@ -18,7 +18,7 @@ import (
 
 // execute is the one loop around every worker.
 func (r *Runner) execute(ctx context.Context, x *Execution) {
-	defer r.dismiss(x)
+	defer r.unregister(x)
 	defer r.Prune(context.WithoutCancel(ctx))
 	defer close(x.Done)
 	x.recordStart()
@@ -43,7 +43,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	}
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
-		if err := tryAgain(clean, func() error { return x.reader.Remember(clean) }); err != nil {
+		if err := retryUnreachable(clean, func() error { return x.reader.Remember(clean) }); err != nil {
 			x.Log.WarnContext(ctx, "last write not remembered, the next run waits for the replica", "error", err)
 		}
 		if err := x.leases.release(clean); err != nil {
@@ -71,7 +71,7 @@ func Guarded(do func() error) (err error) {
 
 // report is the run's one wide log line, its span's end, its metrics.
 func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
-	x.tell(ctx, x.Span, &run, err)
+	x.recordEnd(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
 	attrs := lineOf(run, duration)
 	if _, rested := x.throttle.state(); rested > 0 {

@@ -57,8 +57,8 @@ type Execution struct {
 type StopError struct {
 	Reason repo.Reason
 	Early  bool
-	// Words are the run's error, fit for clients.
-	Words string
+	// Message is the run's error, fit for clients.
+	Message string
 }
 
 func (r StopError) Error() string { return r.Reason.String() }
@@ -66,15 +66,15 @@ func (r StopError) Error() string { return r.Reason.String() }
 var (
 	// ErrShutdown ends runs because the process stops.
 	ErrShutdown = StopError{Reason: repo.Reason{Code: "SHUTDOWN"}}
-	// errUnheard: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
-	errUnheard = StopError{Early: true, Reason: repo.Reason{
+	// errNoHeartbeat: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
+	errNoHeartbeat = StopError{Early: true, Reason: repo.Reason{
 		Code: ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
 	}}
 )
 
 // cancelled stops a run for CancelRun, whose words say who wanted that.
 func cancelled(words string) StopError {
-	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Words: words}
+	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: words}
 }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
@@ -84,11 +84,11 @@ func (x *Execution) Now() time.Time {
 	return x.run.StartedAt
 }
 
-// Elapsed is how long the run has been at work.
-func (x *Execution) Elapsed() time.Duration { return time.Since(x.started) }
+// elapsed is how long the run has been at work.
+func (x *Execution) elapsed() time.Duration { return time.Since(x.started) }
 
 // Left is the time until the run's limit.
-func (x *Execution) Left() time.Duration { return x.MaxRuntime - x.Elapsed() }
+func (x *Execution) Left() time.Duration { return x.MaxRuntime - x.elapsed() }
 
 // Stopped says why the run must stop after the statement in flight; nil: it need not.
 func (x *Execution) Stopped() error {
@@ -97,13 +97,13 @@ func (x *Execution) Stopped() error {
 	return x.stop
 }
 
-// Halt makes the run stop after the statement in flight; the first reason counts.
-func (x *Execution) Halt(why error) {
+// RequestStop makes the run stop after the statement in flight; the first reason counts.
+func (x *Execution) RequestStop(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stop == nil {
 		x.stop = why
-		close(x.throttle.halted)
+		close(x.throttle.stopRequested)
 	}
 }
 
@@ -127,7 +127,7 @@ func (x *Execution) Count(ctx context.Context, key string, n int64) {
 		default:
 		}
 	}
-	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
+	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok {
 		batch.add(key, n)
 	}
 	if action := x.Worker.Actions[key]; action != "" && n > 0 && !x.DryRun {

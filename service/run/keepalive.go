@@ -53,7 +53,7 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 			heard = time.Now()
 		}
 		if !x.DryRun && x.Database == r.Main && time.Since(heard) > heartbeatTimeout {
-			x.Halt(errUnheard)
+			x.RequestStop(errNoHeartbeat)
 		}
 		wait, changed := pace.After(err)
 		switch {
@@ -95,9 +95,9 @@ func (r *Runner) heartbeat(ctx context.Context, x *Execution) error {
 	case err != nil:
 		return err
 	case stop.Cancelled:
-		x.Halt(cancelled(stop.Words))
+		x.RequestStop(cancelled(stop.Words))
 	case stop.Paused:
-		x.Halt(StopError{Reason: repo.Reason{Code: "PAUSED"}, Words: r.pausedBy(ctx, x.Worker)})
+		x.RequestStop(StopError{Reason: repo.Reason{Code: "PAUSED"}, Message: r.pausedBy(ctx, x.Worker)})
 	}
 	return nil
 }
@@ -111,13 +111,13 @@ func (r *Runner) pausedBy(ctx context.Context, w *Worker) string {
 	return (&WorkerPausedError{Worker: w.Name, Pause: *state.Pause}).Error()
 }
 
-// ending is a run that has ended.
-type ending struct {
+// runEnd is a run that has ended.
+type runEnd struct {
 	run Run
 	// closed: others have closed its record, as abandoned, which this end corrects.
 	closed bool
-	// why is what the run's work returned.
-	why error
+	// err is what the run's work returned.
+	err error
 }
 
 // record writes the end of the run, and only then shows it to those who wait, and reports it. If
@@ -130,7 +130,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
 	x.Report(func(r *Run) { *r = stored })
-	e := ending{stored, closed, why}
+	e := runEnd{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, retrying",
 			"outcome", run.State, "error", err)
@@ -141,18 +141,18 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 // reportEnd reports a run's end unless that may still come on record: until then others may close
 // and report it. Whoever closes the record of a run reports its end, so that this is done once.
 // recordErr is why it could not be recorded.
-func (r *Runner) reportEnd(ctx context.Context, x *Execution, e ending, recordErr error) (done bool) {
+func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordErr error) (done bool) {
 	switch {
 	case recordErr == nil && e.closed:
-		r.correct(ctx, x, e.run, e.why)
+		r.correct(ctx, x, e.run, e.err)
 		return true
 	case recordErr == nil, errors.Is(recordErr, repo.ErrNotFound):
-	case hopeless(recordErr):
+	case isPermanent(recordErr):
 		x.Log.ErrorContext(ctx, notRecorded, "error", recordErr)
 	default:
 		return false
 	}
-	r.report(ctx, x, e.run, e.why)
+	r.report(ctx, x, e.run, e.err)
 	return true
 }
 
@@ -162,17 +162,17 @@ const neverRecorded = "end of the run not recorded, others will close it as LEAS
 // notRecorded is said of a run whose end main refuses to take.
 const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
 
-// hopeless says that a statement would fail in the same way if it were tried again.
-func hopeless(err error) bool {
-	refused, is := errors.AsType[*repo.Error](err)
-	return is && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
+// isPermanent says that a statement would fail in the same way if it were tried again.
+func isPermanent(err error) bool {
+	refused, ok := errors.AsType[*repo.Error](err)
+	return ok && !errors.Is(err, repo.ErrUnreachable) && (refused.Class() == repo.ClassData || refused.Class() == repo.ClassSchema)
 }
 
 // recordLater tries as long as main does not answer: no runs start meanwhile, so that these are few.
 // The last try is made when the process stops; what is not recorded then is closed and reported by
 // others as abandoned. That may have happened before, and the answer to what corrects the record
 // have been lost.
-func (r *Runner) recordLater(ctx context.Context, x *Execution, e ending) {
+func (r *Runner) recordLater(ctx context.Context, x *Execution, e runEnd) {
 	pace := Backoff{First: time.Second, Most: 5 * time.Second}
 	wait, _ := pace.After(repo.ErrUnreachable)
 	for last := false; !last; {
@@ -194,5 +194,5 @@ func (r *Runner) recordLater(ctx context.Context, x *Execution, e ending) {
 		}
 		wait, _ = pace.After(err)
 	}
-	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(e.run, e.why)...)
+	x.Log.ErrorContext(ctx, neverRecorded, x.endLine(e.run, e.err)...)
 }

@@ -22,7 +22,7 @@ type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
 	home         *repo.Database
-	leftovers    *leftovers
+	unreleased   *unreleased
 	lost         func(error)
 
 	// open is how many permits hold mu.
@@ -50,18 +50,18 @@ type heldLease struct {
 func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
 		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, home: x.Database,
-		leftovers: &r.leftovers, lost: x.cancel, held: map[*repo.Database]*heldLease{},
+		unreleased: &r.unreleased, lost: x.cancel, held: map[*repo.Database]*heldLease{},
 	}
 }
 
-// leftovers are the leases of runs that have ended while their database did not answer: nobody but
+// unreleased are the leases of runs that have ended while their database did not answer: nobody but
 // this process waits for them to expire, and it need not.
-type leftovers struct {
+type unreleased struct {
 	mu     sync.Mutex
 	fences map[*repo.Database][]repo.Fence
 }
 
-func (l *leftovers) add(d *repo.Database, f repo.Fence) {
+func (l *unreleased) add(d *repo.Database, f repo.Fence) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fences == nil {
@@ -70,7 +70,7 @@ func (l *leftovers) add(d *repo.Database, f repo.Fence) {
 	l.fences[d] = append(slices.DeleteFunc(l.fences[d], func(old repo.Fence) bool { return old.Name == f.Name }), f)
 }
 
-func (l *leftovers) has(d *repo.Database, f repo.Fence) bool {
+func (l *unreleased) has(d *repo.Database, f repo.Fence) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Contains(l.fences[d], f)
@@ -133,7 +133,7 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 	before := time.Now()
 	lease, err := d.AcquireLease(ctx, l.name, l.holder, ttl)
 	var held *repo.LeaseHeldError
-	if errors.As(err, &held) && l.leftovers.has(d, held.Lease.Fence) {
+	if errors.As(err, &held) && l.unreleased.has(d, held.Lease.Fence) {
 		if err = d.ReleaseLease(ctx, held.Lease.Fence); err == nil {
 			before = time.Now()
 			lease, err = d.AcquireLease(ctx, l.name, l.holder, ttl)
@@ -255,7 +255,7 @@ func (l *leaseSet) release(ctx context.Context) error {
 	if l.row(l.home) != nil {
 		left = append(left, l.home)
 	}
-	err := tryAgain(ctx, func() error {
+	err := retryUnreachable(ctx, func() error {
 		var errs []error
 		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
 			err := d.ReleaseLease(ctx, l.row(d).Fence)
@@ -265,7 +265,7 @@ func (l *leaseSet) release(ctx context.Context) error {
 		return errors.Join(errs...)
 	})
 	for _, d := range left {
-		l.leftovers.add(d, l.row(d).Fence)
+		l.unreleased.add(d, l.row(d).Fence)
 	}
 	l.rows.Lock()
 	defer l.rows.Unlock()
@@ -280,9 +280,9 @@ const (
 	endWait  = 500 * time.Millisecond
 )
 
-// tryAgain does something up to three times while the database does not answer: a connection that
+// retryUnreachable does something up to three times while the database does not answer: a connection that
 // was ended costs the next run nothing.
-func tryAgain(ctx context.Context, do func() error) (err error) {
+func retryUnreachable(ctx context.Context, do func() error) (err error) {
 	for try := 1; ; try++ {
 		if err = do(); !errors.Is(err, repo.ErrUnreachable) || try == endTries {
 			return err

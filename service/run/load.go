@@ -168,13 +168,13 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	load, err := d.Load(ctx, l.config.question())
 	now := time.Now()
 	b.probed = now
-	refused, is := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*repo.Error](err)
 	switch {
 	case err == nil:
 		found := l.config.excesses(b, load, b.rates.observe(load.WAL, now))
 		b.excesses = since(found, b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= probeLife)
 		b.seen, b.slow = now, 0
-	case ctx.Err() != nil, is && refused.Class() == repo.ClassTimeout:
+	case ctx.Err() != nil, ok && refused.Class() == repo.ClassTimeout:
 		b.slow++
 	default:
 		b.slow = 0

@@ -25,8 +25,8 @@ const (
 
 // throttle is how far the load slows a run down.
 type throttle struct {
-	// halted closes when the run is to stop.
-	halted chan struct{}
+	// stopRequested closes when the run is to stop.
+	stopRequested chan struct{}
 
 	mu sync.Mutex
 	// rested is all the time in which the run, or a part of it, rests, up to the time until.
@@ -78,7 +78,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 
 func (x *Execution) stopThrottled(ctx context.Context, e *Excess) error {
 	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
-	x.Halt(StopError{Reason: repo.Reason{Code: ReasonThrottled, Detail: e.String()}, Early: true})
+	x.RequestStop(StopError{Reason: repo.Reason{Code: ReasonThrottled, Detail: e.String()}, Early: true})
 	return x.Stopped()
 }
 
@@ -131,7 +131,7 @@ func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (r
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.halted:
+	case <-t.stopRequested:
 	case <-ctx.Done():
 	}
 	return time.Since(began), ofRun, first
@@ -154,14 +154,14 @@ func (t *throttle) state() (*Excess, time.Duration) {
 	return t.excess, t.rested
 }
 
-// GoesOn says whether ResumeRuns goes on with what the load has ended.
-func (r *Runner) GoesOn(w *Worker) bool {
+// ResumesAfterLoad says whether ResumeRuns goes on with what the load has ended.
+func (r *Runner) ResumesAfterLoad(w *Worker) bool {
 	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= soon
 }
 
-// spared says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
-func (r *Runner) spared(ctx context.Context, w *Worker) (bool, error) {
-	if !r.GoesOn(w) {
+// endedByLoad says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
+func (r *Runner) endedByLoad(ctx context.Context, w *Worker) (bool, error) {
+	if !r.ResumesAfterLoad(w) {
 		return false, nil
 	}
 	runs, err := r.Main.RunSummary(ctx, w.Name)
@@ -185,7 +185,7 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 			return ReasonContinuation, nil
 		}
 	}
-	if spared, err := r.spared(ctx, w); err != nil || !spared {
+	if spared, err := r.endedByLoad(ctx, w); err != nil || !spared {
 		return "", err
 	}
 	return reasonAfterLoad, nil

@@ -10,7 +10,7 @@ import (
 func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		throttle, e := throttle{halted: make(chan struct{})}, &Excess{}
+		throttle, e := throttle{stopRequested: make(chan struct{})}, &Excess{}
 		var wait sync.WaitGroup
 		var mu sync.Mutex
 		var counted time.Duration

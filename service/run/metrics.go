@@ -58,7 +58,7 @@ func (m *Metrics) addRun(ctx context.Context, run Run, duration time.Duration) {
 		return
 	}
 	worker := attribute.String("worker", run.Worker)
-	at := metric.WithAttributes(worker, attribute.String("database", homeOf(run)))
+	at := metric.WithAttributes(worker, attribute.String("database", databaseOrMain(run)))
 	m.Runs.Add(ctx, 1, at, metric.WithAttributes(attribute.String("outcome", run.State)))
 	if run.State != repo.RunSkipped {
 		m.duration.Record(ctx, duration.Seconds(), metric.WithAttributes(worker))

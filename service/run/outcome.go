@@ -61,10 +61,10 @@ func conclude(run *Run, workErr error) {
 		}
 		run.Reason = strings.TrimSuffix(stopped.Reason.String()+"; "+run.Reason, "; ")
 	case errors.As(workErr, &stopped):
-		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason.String(), stopped.Words
+		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason.String(), stopped.Message
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, PublicText(workErr)
-		if invalid, is := errors.AsType[*FailedError](workErr); is && invalid.Reason != "" {
+		if invalid, ok := errors.AsType[*FailedError](workErr); ok && invalid.Reason != "" {
 			run.Reason = invalid.Reason
 		}
 	default:
@@ -74,8 +74,8 @@ func conclude(run *Run, workErr error) {
 
 // EndsEarly says whether an error ends a run for its own sake: it succeeds, and what became of its items counts.
 func EndsEarly(err error) bool {
-	stopped, is := errors.AsType[StopError](err)
-	return is && stopped.Early
+	stopped, ok := errors.AsType[StopError](err)
+	return ok && stopped.Early
 }
 
 // ReasonedError is a typed reason with words for it, fit for clients.
@@ -142,7 +142,7 @@ func inWords(err error) string {
 
 // redactedText is a run's error in words fit for traces, which have no values of rows; err is what it was made of.
 func redactedText(text string, err error) string {
-	if failed, is := errors.AsType[*FailedError](err); is && failed.Redacted != "" {
+	if failed, ok := errors.AsType[*FailedError](err); ok && failed.Redacted != "" {
 		return failed.Redacted
 	}
 	return text
@@ -150,7 +150,7 @@ func redactedText(text string, err error) string {
 
 // briefText is publicText without what was tried and what to do: for remarks.
 func briefText(err error) string {
-	if refused, is := errors.AsType[*repo.Error](err); is {
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
 		return refused.Condition()
 	}
 	return PublicText(err)
@@ -163,7 +163,7 @@ func fitForClients(err error) error {
 		error
 		Public()
 	}
-	if e, is := errors.AsType[public](err); is {
+	if e, ok := errors.AsType[public](err); ok {
 		return e
 	}
 	if errors.Is(err, repo.ErrForbidden) {

@@ -33,7 +33,7 @@ type recentPauses struct {
 	main *repo.Database
 
 	mu sync.Mutex
-	// TriedAt is when they were last asked for, readAt when that last succeeded.
+	// TriedAt is when they were last asked for, ReadAt when that last succeeded.
 	TriedAt, ReadAt time.Time
 	known           []Pause
 }
@@ -54,8 +54,8 @@ func (r *recentPauses) Get(ctx context.Context) ([]Pause, bool) {
 	return r.known, time.Since(r.ReadAt) < pausesLife
 }
 
-// Forget lets a pause that was set or ended here count at once here.
-func (r *recentPauses) Forget() {
+// Invalidate lets a pause that was set or ended here count at once here.
+func (r *recentPauses) Invalidate() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.TriedAt = time.Time{}

@@ -42,17 +42,17 @@ type Config struct {
 
 // Runner runs the workers. Its methods may be called from any goroutine.
 type Runner struct {
-	Main      *repo.Database
-	Databases []*repo.Database
-	Replica   string
-	Logger    *slog.Logger
-	Tracer    trace.Tracer
-	Metrics   *Metrics
-	Workers   []*Worker
-	Pauses    *recentPauses
-	Loads     *Loads
-	Backlogs  *backlogs
-	leftovers leftovers
+	Main       *repo.Database
+	Databases  []*repo.Database
+	Replica    string
+	Logger     *slog.Logger
+	Tracer     trace.Tracer
+	Metrics    *Metrics
+	Workers    []*Worker
+	Pauses     *recentPauses
+	Loads      *Loads
+	Backlogs   *backlogs
+	unreleased unreleased
 
 	mu      sync.Mutex
 	idle    *sync.Cond
@@ -123,7 +123,7 @@ func (r *Runner) Shutdown(ctx context.Context) error {
 		close(r.Stopping)
 	}
 	for x := range r.active {
-		x.Halt(ErrShutdown)
+		x.RequestStop(ErrShutdown)
 	}
 	r.mu.Unlock()
 	done := make(chan struct{})

@@ -14,8 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// admit lets a run in unless the service is stopping.
-func (r *Runner) admit(x *Execution) error {
+// register lets a run in unless the service is stopping.
+func (r *Runner) register(x *Execution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
@@ -25,7 +25,7 @@ func (r *Runner) admit(x *Execution) error {
 	return nil
 }
 
-func (r *Runner) dismiss(x *Execution) {
+func (r *Runner) unregister(x *Execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.active, x)
@@ -148,11 +148,11 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 			run, err = r.Main.Run(ctx, id)
 		}
 	}
-	return Told(run), unknownRun(id, err)
+	return WithSilence(run), unknownRun(id, err)
 }
 
-// Told is a run as it is shown: one at work that gives no sign of life says so.
-func Told(run Run) Run {
+// WithSilence is a run as it is shown: one at work without heartbeats says so as its reason.
+func WithSilence(run Run) Run {
 	if !run.SilentSince.IsZero() {
 		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died, stands still or cannot reach main; without one it ends as failed at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
@@ -200,7 +200,7 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	}
 	runs, err := r.Main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
 	for i := range runs {
-		runs[i] = Told(runs[i])
+		runs[i] = WithSilence(runs[i])
 	}
 	return runs, err
 }
@@ -255,7 +255,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", id)
 	words := cancelWords(by)
 	if x := r.local(id); x != nil {
-		x.Halt(cancelled(words))
+		x.RequestStop(cancelled(words))
 	}
 	if err := r.Main.RequestCancel(ctx, id, words); err != nil {
 		return Run{}, err
@@ -265,7 +265,7 @@ func (r *Runner) CancelRun(ctx context.Context, id, by string) (Run, error) {
 
 // cancelWords are a cancelled run's error, "" if nobody knows who asked.
 func cancelWords(by string) string {
-	by = OnRecord(strings.TrimSpace(by))
+	by = TruncateActor(strings.TrimSpace(by))
 	if by == "" {
 		return ""
 	}
@@ -275,8 +275,8 @@ func cancelWords(by string) string {
 // maxBy is how many characters of who asks are put on record.
 const maxBy = 200
 
-// OnRecord is who asks, as long as may be put on record.
-func OnRecord(by string) string {
+// TruncateActor cuts the name of who asks to what may be put on record.
+func TruncateActor(by string) string {
 	if long := []rune(by); len(long) > maxBy {
 		return string(long[:maxBy])
 	}

@@ -11,8 +11,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// CloseAbandoned closes the runs of processes that died. Their ends are told here, because nobody else is left to tell
-// them: a run that died is logged, counted and traced once, by the process that closes it.
+// CloseAbandoned closes the runs of processes that died. Each is logged, counted and traced once, by
+// the process that closes it: nobody else is left to do so.
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	runs, err := r.Main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
@@ -26,26 +26,26 @@ func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 	ctx, span := r.abandonedSpan(ctx, run)
 	took := run.FinishedAt.Sub(run.StartedAt)
 	span.End(trace.WithTimestamp(run.FinishedAt))
-	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", homeOf(run), "dry_run", run.DryRun)
+	log := r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", databaseOrMain(run), "dry_run", run.DryRun)
 	log.Log(ctx, slog.LevelError, runFinished, append(lineOf(run, took), "died_on", run.Replica, "error", errors.New(run.Error))...)
 	r.Metrics.addRun(ctx, run, took)
-	// One of a worker that only other versions know has no more to be told.
+	// One of a worker that only other versions know needs nothing more.
 	if w, err := r.Worker(run.Worker); err == nil && w.Sli {
 		r.Metrics.addSLI(ctx, run)
 	}
 }
 
-// correct is what report is for a run that others have closed and told meanwhile: its process had only stood still, or could
-// not reach main. Its end is on record now as it was, but is counted no second time.
+// correct is what report is for a run that others have closed and reported meanwhile: its process had
+// only stood still, or could not reach main. Its record has the real end now, but is not counted again.
 func (r *Runner) correct(ctx context.Context, x *Execution, run Run, err error) {
-	ctx, span := r.ComeBack(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
-	x.tell(ctx, span, &run, err)
+	ctx, span := r.StartCorrectionSpan(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
+	x.recordEnd(ctx, span, &run, err)
 	span.End(trace.WithTimestamp(x.ended))
 	x.Span.End(trace.WithTimestamp(x.ended))
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
 }
 
-// endLine is what the log says of an end that is not told as such.
+// endLine is what the log says of an end that has no line of its own.
 func (x *Execution) endLine(run Run, err error) []any {
 	attrs := lineOf(run, x.ended.Sub(x.started))
 	if err != nil {
@@ -57,9 +57,9 @@ func (x *Execution) endLine(run Run, err error) []any {
 // withheldKey is the attribute of a span that is not sent.
 const withheldKey = "maintenance.withheld"
 
-// ComeBack begins the span in which a process that was taken for dead tells an end after all. The span of ctx is held
-// back: with its id whoever has taken it for dead has sent one in its place.
-func (r *Runner) ComeBack(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+// StartCorrectionSpan begins the span in which a process that was taken for dead records its real
+// end. The span of ctx is held back: whoever has taken it for dead has sent one with its id.
+func (r *Runner) StartCorrectionSpan(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool(withheldKey, true))
 	return r.Tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
 }
@@ -72,7 +72,7 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
 	ctx, span := r.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
-		attribute.String("maintenance.database", homeOf(run)), attribute.String("maintenance.trigger", run.Trigger),
+		attribute.String("maintenance.database", databaseOrMain(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),
 		attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
 		attribute.String("maintenance.stopped_because", run.Error), attribute.String("error.type", run.Reason)))
@@ -82,8 +82,9 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 	return ctx, span
 }
 
-// homeOf is the database of a run in the log, in metrics and in traces: main of a worker that takes no turns.
-func homeOf(run Run) string {
+// databaseOrMain is the database of a run in the log, in metrics and in traces: main of a worker that
+// has no turn by database.
+func databaseOrMain(run Run) string {
 	if run.Database == "" {
 		return MainDatabase
 	}

@@ -39,7 +39,7 @@ func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, e
 	// Statements up to the claim have no spans: most replicas find that another one was first.
 	traced, x := r.newExecution(context.WithoutCancel(ctx), s.Worker, run, s.Database, s.Flags)
 	before := time.Now()
-	err := r.admit(x)
+	err := r.register(x)
 	if err == nil {
 		err = r.recordScheduled(ctx, x, &s)
 	}
@@ -48,7 +48,7 @@ func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, e
 		x.Span.SetAttributes(attribute.Bool(withheldKey, true))
 		x.Span.End()
 		x.refuse(err)
-		r.dismiss(x)
+		r.unregister(x)
 		if s.Claim != nil && errors.Is(err, repo.ErrNotFound) {
 			return nil, nil //nolint:nilnil // see above
 		}
@@ -56,7 +56,7 @@ func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, e
 	case s.Refused != nil:
 		r.reportRefused(traced, x, s.Refused)
 		close(x.Done)
-		r.dismiss(x)
+		r.unregister(x)
 	default:
 		go r.workScheduled(traced, x, before)
 	}
@@ -76,7 +76,7 @@ func (r *Runner) recordScheduled(ctx context.Context, x *Execution, s *Scheduled
 	case errors.Is(err, repo.ErrUnreachable):
 		// The answer is lost: the run may be on record all the same.
 		lost := err
-		if err = tryAgain(ctx, func() (err error) {
+		if err = retryUnreachable(ctx, func() (err error) {
 			stored, err = r.Main.Run(ctx, run.ID)
 			return err
 		}); err != nil {
@@ -112,7 +112,7 @@ func (r *Runner) insertScheduled(
 
 // workScheduled takes what the run's record has not taken, and works.
 func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Time) {
-	why := r.whileMainAway(x, func() error {
+	why := r.retryWhileMainUnreachable(x, func() error {
 		return Guarded(func() error { return r.takeLease(ctx, x, began, nil) })
 	})
 	if why == nil {
@@ -120,11 +120,11 @@ func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Tim
 		r.execute(ctx, x)
 		return
 	}
-	defer r.dismiss(x)
+	defer r.unregister(x)
 	defer close(x.Done)
 	run := x.Snapshot()
 	setRefused(&run, why)
-	err := r.whileMainAway(x, func() error {
+	err := r.retryWhileMainUnreachable(x, func() error {
 		stored, err := r.Main.RefuseRun(ctx, run)
 		if err == nil {
 			x.endedAs(stored)
@@ -140,9 +140,9 @@ func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Tim
 	r.reportRefused(ctx, x, why)
 }
 
-// whileMainAway does something again as long as main does not answer, up to half the time after which
+// retryWhileMainUnreachable does something again as long as main does not answer, up to half the time after which
 // a run without a sign of life is taken for dead.
-func (r *Runner) whileMainAway(x *Execution, do func() error) error {
+func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error {
 	pace := Backoff{First: endWait, Most: 5 * time.Second}
 	for began := time.Now(); ; {
 		err := do()

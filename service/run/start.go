@@ -72,7 +72,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		ID: newID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
 		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
 	}, database, state.Flags)
-	if known, is := errors.AsType[*knownRequestError](err); is {
+	if known, ok := errors.AsType[*knownRequestError](err); ok {
 		return r.joinFirst(ctx, known.run, req)
 	}
 	if err != nil {
@@ -136,10 +136,10 @@ func (r *Runner) start(
 	ctx context.Context, w *Worker, run Run, database *repo.Database, flags map[string]bool,
 ) (*Execution, error) {
 	ctx, x := r.newExecution(ctx, w, run, database, flags)
-	err := r.enlist(ctx, x)
+	err := r.recordAndAcquire(ctx, x)
 	if err != nil {
 		x.refuse(err)
-		r.dismiss(x)
+		r.unregister(x)
 		refusedRun(x.Span, err)
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (r *Runner) newExecution(
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log: r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name,
 			"dry_run", run.DryRun),
-		throttle: throttle{halted: make(chan struct{})}, started: time.Now(),
+		throttle: throttle{stopRequested: make(chan struct{})}, started: time.Now(),
 		begun: make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
@@ -195,9 +195,9 @@ func (r *Runner) leaseInMain(x *Execution) string {
 	return x.leases.name
 }
 
-// enlist writes a run's record and takes its lease. On an error nothing is left of either.
-func (r *Runner) enlist(ctx context.Context, x *Execution) error {
-	if err := r.admit(x); err != nil {
+// recordAndAcquire writes a run's record and takes its lease. On an error nothing is left of either.
+func (r *Runner) recordAndAcquire(ctx context.Context, x *Execution) error {
+	if err := r.register(x); err != nil {
 		return err
 	}
 	run := x.Snapshot()
@@ -260,7 +260,7 @@ func (r *Runner) takeLease(
 		err = x.leases.fence(ctx, x.Worker.Fences)
 	}
 	if err != nil {
-		if held, is := errors.AsType[*LeaseHeldError](err); is {
+		if held, ok := errors.AsType[*LeaseHeldError](err); ok {
 			// Without it the error says enough.
 			held.RunID, _ = r.Main.RunAtWork(ctx, x.Snapshot(), held.Lease.Holder)
 		}

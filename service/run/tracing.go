@@ -159,7 +159,7 @@ type batchCounts struct {
 	rested time.Duration
 	// failed: the batch has; reason is why, or why it ended otherwise than is usual.
 	failed bool
-	Reason string
+	reason string
 }
 
 // rest adds to the time that the batch has rested, and says whether it had not before.
@@ -201,7 +201,7 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 		RecordFailure(ctx, err)
 	}
 	span.SetAttributes(scope.Attributes()...)
-	if !scope.EndBatch(time.Since(began), counts.failed, counts.Reason) {
+	if !scope.EndBatch(time.Since(began), counts.failed, counts.reason) {
 		span.SetAttributes(attribute.Bool(withheldKey, true))
 	}
 	return err
@@ -220,8 +220,8 @@ func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
 // maxTables is how many tables a span tells of, those with most rows.
 const maxTables = 20
 
-// tell says on its span how a run has ended.
-func (x *Execution) tell(ctx context.Context, span trace.Span, run *Run, err error) {
+// recordEnd says on its span how a run has ended.
+func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, err error) {
 	if !span.IsRecording() {
 		return
 	}

@@ -34,8 +34,8 @@ const ReasonInterrupted = "INTERRUPTED"
 
 // RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
 func RecordOutcome(ctx context.Context, outcome, reason string) {
-	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
-		batch.failed, batch.Reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
+	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok {
+		batch.failed, batch.reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
 	}
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
@@ -56,7 +56,7 @@ func stoppedBy(ctx context.Context, err error) string {
 		return ""
 	}
 	for _, e := range []error{cause, err} {
-		if stopped, is := errors.AsType[StopError](e); is {
+		if stopped, ok := errors.AsType[StopError](e); ok {
 			return stopped.Reason.Code
 		}
 	}
@@ -79,7 +79,7 @@ func RecordFailure(ctx context.Context, err error) {
 func NoteError(span trace.Span, err error) {
 	text := redactedText(PublicText(err), err)
 	span.SetAttributes(attribute.String("error.type", errorType(err)))
-	if refused, is := errors.AsType[*repo.Error](err); is && refused.SQLState != "" {
+	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
 		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
 	}
 	span.AddEvent("exception", trace.WithAttributes(attribute.String("exception.type", errorType(err)), attribute.String("exception.message", text)))
@@ -88,10 +88,10 @@ func NoteError(span trace.Span, err error) {
 
 // errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
 func errorType(err error) string {
-	refused, is := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*repo.Error](err)
 	items, some := errors.AsType[*ItemsFailedError](err)
 	switch {
-	case is && refused.SQLState != "":
+	case ok && refused.SQLState != "":
 		return refused.SQLState
 	case errors.Is(err, repo.ErrUnreachable):
 		return "unreachable"
@@ -108,7 +108,7 @@ func errorType(err error) string {
 	if fitForClients(err) != nil {
 		return "failed"
 	}
-	if stopped, is := errors.AsType[StopError](err); is {
+	if stopped, ok := errors.AsType[StopError](err); ok {
 		return stopped.Reason.Code
 	}
 	if reason, _, typed := strings.Cut(err.Error(), ":"); typed && strings.Trim(reason, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
@@ -146,7 +146,7 @@ func refusedRun(span trace.Span, err error) {
 	switch reason := SkipReason(err).Code; {
 	case reason != "":
 		why := err.Error()
-		if paused, is := errors.AsType[*WorkerPausedError](err); is {
+		if paused, ok := errors.AsType[*WorkerPausedError](err); ok {
 			// Who has paused it, and why, is an operator's, and none of a trace's business.
 			why = paused.what() + " paused"
 		}
@@ -171,13 +171,13 @@ func linkKnownRequest(ctx context.Context, first Run) {
 
 // recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
 func recordRefusedLease(span trace.Span, err error) {
-	held, is := errors.AsType[*LeaseHeldError](err)
+	held, ok := errors.AsType[*LeaseHeldError](err)
 	known, again := errors.AsType[*knownRequestError](err)
 	switch {
 	case again:
 		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.run_id", known.run.ID)
 		return
-	case !is:
+	case !ok:
 		NoteError(span, err)
 		return
 	}
@@ -191,7 +191,7 @@ func (x *Execution) recordRest(ctx context.Context, load string, rested time.Dur
 	if first {
 		x.Span.AddEvent("throttled", event)
 	}
-	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is && batch.rest(rested) {
+	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok && batch.rest(rested) {
 		trace.SpanFromContext(ctx).AddEvent("throttled", event)
 	}
 }

@@ -59,8 +59,8 @@ type Worker struct {
 	// Due says whether there is something to do in a database, for a worker each of whose fires works all databases in which
 	// there is; nil: a fire works one.
 	Due func(ctx context.Context, database *repo.Database) bool
-	// Starved says which databases no fire works, and what to do; "": none.
-	Starved string
+	// UnscheduledRemark says which databases no fire works, and what to do; "": none.
+	UnscheduledRemark string
 	// Fences are the other databases that it writes to: a run takes its fence rows there, in this order, at its start.
 	Fences []*repo.Database
 	// Missing says what keeps it from running; "" when nothing does.
@@ -77,10 +77,10 @@ type Worker struct {
 	Abandoned func(ctx context.Context) (bool, error)
 	// Actions are the labels of maintenance_rows_total by the keys of counts.
 	Actions map[string]string
-	// NotDone are the counts of what a run that succeeds could not do: its reason says why.
-	NotDone []string
-	// Lasting is what of such a reason the status repeats; nil: all.
-	Lasting func(reason string) string
+	// FailureCounts are the counts of what a run that succeeds could not do: its reason says why.
+	FailureCounts []string
+	// StatusReason is what of such a reason the status repeats; nil: all.
+	StatusReason func(reason string) string
 	// Flags are the feature flags that its runs read.
 	Flags []string
 	// Sli says that its runs are counted as service levels.
@@ -150,7 +150,7 @@ func (r *Runner) warnOfShortRuns(w *Worker) {
 func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		what, err := missing(ctx)
-		if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+		if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
 			return none.Error(), nil
 		}
 		return what, err
@@ -203,8 +203,8 @@ func (w *Worker) Next(after time.Time) time.Time {
 	return schedule.Next(after.UTC())
 }
 
-// Homes are the databases in which the worker has leases and backlogs.
-func (w *Worker) Homes(r *Runner) []*repo.Database {
+// LeaseDatabases are the databases in which the worker has leases and backlogs.
+func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 	if w.Databases == nil {
 		return []*repo.Database{r.Main}
 	}

@@ -137,7 +137,7 @@ func (t *workerTick) hasLedger() bool { return !t.ledger.AccountedUntil.IsZero()
 // is to be one. If another replica has moved the ledger on, that one does the rest.
 func (t *workerTick) process(ctx context.Context) error {
 	for range ledgerRounds {
-		due := t.dueFires()
+		due := t.nextAction()
 		switch {
 		case due.nothing():
 			return nil
@@ -191,7 +191,7 @@ func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 		if err == nil && reason != "" {
 			_, err = d.runner.Resume(ctx, w, reason)
 		}
-		if !run.MustWait(err) {
+		if !run.IsTemporary(err) {
 			errs = append(errs, err)
 		}
 	}

@@ -25,8 +25,8 @@ func (d dueFires) nothing() bool { return !d.moved && d.fire.IsZero() }
 // that nobody was at work must not cost a daily worker its day.
 const minAccounted = 48 * time.Hour
 
-// dueFires are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
-func (t *workerTick) dueFires() (d dueFires) {
+// nextAction are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
+func (t *workerTick) nextAction() (d dueFires) {
 	if !t.hasLedger() {
 		return d
 	}

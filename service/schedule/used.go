@@ -20,7 +20,7 @@ const (
 // uses says whether this replica uses the worker, and closes the ledger of one that nobody uses any
 // more. It asks the worker's database only where the answer matters.
 func (t *workerTick) uses(ctx context.Context, watched time.Duration) (bool, error) {
-	if t.hasLedger() && !t.worker.Config.Disabled() && t.dueFires().nothing() &&
+	if t.hasLedger() && !t.worker.Config.Disabled() && t.nextAction().nothing() &&
 		t.now.Sub(t.ledger.UsedAt) < useInterval {
 		return true, nil
 	}

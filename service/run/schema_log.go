@@ -1,0 +1,27 @@
+package run
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+)
+
+// SchemaLog logs which optional tables a worker does not find, and again when that changes.
+type SchemaLog struct {
+	mu   sync.Mutex
+	last *string
+}
+
+// Report logs the missing optional tables of a subject when they change. At the first call the line
+// is at debug.
+func (w *SchemaLog) Report(ctx context.Context, logger *slog.Logger, of, missing string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.last == nil:
+		logger.DebugContext(ctx, "optional tables looked for, missing ones are skipped", "of", of, "missing", missing)
+	case *w.last != missing:
+		logger.InfoContext(ctx, "the schema has changed, missing optional tables are skipped", "of", of, "was", *w.last, "missing", missing)
+	}
+	w.last = &missing
+}
