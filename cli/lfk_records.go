@@ -47,7 +47,7 @@ func (l *lfk) dead() *cobra.Command {
 		Short: "List the records that could not be cleaned up",
 		Long: "List the records that are dead, after ten failures, with the last error message of the\n" +
 			"child's database, which may quote rows.\n\n" +
-			"With --failing, list the records that will be tried again: those that have failed, or are\n" +
+			"With --failing, list the records that will be retried: those that have failed, or are\n" +
 			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
 			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps; - if a database did not answer.",
 		Args: cobra.NoArgs,
@@ -65,7 +65,7 @@ func (l *lfk) dead() *cobra.Command {
 		}),
 	}
 	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; default all")
-	command.Flags().BoolVar(&failing, "failing", false, "list records that will be tried again")
+	command.Flags().BoolVar(&failing, "failing", false, "list records that will be retried")
 	return command
 }
 

@@ -169,7 +169,7 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d *Database) FailMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
 ) error {
-	return d.write(ctx, p, newQuery("put off a user after an error", q.fill(failMigrationSQL), m.ID))
+	return d.write(ctx, p, newQuery("postpone a user after an error", q.fill(failMigrationSQL), m.ID))
 }
 
 const deferMigrationSQL = `

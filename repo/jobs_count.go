@@ -65,7 +65,7 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 // FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
 type FailedJobs struct {
 	Kind, Reason string
-	// Waiting will be tried again, Discarded not. AtLeast says that of one of the states there are
+	// Waiting will be retried, Discarded not. AtLeast says that of one of the states there are
 	// more than the 10,000, of all kinds, that are counted.
 	Waiting, Discarded int64
 	AtLeast            bool

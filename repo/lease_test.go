@@ -184,7 +184,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	b.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', generate_series(1, 9)`)
 	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
 		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
-	queue, err := b.Queue(ctx)
+	queue, err := b.DeletedRecords(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -188,13 +188,13 @@ SELECT EXISTS (SELECT FROM guard), found, changed, 0::bigint FROM tally`
 // definition of the keys: their records go with their rows. They stay if the cap was reached or not
 // every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
-gone AS (
+deleted AS (
   DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
   RETURNING q.partition, q.id
 )` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM gone) FROM tally`
+SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM deleted) FROM tally`
 
 // purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
 // (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
@@ -258,7 +258,7 @@ type PurgeResult struct {
 // than the cap. If it changes all rows it finds, it removes the given records from the queue; that
 // is possible in the queue's own database only.
 func (c *Child) PurgeAll(
-	ctx context.Context, p Purge, q Queue, records []Record,
+	ctx context.Context, p Purge, q DeletedRecords, records []Record,
 ) (r PurgeResult, err error) {
 	ending, first, args := purgeAllResultSQL, 3, []any{p.Keys, p.Cap}
 	if len(records) > 0 {

@@ -28,12 +28,12 @@ CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number})
 WITH (autovacuum_vacuum_scale_factor = 0.01)`
 
 // CreatePartition makes a partition and marks it as active from now on.
-func CreatePartition(ctx context.Context, tx pgx.Tx, q Queue, number int64) error {
+func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64) error {
 	return execAll(ctx, tx, statement{createLeaf(q, number), nil},
 		statement{markPartitionSQL, []any{number}})
 }
 
-func createLeaf(q Queue, number int64) string {
+func createLeaf(q DeletedRecords, number int64) string {
 	return fill(createLeafSQL, "{leaf}", quote(QueueLeafSchema,
 		fmt.Sprintf("%s_%d", queueTable, number)),
 		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
@@ -46,7 +46,7 @@ ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 // RepairPartition makes the partition that new records are sent to if it is missing: without it
 // every deletion from a tracked table fails. It returns whether it had to.
 func (d *Database) RepairPartition(
-	ctx context.Context, p Permit, q Queue,
+	ctx context.Context, p Permit, q DeletedRecords,
 ) (repaired bool, err error) {
 	if q.Active == 0 || !q.ActiveMissing() {
 		return false, nil
@@ -69,7 +69,7 @@ WHERE p.partition = $1`
 
 // RollPartition lets new records go to a new partition once the active one has been so for 24 hours
 // and was ever written to. It returns the new partition's number, 0 when there was nothing to do.
-func (d *Database) RollPartition(ctx context.Context, p Permit, q Queue) (next int64, err error) {
+func (d *Database) RollPartition(ctx context.Context, p Permit, q DeletedRecords) (next int64, err error) {
 	var due bool
 	err = d.queryRow(ctx, "read the active partition", []any{&due}, rollDueSQL, q.Active, q.sql)
 	if errors.Is(err, ErrNotFound) || (err == nil && !due) {
@@ -124,7 +124,7 @@ const unmarkPartitionSQL = `DELETE FROM maintenance.queue_partitions WHERE parti
 // and has no pending record, and returns their numbers. A partition that cannot be locked within
 // 100 ms stays for the next run.
 func (d *Database) DropPartitions(
-	ctx context.Context, p Permit, q Queue,
+	ctx context.Context, p Permit, q DeletedRecords,
 ) (dropped []int64, err error) {
 	candidates := slices.DeleteFunc(slices.Clone(q.Partitions), func(n int64) bool {
 		return n == q.Active || n == slices.Max(q.Partitions)
@@ -157,7 +157,7 @@ func (d *Database) DropPartitions(
 // first check may be now. Only then it locks the queue, which every deletion of the application
 // needs, for the time of the drop.
 func dropIfEmpty(
-	ctx context.Context, tx pgx.Tx, q Queue, number int64, leaf string,
+	ctx context.Context, tx pgx.Tx, q DeletedRecords, number int64, leaf string,
 ) (gone bool, err error) {
 	if err := execAll(ctx, tx, statement{
 		"LOCK TABLE " + leaf + " IN ACCESS EXCLUSIVE MODE",

@@ -15,8 +15,9 @@ import (
 // queueTable is GitLab's name of the table of deleted parents.
 const queueTable = "loose_foreign_keys_deleted_records"
 
-// Queue is the table of deleted parents of one database, as it was when it was read.
-type Queue struct {
+// DeletedRecords is the queue of the loose foreign keys: the table of deleted parents of one
+// database, as it was when it was read.
+type DeletedRecords struct {
 	// Schema is the application schema: the first existing one of the connection's search_path.
 	Schema string
 	// Exists is false where nothing has made the table yet. Partitioned is false for a table of
@@ -39,7 +40,7 @@ type Queue struct {
 }
 
 // Table is where the queue is.
-func (q *Queue) Table() Table { return Table{q.Schema, queueTable} }
+func (q *DeletedRecords) Table() Table { return Table{q.Schema, queueTable} }
 
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
@@ -66,17 +67,17 @@ LEFT JOIN pg_class q
 WHERE n.nspname = current_schema()`
 
 // row are the fields in the order of queueSQL.
-func (q *Queue) row() []any {
+func (q *DeletedRecords) row() []any {
 	return []any{
 		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed,
 		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.At,
 	}
 }
 
-// Queue reads the queue and its partitions. Without an application schema the error is a
+// DeletedRecords reads the queue and its partitions. Without an application schema the error is a
 // [*NoSchemaError].
-func (d *Database) Queue(ctx context.Context) (Queue, error) {
-	q, err := d.QueueShape(ctx)
+func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
+	q, err := d.DeletedRecordsShape(ctx)
 	if err != nil || !q.HasDefault {
 		return q, err
 	}
@@ -87,17 +88,17 @@ func (d *Database) Queue(ctx context.Context) (Queue, error) {
 	return q, err
 }
 
-// ReadQueue is [Database.QueueShape] within a transaction. Without an application schema the error
+// ReadDeletedRecords is [Database.DeletedRecordsShape] within a transaction. Without an application schema the error
 // is [pgx.ErrNoRows].
-func ReadQueue(ctx context.Context, tx pgx.Tx) (q Queue, err error) {
+func ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (q DeletedRecords, err error) {
 	err = tx.QueryRow(ctx, queueSQL, queueTable).Scan(q.row()...)
 	q.sql = quote(q.Schema, queueTable)
 	return q, err
 }
 
-// QueueShape is Queue without the numbers of the records in a DEFAULT leaf: it reads the catalogue
-// alone. Its errors are those of Queue.
-func (d *Database) QueueShape(ctx context.Context) (q Queue, err error) {
+// DeletedRecordsShape is DeletedRecords without the numbers of the records in a DEFAULT leaf: it
+// reads the catalogue alone. Its errors are those of DeletedRecords.
+func (d *Database) DeletedRecordsShape(ctx context.Context) (q DeletedRecords, err error) {
 	err = d.queryRow(ctx, "read the queue", q.row(), queueSQL, queueTable)
 	if errors.Is(err, ErrNotFound) {
 		_, err = d.ApplicationSchema(ctx)
@@ -120,7 +121,7 @@ WITH RECURSIVE found (partition) AS (
 )
 SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
 
-func (q *Queue) othersSQL() string {
+func (q *DeletedRecords) othersSQL() string {
 	numbers := make([]string, len(q.Partitions))
 	for i, n := range q.Partitions {
 		numbers[i] = strconv.FormatInt(n, 10)
@@ -132,14 +133,14 @@ func (q *Queue) othersSQL() string {
 	return fill(otherPartitionsSQL, "{queue}", q.sql, "{others}", others)
 }
 
-func (q *Queue) addPartitions(others []int64) {
+func (q *DeletedRecords) addPartitions(others []int64) {
 	q.Partitions = append(q.Partitions, others...)
 	slices.Sort(q.Partitions)
 }
 
 // ActiveMissing says that new records are sent to a partition that does not exist: every deletion
 // from a tracked table fails.
-func (q *Queue) ActiveMissing() bool {
+func (q *DeletedRecords) ActiveMissing() bool {
 	return !q.HasDefault && !slices.Contains(q.Partitions, q.Active)
 }
 
@@ -178,7 +179,7 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
 ORDER BY due.name`
 
 // DueParents are the recorded table names that have pending records due now.
-func (d *Database) DueParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
+func (d *Database) DueParents(ctx context.Context, q DeletedRecords, l Limits) ([]string, error) {
 	return q.parents(ctx, d, l, newQuery("find parents with due records", dueParentsSQL))
 }
 
@@ -191,11 +192,11 @@ CROSS JOIN LATERAL (` + leafParentsSQL + `
 ORDER BY pending.name`
 
 // PendingParents are the recorded table names that have pending records, due or not.
-func (d *Database) PendingParents(ctx context.Context, q Queue, l Limits) ([]string, error) {
+func (d *Database) PendingParents(ctx context.Context, q DeletedRecords, l Limits) ([]string, error) {
 	return q.parents(ctx, d, l, newQuery("find parents with pending records", pendingParentsSQL))
 }
 
-func (q *Queue) parents(ctx context.Context, d *Database, l Limits, find query) ([]string, error) {
+func (q *DeletedRecords) parents(ctx context.Context, d *Database, l Limits, find query) ([]string, error) {
 	find.sql, find.args = fill(find.sql, "{queue}", q.sql), []any{q.Partitions}
 	return readRows(ctx, d, l, find, pgx.RowTo[string])
 }
@@ -241,7 +242,7 @@ type RecordPage struct {
 // LoadRecords reads records in numeric order of the partitions, then by consume_after, then by id.
 // The position returned is that of the last one.
 func (d *Database) LoadRecords(
-	ctx context.Context, q Queue, want RecordPage, l Limits,
+	ctx context.Context, q DeletedRecords, want RecordPage, l Limits,
 ) ([]Record, Position, error) {
 	var records []Record
 	after := want.After
@@ -289,7 +290,7 @@ SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <
 FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
 
 // QueueBacklog counts the pending and the dead records.
-func (d *Database) QueueBacklog(ctx context.Context, queue Queue, l Limits) (Backlog, error) {
+func (d *Database) QueueBacklog(ctx context.Context, queue DeletedRecords, l Limits) (Backlog, error) {
 	var b Backlog
 	var oldest *time.Time
 	q := newQuery("count the backlog", fill(queueBacklogSQL, "{queue}", queue.sql), backlogCap+1)

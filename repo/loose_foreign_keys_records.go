@@ -21,29 +21,29 @@ func recordArrays(records []Record) []any {
 	return []any{partitions, ids}
 }
 
-// forgetSQL removes what is kept beside the records that have gone.
+// forgetSQL removes what is kept beside the records that are deleted.
 const forgetSQL = `,
-forgotten AS (
-  DELETE FROM maintenance.record_failures x USING gone g
+cleaned AS (
+  DELETE FROM maintenance.record_failures x USING deleted g
   WHERE x.partition = g.partition AND x.record_id = g.id
 ),
 untraced AS (
-  DELETE FROM maintenance.record_traces x USING gone g
+  DELETE FROM maintenance.record_traces x USING deleted g
   WHERE x.partition = g.partition AND x.record_id = g.id
 )`
 
 const removeRecordsSQL = `
 WITH {guard},
-gone AS (
+deleted AS (
   DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
 )` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM gone)`
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 
 // RemoveRecords deletes records all of whose definitions are complete.
 func (d *Database) RemoveRecords(
-	ctx context.Context, p Permit, q Queue, records []Record,
+	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
 	err = d.write(ctx, p, q.change("remove records", removeRecordsSQL, records), affected{&n})
 	return n, err
@@ -61,13 +61,13 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 
 // PostponeRecords postpones records by a minute whose rows somebody else holds.
 func (d *Database) PostponeRecords(
-	ctx context.Context, p Permit, q Queue, records []Record,
+	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
 	err = d.write(ctx, p, q.change("postpone records", postponeRecordsSQL, records), affected{&n})
 	return n, err
 }
 
-func (q *Queue) change(operation, sql string, records []Record) query {
+func (q *DeletedRecords) change(operation, sql string, records []Record) query {
 	return newQuery(operation, fill(sql, "{queue}", q.sql), recordArrays(records)...)
 }
 
@@ -89,7 +89,7 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_a
 // ChargeRecords counts an attempt for records that a limit left incomplete; the fourth postpones
 // the record by five minutes and starts again at 0.
 func (d *Database) ChargeRecords(
-	ctx context.Context, p Permit, q Queue, records []Record,
+	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (incremented, rescheduled int64, err error) {
 	err = d.write(ctx, p, q.change("count attempts", chargeRecordsSQL, records),
 		affected{&incremented}, affected{&rescheduled})
@@ -134,34 +134,34 @@ noted AS (
   SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks, sqlstate = EXCLUDED.sqlstate,
       last_definition = EXCLUDED.last_definition, failed_at = EXCLUDED.failed_at
 ),
-gone AS (
+deleted AS (
   DELETE FROM {queue} q USING failed r
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $7
   RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, q.created_at
 ),
-buried AS (
+moved_to_dead AS (
   INSERT INTO maintenance.dead_records
     (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures,
      recorded_at)
   SELECT d.fully_qualified_table_name, d.primary_key_value, r.definition, r.sqlstate, r.message,
     r.failures, d.created_at
-  FROM gone d JOIN failed r USING (partition, id)
+  FROM deleted d JOIN failed r USING (partition, id)
 )` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM gone)`
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
 
 // FailRecords records failures: the record is postponed by a minute, doubled with every setback up
 // to an hour; the tenth isolated failure moves it to maintenance.dead_records.
 func (d *Database) FailRecords(
-	ctx context.Context, p Permit, q Queue, failures []RecordFailure,
+	ctx context.Context, p Permit, q DeletedRecords, failures []RecordFailure,
 ) (rescheduled, dead int64, err error) {
 	var partitions, ids []int64
 	var isolated []bool
 	var definitions, states, messages []string
 	for _, x := range failures {
-		partitions, ids, isolated = append(partitions, x.Partition), append(ids, x.ID), append(isolated,
-			x.Isolated)
-		definitions, states, messages = append(definitions, x.Definition), append(states,
-			x.SQLState), append(messages, x.Message)
+		partitions, ids = append(partitions, x.Partition), append(ids, x.ID)
+		isolated = append(isolated, x.Isolated)
+		definitions = append(definitions, x.Definition)
+		states, messages = append(states, x.SQLState), append(messages, x.Message)
 	}
 	fail := newQuery("record failures", fill(failRecordsSQL, "{queue}", q.sql),
 		partitions, ids, isolated, definitions, states, messages, DeadAfter)
@@ -209,7 +209,7 @@ ORDER BY x.partition, x.record_id LIMIT $4`
 func (d *Database) FailingRecords(
 	ctx context.Context, table string, after FailingRecord, limit int,
 ) ([]FailingRecord, error) {
-	queue, err := d.Queue(ctx)
+	queue, err := d.DeletedRecords(ctx)
 	if err != nil || !queue.Exists {
 		return nil, err
 	}
@@ -228,7 +228,7 @@ WHERE EXISTS (
 // FailingDefinitions are those of some definitions that records have failed of by themselves, which
 // are tried again.
 func (d *Database) FailingDefinitions(
-	ctx context.Context, q Queue, definitions []string, l Limits,
+	ctx context.Context, q DeletedRecords, definitions []string, l Limits,
 ) ([]string, error) {
 	find := newQuery("find failing definitions", fill(failingDefinitionsSQL, "{queue}", q.sql),
 		definitions)

@@ -27,7 +27,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
 		t.Errorf("%v, %v, want that there are traces", has, err)
 	}
-	queue, err := b.Queue(ctx)
+	queue, err := b.DeletedRecords(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	b.want(noted, "4:"+aParent)
 	b.exec("DELETE FROM loose_foreign_keys_deleted_records; ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 9")
 	b.exec("CREATE TABLE gitlab_partitions_dynamic.nine PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (9)")
-	if queue, err = b.Queue(ctx); err != nil {
+	if queue, err = b.DeletedRecords(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if dropped, err := b.DropPartitions(ctx, by(fence), queue); err != nil || len(dropped) != 1 {

@@ -69,7 +69,7 @@ func bigData(t *testing.T) string {
 type big struct {
 	*repo.Database
 	t       *testing.T
-	queue   repo.Queue
+	queue   repo.DeletedRecords
 	fence   repo.Fence
 	records []repo.Record
 }
@@ -78,7 +78,7 @@ func newBig(t *testing.T, d *repo.Database) *big {
 	t.Helper()
 	b := &big{Database: d, t: t}
 	var err error
-	if b.queue, err = d.Queue(context.Background()); err != nil {
+	if b.queue, err = d.DeletedRecords(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	lease, err := d.AcquireLease(context.Background(), "plans", "test", time.Hour)
@@ -292,7 +292,7 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 		t.Fatal(err)
 	}
 	d, heard := listening(t, url)
-	queue, err := d.Queue(context.Background())
+	queue, err := d.DeletedRecords(context.Background())
 	if want := []int64{1, 2, 3, 4, 100, 101, 102}; err != nil || !slices.Equal(queue.Partitions, want) || queue.Leaves != 5 {
 		t.Fatalf("%+v, %v, want %v", queue, err, want)
 	}

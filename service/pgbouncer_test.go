@@ -250,7 +250,7 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if q, err := other.Queue(t.Context()); err != nil || q.Schema != "elsewhere" {
+	if q, err := other.DeletedRecords(t.Context()); err != nil || q.Schema != "elsewhere" {
 		t.Errorf("schema %q, %v", q.Schema, err)
 	}
 }

@@ -110,7 +110,7 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	if servicetest.WantState(t, r, repo.RunSucceeded); r.Database != "ci" {
 		t.Errorf("database %s", r.Database)
 	}
-	// Two minutes later main is still at work: this turn is skipped, not put off.
+	// Two minutes later main is still at work: this turn is skipped, not postponed.
 	r, _, err = s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772284))
 	if err != nil {
 		t.Fatal(err)

@@ -92,12 +92,12 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
 	e.EndJob(3, "discarded")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be tried again: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
+	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be retried: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
 		"jobs delete_placeholder_user that were given up: 1 (")
 	if strings.Contains(st.ConditionDetail, "delete_user") {
 		t.Errorf("%q speaks of the jobs of another worker", st.ConditionDetail)
 	}
-	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be tried again: 1 (")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be retried: 1 (")
 }
 
 func TestStatus_SaysThatRecordsFail(t *testing.T) {
@@ -109,5 +109,5 @@ func TestStatus_SaysThatRecordsFail(t *testing.T) {
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	st := servicetest.StatusOf(t, s, servicetest.LooseForeignKeys)
-	servicetest.WantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be tried again: 1 (caretaker lfk dead --failing)")
+	servicetest.WantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
 }

@@ -26,7 +26,7 @@ type board struct {
 	Workers part[[]service.WorkerStatus]
 	Runs    part[[]service.Run]
 	Counts  part[[]service.JobCount]
-	// Failing jobs will be tried again; Dead ones will not.
+	// Failing jobs will be retried; Dead ones will not.
 	Working, Failing, Dead part[[]service.Job]
 	Missed                 part[[]service.Fire]
 	History                part[map[string][]service.BacklogSample]

@@ -171,7 +171,7 @@ func fill(sql string, pairs ...string) string { return strings.NewReplacer(pairs
 func quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
 // quotedQueue is the quoted name of the queue.
-func quotedQueue(q repo.Queue) string { return quote(q.Table().Schema, q.Table().Name) }
+func quotedQueue(q repo.DeletedRecords) string { return quote(q.Table().Schema, q.Table().Name) }
 
 // literal quotes a string constant for DDL, which takes no parameters.
 func literal(s string) string {

@@ -89,18 +89,18 @@ const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
 const functionExistsSQL = `SELECT to_regprocedure($1) IS NOT NULL`
 
-func (f captureFunction) sql(q repo.Queue) string { return quote(q.Schema, f.name) }
+func (f captureFunction) sql(q repo.DeletedRecords) string { return quote(q.Schema, f.name) }
 
 // exists says whether there is such a function in the application schema.
 func (f captureFunction) exists(
-	ctx context.Context, tx pgx.Tx, q repo.Queue,
+	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords,
 ) (exists bool, err error) {
 	err = tx.QueryRow(ctx, functionExistsSQL, f.sql(q)+"()").Scan(&exists)
 	return exists, err
 }
 
 // create makes the function. One that exists is used as it is.
-func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q repo.Queue) error {
+func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) error {
 	exists, err := f.exists(ctx, tx, q)
 	if err != nil || exists {
 		return err
@@ -112,7 +112,7 @@ func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q repo.Queue) er
 }
 
 // replace makes the function, or gives the one that is there another body: rights and owner stay.
-func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.Queue) error {
+func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) error {
 	body := functionBodySQL
 	if q.Managed {
 		// Spans are kept beside queues of our own alone.
@@ -122,7 +122,7 @@ func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.Queue) e
 		literal(f.body(body, q))))
 }
 
-func (f captureFunction) body(template string, q repo.Queue) string {
+func (f captureFunction) body(template string, q repo.DeletedRecords) string {
 	return fill(template, "{queue}", quotedQueue(q), "{column}", quote(f.column),
 		"{recorded}", fill(f.recorded, "{schema}", literal(q.Schema)))
 }
@@ -135,7 +135,7 @@ ORDER BY p.proname`
 
 // oldFunctions are the functions of a queue of our own that an older version of this program has
 // made.
-func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.Queue) (old []captureFunction, err error) {
+func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []captureFunction, err error) {
 	if !q.Managed {
 		return nil, nil
 	}

@@ -74,7 +74,7 @@ SELECT fully_qualified_table_name, primary_key_value FROM back`
 // RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
 // Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.
 func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n int64, err error) {
-	q, err := a.database.QueueShape(ctx)
+	q, err := a.database.DeletedRecordsShape(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // Inspection is what `caretaker lfk lint` reads in one database, without changing anything.
 type Inspection struct {
-	Queue repo.Queue
+	Queue repo.DeletedRecords
 	// QueueFaults say how the queue differs from GitLab's.
 	QueueFaults []string
 	// ActiveMissing: records are sent to a partition that does not exist.
@@ -133,7 +133,7 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return nil
 	}
-	q, err := a.database.Queue(ctx)
+	q, err := a.database.DeletedRecords(ctx)
 	if err != nil {
 		return err
 	}

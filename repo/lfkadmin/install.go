@@ -48,7 +48,7 @@ const schemaExistsSQL = `SELECT to_regnamespace($1) IS NOT NULL`
 // queue already; of a queue of our own it renews functions of an older version. It returns one of
 // the words above. A relation of that name with another shape is a [*RefusedError].
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
-	var q repo.Queue
+	var q repo.DeletedRecords
 	var old []captureFunction
 	needed := func(ctx context.Context, tx pgx.Tx) (bool, error) {
 		var err error
@@ -82,7 +82,7 @@ func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 }
 
 // usableQueue reads the queue and refuses one of another shape.
-func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (repo.Queue, error) {
+func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (repo.DeletedRecords, error) {
 	q, faults, err := a.readQueue(ctx, tx)
 	if err == nil && len(faults) > 0 {
 		err = a.refuse("%s is not a queue of deleted records: %s: rename it, or connect with another "+
@@ -92,7 +92,7 @@ func (a Admin) usableQueue(ctx context.Context, tx pgx.Tx) (repo.Queue, error) {
 	return q, err
 }
 
-func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q repo.Queue) error {
+func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) error {
 	var there bool
 	if err := tx.QueryRow(ctx, schemaExistsSQL, repo.QueueLeafSchema).Scan(&there); err != nil {
 		return err
@@ -148,8 +148,8 @@ SELECT 'it is not partitioned by list (partition)' WHERE NOT EXISTS (
 // readQueue reads the queue, with what is wrong with its shape.
 func (a Admin) readQueue(
 	ctx context.Context, tx pgx.Tx,
-) (q repo.Queue, faults []string, err error) {
-	q, err = repo.ReadQueue(ctx, tx)
+) (q repo.DeletedRecords, faults []string, err error) {
+	q, err = repo.ReadDeletedRecords(ctx, tx)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
 			"search_path")

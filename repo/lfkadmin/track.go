@@ -61,7 +61,7 @@ type tracking struct {
 
 // trackPlan is what has to be done to track it.
 type trackPlan struct {
-	queue    repo.Queue
+	queue    repo.DeletedRecords
 	root     relation
 	function captureFunction
 	steps    []trackStep
@@ -112,7 +112,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 }
 
 // checkRoot refuses what is no table that definitions can stand for.
-func (r tracking) checkRoot(t relation, q repo.Queue) error {
+func (r tracking) checkRoot(t relation, q repo.DeletedRecords) error {
 	switch {
 	case t.Partition:
 		return r.refuse("%s is a partition of %s: track that, and its partitions with it", t, t.Parent)
@@ -134,7 +134,7 @@ func (r tracking) checkRoot(t relation, q repo.Queue) error {
 // living: a second row of the same key would lose its children with the first. The id of a
 // partitioned table is taken for unique, because no index could say so.
 func (r tracking) choose(
-	ctx context.Context, tx pgx.Tx, q repo.Queue, t relation,
+	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, t relation,
 ) (captureFunction, error) {
 	f := columnFunction(r.column)
 	byID := r.column == "" || r.column == "id"

@@ -33,7 +33,7 @@ func (p *Pool) FailedJobs(w *run.Worker, all []repo.FailedJobs) (remarks []strin
 			more = " or more"
 		}
 		if f.Waiting > 0 {
-			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be tried again: %d%s (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting, more))
+			remarks = append(remarks, fmt.Sprintf("jobs %s that failed and will be retried: %d%s (caretaker jobs --kind %[1]s --state retryable)", f.Kind, f.Waiting, more))
 		}
 		if f.Discarded > 0 {
 			remarks = append(remarks, fmt.Sprintf("jobs %s that were given up: %d%s (caretaker jobs --kind %[1]s --state discarded)", f.Kind, f.Discarded, more))

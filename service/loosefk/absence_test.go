@@ -28,7 +28,7 @@ func newAbsence(t *testing.T) *servicetest.Estate {
 	return e
 }
 
-// dueAgain ends the time for which records have been put off.
+// dueAgain ends the time for which records have been postponed.
 func dueAgain(e *servicetest.Estate, database string) {
 	e.T.Helper()
 	e.Exec(database, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE consume_after > now()`)
@@ -54,7 +54,7 @@ func wantWords(t *testing.T, text string, parts ...string) {
 	}
 }
 
-const putOffBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) || ' min, attempts ' || cleanup_attempts
+const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) || ' min, attempts ' || cleanup_attempts
 	FROM loose_foreign_keys_deleted_records`
 
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
-		e.Want("main", putOffBy, want+", attempts 0")
+		e.Want("main", postponedBy, want+", attempts 0")
 		dueAgain(e, "main")
 	}
 	e.Want("main", `SELECT p_id FROM c`, "2")

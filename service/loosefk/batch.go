@@ -21,18 +21,18 @@ type batch struct {
 	size int
 	// keys in the order in which they get their share of a statement.
 	keys     []*openKey
-	attempts map[*step]*attempt
+	taskRuns map[*childTask]*taskRun
 }
 
 // openKey is one deleted parent row on its way through the definitions.
 type openKey struct {
 	key     int64
 	records []repo.Record
-	// at is the step that comes next: len(steps) when the key is through.
+	// at is the index of the key's next task: len(tasks) when it is complete.
 	at int
-	// locked, the step whose rows somebody else has locked, and failure keep the key's records, though
-	// the other definitions go on.
-	locked  *step
+	// locked, the task whose rows somebody else has locked, and failure keep the key's records; the
+	// other tasks continue.
+	locked  *childTask
 	failure *failure
 	removed bool
 	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
@@ -40,7 +40,7 @@ type openKey struct {
 }
 
 func newBatch(p *plan, records []repo.Record) *batch {
-	b := &batch{plan: p, size: len(records), attempts: map[*step]*attempt{}}
+	b := &batch{plan: p, size: len(records), taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[int64]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
@@ -54,16 +54,17 @@ func newBatch(p *plan, records []repo.Record) *batch {
 	return b
 }
 
-// next lets the key go on to its next step.
-func (k *openKey) next() { k.at, k.large = k.at+1, false }
+// advance moves the key on to its next task.
+func (k *openKey) advance() { k.at, k.large = k.at+1, false }
 
-// flagged keys keep their records for now.
-func (k *openKey) flagged() bool { return k.locked != nil || k.failure != nil }
+// keepsRecords says that the key's records stay for now.
+func (k *openKey) keepsRecords() bool { return k.locked != nil || k.failure != nil }
 
-func (b *batch) through(k *openKey) bool { return k.at == len(b.steps) }
+// complete says that the key has nothing left to do in any task.
+func (b *batch) complete(k *openKey) bool { return k.at == len(b.tasks) }
 
-// waiting are the keys whose next step is this one.
-func (b *batch) waiting(at int) (keys []*openKey) {
+// keysAt are the keys whose next task is this one.
+func (b *batch) keysAt(at int) (keys []*openKey) {
 	for _, k := range b.keys {
 		if k.at == at && !k.removed {
 			keys = append(keys, k)
@@ -117,13 +118,13 @@ func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
 	}
 }
 
-// clean makes passes over the steps until all keys are through or a limit is reached (steps 2 to
-// 4). A key with more rows than its share stays behind at its step while the others go on, and
+// clean makes passes over the tasks until all keys are complete or a limit is reached (steps 2 to
+// 4). A key with more rows than its share stays behind at its task while the others go on, and
 // takes part in the next pass.
 func (c *cleanup) clean(ctx context.Context, b *batch) error {
 	for {
-		for at, s := range b.steps {
-			keys := b.waiting(at)
+		for at, task := range b.tasks {
+			keys := b.keysAt(at)
 			if len(keys) == 0 {
 				continue
 			}
@@ -131,27 +132,27 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 				if err := c.finishByProbes(ctx, b); err != nil {
 					return err
 				}
-				return c.removeThrough(ctx, b)
+				return c.removeComplete(ctx, b)
 			}
-			if err := c.apply(ctx, b, s, keys); err != nil {
+			if err := c.apply(ctx, b, task, keys); err != nil {
 				return err
 			}
 		}
-		if err := c.removeThrough(ctx, b); err != nil {
+		if err := c.removeComplete(ctx, b); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.through(k) }) {
+		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.complete(k) }) {
 			return nil
 		}
 	}
 }
 
 // finishByProbes finds out whether a row limit was reached by the very last row: keys without rows
-// in any step that is left are through. When the time is up nothing more is asked.
+// in any task that is left are complete. When the time is up nothing more is asked.
 func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
-	for at, s := range b.steps {
-		keys := b.waiting(at)
-		if len(keys) == 0 || c.down(s) != nil {
+	for at, task := range b.tasks {
+		keys := b.keysAt(at)
+		if len(keys) == 0 || c.down(task) != nil {
 			continue
 		}
 		if err := c.x.Stopped(); err != nil {
@@ -161,19 +162,19 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 			return nil
 		}
 		// Without an answer the keys stay incomplete, which is what the limit makes of them anyway.
-		if _, err := c.advance(ctx, s, keys); err != nil {
+		if _, err := c.advance(ctx, task, keys); err != nil {
 			return nil //nolint:nilerr // see above
 		}
 	}
 	return nil
 }
 
-// advance asks which keys still have rows at a step, lets the others go on and returns those.
+// advance asks which keys still have rows for a task, moves the others on and returns those.
 func (c *cleanup) advance(
-	ctx context.Context, s *step, keys []*openKey,
+	ctx context.Context, task *childTask, keys []*openKey,
 ) (left []*openKey, err error) {
 	limits := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
-	remaining, err := s.child.Remaining(ctx, numbers(keys), limits)
+	remaining, err := task.child.Remaining(ctx, numbers(keys), limits)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +186,7 @@ func (c *cleanup) advance(
 		if rows[k.key] {
 			left = append(left, k)
 		} else {
-			k.next()
+			k.advance()
 		}
 	}
 	return left, nil
@@ -199,15 +200,15 @@ func numbers(keys []*openKey) []int64 {
 	return out
 }
 
-// removeThrough removes the records of the keys that are complete for every definition, unless an
+// removeComplete removes the records of the keys that are complete for every definition, unless an
 // absent child holds them (step 3).
-func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
+func (c *cleanup) removeComplete(ctx context.Context, b *batch) error {
 	if len(b.absent) > 0 {
 		return nil
 	}
 	var records []repo.Record
 	for _, k := range b.keys {
-		if b.through(k) && !k.flagged() && !k.removed {
+		if b.complete(k) && !k.keepsRecords() && !k.removed {
 			records = append(records, k.records...)
 			k.removed = true
 		}
@@ -215,8 +216,8 @@ func (c *cleanup) removeThrough(ctx context.Context, b *batch) error {
 	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
 }
 
-// postpone gives every record that is left its fate, one each: failed, locked, held, overrun (step
-// 5).
+// postpone says of every record that is left why it stays: failed, locked, held or cut off by a
+// limit (step 5).
 func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	var failed []repo.RecordFailure
 	var locked, overrun []repo.Record
@@ -233,7 +234,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 		case len(b.absent) > 0:
 			failed = append(failed, b.holding().of(k.records)...)
 			held += len(k.records)
-			if !b.through(k) {
+			if !b.complete(k) {
 				c.outcome.leaveIncomplete()
 			}
 		default:
@@ -283,10 +284,13 @@ func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
 	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), limits)
 }
 
-type fate func(context.Context, repo.Permit, repo.Queue, []repo.Record) (int64, error)
+// recordChange is a method of the database that changes records and says how many.
+type recordChange func(
+	context.Context, repo.Permit, repo.DeletedRecords, []repo.Record,
+) (int64, error)
 
 func (c *cleanup) change(
-	ctx context.Context, records []repo.Record, count string, do fate,
+	ctx context.Context, records []repo.Record, count string, do recordChange,
 ) (err error) {
 	if len(records) == 0 {
 		return nil

@@ -11,8 +11,9 @@
 //
 //  1. Up to batch_size records of one parent are loaded; records of the same key share one fate
 //     (loader.go).
-//  2. For each definition in file order, on each home of the child, the queue's own database last,
-//     one statement handles the keys that have got so far (batch.go, statement.go). It takes all
+//  2. The tasks are the definitions in file order, each on every home of its child (a database that
+//     has the child table), the queue's own database last. For each task one statement handles the
+//     keys that have got so far (batch.go, statement.go). It takes all
 //     rows of all keys if they fit under its cap, else a share of each key: keys that still have
 //     rows are set aside, the others go on. It waits for nobody's locks, except once for a second
 //     where rows stay locked. A statement that fails is halved by keys until the fault is alone
@@ -29,7 +30,9 @@
 // fenced by the lease, in the database it goes to. Whatever is killed, the next run goes on.
 //
 // Where what is: worker.go has the configuration, start.go what a run finds out before its first
-// batch, run.go the loops and limits, outcome.go what a run reports, status.go what the worker's
-// status says between runs, dry_run.go the count without changes. definitions.go reads the
-// definitions file; admin.go, dead.go, absent.go and lint.go are `caretaker lfk`.
+// batch, run.go the loops and limits, loader.go the order of the batches, batch.go the steps of one,
+// statement.go a statement, isolate.go what follows when it fails, outcome.go what a run reports,
+// status.go what the worker's status says between runs, dry_run.go the count without changes.
+// definitions.go reads the definitions file, entry.go one entry of it; admin.go, dead.go, absent.go
+// and lint*.go are `caretaker lfk`.
 package loosefk

@@ -81,7 +81,7 @@ func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *te
 	e.WantQueue("main", "")
 }
 
-// What a run has put off waits for the next one, also where it is due again before the run has ended.
+// What a run has postponed waits for the next one, also where it is due again before the run has ended.
 func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)

@@ -91,35 +91,36 @@ func (d *dryRun) page(
 			keys = append(keys, r.Key)
 		}
 	}
-	for _, s := range p.steps {
+	for _, task := range p.tasks {
 		if d.x.Left() <= 0 {
 			return false, false, nil
 		}
-		d.count(ctx, s, keys)
+		d.count(ctx, task, keys)
 	}
 	return true, false, nil
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.
 func (d *dryRun) interrupt(p *plan) {
-	for _, s := range p.steps {
-		if e := d.entry(s); !e.AtLeast {
+	for _, task := range p.tasks {
+		if e := d.entry(task); !e.AtLeast {
 			e.AtLeast = true
-			d.unfinished = append(d.unfinished, s.key.String())
+			d.unfinished = append(d.unfinished, task.key.String())
 		}
 	}
 }
 
-func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
-	entry := d.entry(s)
+func (d *dryRun) count(ctx context.Context, task *childTask, keys []int64) {
+	entry := d.entry(task)
 	if entry.AtLeast || len(keys) == 0 {
 		return
 	}
-	n, err := int64(0), d.down(s)
+	n, err := int64(0), d.down(task)
 	if err == nil {
-		n, err = s.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
-			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime,
-				d.x.Left())), Lock: bulk.LongLockTime, ReadOnly: true,
+		n, err = task.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
+			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
+			Lock:      bulk.LongLockTime,
+			ReadOnly:  true,
 		})
 	}
 	var refused *repo.Error
@@ -127,24 +128,26 @@ func (d *dryRun) count(ctx context.Context, s *step, keys []int64) {
 		return
 	}
 	if err != nil {
-		d.markDown(s, err)
-		d.addFailure(ctx, newFailure(s, err, false), len(keys), err)
+		d.markDown(task, err)
+		d.addFailure(ctx, newFailure(task, err, false), len(keys), err)
 		return
 	}
 	entry.Rows += n
 	if entry.Rows > dryRunRows {
 		entry.Rows, entry.AtLeast = dryRunRows, true
-		d.capped = append(d.capped, s.key.String())
+		d.capped = append(d.capped, task.key.String())
 	}
 }
 
-func (d *dryRun) entry(s *step) *repo.DefinitionCount {
-	id := fmt.Sprintf("%+v", s.key)
+func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {
+	id := fmt.Sprintf("%+v", task.key)
 	e := d.byKey[id]
 	if e == nil {
 		e = &repo.DefinitionCount{
-			Table: s.key.Table, Column: s.key.Column, Parent: s.key.Parent,
-			Action: s.key.OnDelete,
+			Table:  task.key.Table,
+			Column: task.key.Column,
+			Parent: task.key.Parent,
+			Action: task.key.OnDelete,
 		}
 		d.byKey[id] = e
 		d.counts = append(d.counts, e)
@@ -169,12 +172,12 @@ func (d *dryRun) report(ctx context.Context) {
 	})
 	var why []string
 	if len(d.capped) > 0 {
-		why = append(why, fmt.Sprintf("counted up to %d rows: %s", dryRunRows,
-			strings.Join(d.capped, ", ")))
+		why = append(why,
+			fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
 	}
 	if len(d.unfinished) > 0 {
-		why = append(why, "max_runtime reached before all records were seen: "+strings.Join(d.unfinished,
-			", "))
+		why = append(why,
+			"max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
 	}
 	if reason := strings.Join(why, "; "); reason != "" {
 		d.x.Limit(reason, reason)

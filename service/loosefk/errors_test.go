@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// minutesLeft is how long the records are put off, in whole minutes, in the order of their keys.
+// minutesLeft is how long the records are postponed, in whole minutes, in the order of their keys.
 const minutesLeft = `SELECT string_agg(primary_key_value || ':' || round(extract(epoch FROM consume_after - now()) / 60), ' ' ORDER BY primary_key_value)
 	FROM loose_foreign_keys_deleted_records`
 

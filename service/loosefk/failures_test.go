@@ -168,7 +168,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 	if n := r.Counts["deleted_rows"]; n < 2 || n > 4 {
 		t.Errorf("%d rows deleted, want those of the batches in flight", n)
 	}
-	// No attempt is counted, nothing put off.
+	// No attempt is counted, nothing postponed.
 	e.WantSame("main", before)
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)

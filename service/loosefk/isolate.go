@@ -21,16 +21,16 @@ const (
 // failKeys flags the keys and lets them go on to the other definitions. The first failure of a key
 // counts; of two, one that is its own.
 func (c *cleanup) failKeys(
-	ctx context.Context, s *step, keys []*openKey, err error, isolated bool,
+	ctx context.Context, task *childTask, keys []*openKey, err error, isolated bool,
 ) {
-	f := newFailure(s, err, isolated)
+	f := newFailure(task, err, isolated)
 	records := 0
 	for _, k := range keys {
 		records += len(k.records)
 		if k.failure == nil || (isolated && !k.failure.isolated) {
 			k.failure = f
 		}
-		k.next()
+		k.advance()
 	}
 	c.addFailure(ctx, f, records, err)
 }
@@ -47,42 +47,42 @@ func classOf(err error) repo.Class {
 	return repo.ClassData
 }
 
-// afterError deals with an error of the statements of takeTurns and awaitLocks that is no lock.
-func (a *attempt) afterError(ctx context.Context, keys []*openKey, err error) error {
+// afterError deals with an error of the statements of rotateKeys and awaitLocks that is no lock.
+func (t *taskRun) afterError(ctx context.Context, keys []*openKey, err error) error {
 	if classOf(err) == repo.ClassTimeout {
-		_, err = a.shrink(ctx, keys, a.sizes.Get(a.step), err)
+		_, err = t.shrink(ctx, keys, t.sizes.Get(t.task), err)
 		return err
 	}
-	return a.isolate(ctx, keys, err)
+	return t.isolate(ctx, keys, err)
 }
 
 // shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
 // than keys, fewer keys. It says whether to try the same keys again.
-func (a *attempt) shrink(
+func (t *taskRun) shrink(
 	ctx context.Context, keys []*openKey, rows int64, err error,
 ) (again bool, _ error) {
-	a.timeouts++
-	a.sizes.Halve(a.step, rows)
-	if a.spent() {
-		a.failKeys(ctx, a.step, keys, err, false)
+	t.timeouts++
+	t.sizes.Halve(t.task, rows)
+	if t.spent() {
+		t.failKeys(ctx, t.task, keys, err, false)
 		return false, nil
 	}
 	if rows > int64(len(keys)) || len(keys) == 1 {
 		return true, nil
 	}
-	return false, a.halves(ctx, keys, err)
+	return false, t.halves(ctx, keys, err)
 }
 
 // spent says that no more statements may go into finding out which keys are at fault.
-func (a *attempt) spent() bool { return a.failing >= maxFailing || a.timeouts >= maxTimeouts }
+func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >= maxTimeouts }
 
 // halves tries the keys half by half after an error.
-func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error {
+func (t *taskRun) halves(ctx context.Context, keys []*openKey, err error) error {
 	middle := len(keys) / 2
 	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
-		if a.spent() {
-			a.failKeys(ctx, a.step, half, err, false)
-		} else if err := a.try(ctx, half); err != nil {
+		if t.spent() {
+			t.failKeys(ctx, t.task, half, err, false)
+		} else if err := t.try(ctx, half); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (a *attempt) halves(ctx context.Context, keys []*openKey, err error) error 
 // isolated key by key, everything else fails for all keys that have rows. Only what is surely a
 // row's fault counts towards giving its record up. Errors that are not the statement's own end the
 // run.
-func (a *attempt) isolate(ctx context.Context, keys []*openKey, err error) error {
+func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error {
 	class := classOf(err)
 	var refused *repo.Error
 	switch {
@@ -101,30 +101,30 @@ func (a *attempt) isolate(ctx context.Context, keys []*openKey, err error) error
 		return nil
 	case errors.As(err, &refused) && refused.SQLState != "":
 		// It answers: whatever it lacks, other definitions may do without.
-	case class == repo.ClassUnreachable && a.step.child.Database != a.x.Database:
-		a.markDown(a.step, err)
-		a.failKeys(ctx, a.step, keys, err, false)
+	case class == repo.ClassUnreachable && t.task.child.Database != t.x.Database:
+		t.markDown(t.task, err)
+		t.failKeys(ctx, t.task, keys, err, false)
 		return nil
 	default:
 		return err
 	}
-	a.failing++
-	if left, probeErr := a.advance(ctx, a.step, keys); probeErr == nil {
+	t.failing++
+	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
 		keys = left
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	child := a.step.child
-	if rules := child.Database.RefusedBy(ctx, err, child.Table(), a.step.deletes()); len(rules) > 0 {
-		a.failKeys(ctx, a.step, keys, &repo.KeptError{By: rules}, true)
+	child := t.task.child
+	if rules := child.Database.RefusedBy(ctx, err, child.Table(), t.task.deletes()); len(rules) > 0 {
+		t.failKeys(ctx, t.task, keys, &repo.KeptError{By: rules}, true)
 		return nil
 	}
 	if mayBeRows := class == repo.ClassData || refused.Unfit(); mayBeRows && len(keys) > 1 &&
-		!a.spent() {
-		return a.halves(ctx, keys, err)
+		!t.spent() {
+		return t.halves(ctx, keys, err)
 	}
-	a.failKeys(ctx, a.step, keys, err, class == repo.ClassData && len(keys) == 1)
+	t.failKeys(ctx, t.task, keys, err, class == repo.ClassData && len(keys) == 1)
 	return nil
 }
 
@@ -132,11 +132,11 @@ func (a *attempt) isolate(ctx context.Context, keys []*openKey, err error) error
 // changed: a trigger that returns NULL leaves a row as it is, without an error. It returns the
 // others, and whether the child has such triggers. (With a rule, statements of our form are
 // refused.)
-func (a *attempt) failKept(
+func (t *taskRun) failKept(
 	ctx context.Context, keys []*openKey, r purged,
 ) (others []*openKey, kept bool, err error) {
-	child := a.step.child
-	by, err := child.Database.KeepingTriggers(ctx, child.Table(), a.step.deletes())
+	child := t.task.child
+	by, err := child.Database.KeepingTriggers(ctx, child.Table(), t.task.deletes())
 	if err != nil || len(by) == 0 {
 		return keys, false, err
 	}
@@ -148,6 +148,6 @@ func (a *attempt) failKept(
 			others = append(others, k)
 		}
 	}
-	a.failKeys(ctx, a.step, own, &repo.KeptError{By: by}, true)
+	t.failKeys(ctx, t.task, own, &repo.KeptError{By: by}, true)
 	return others, true, nil
 }

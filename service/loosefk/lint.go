@@ -187,7 +187,7 @@ func (l *lint) children(d inspected) {
 		}
 		for _, k := range child.Keepers {
 			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
-				"changed, and their records are then put off: make sure that it does not", k)
+				"changed, and their records are then postponed: make sure that it does not", k)
 		}
 		if child.NeverNull {
 			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+

@@ -18,7 +18,7 @@ import (
 type loader struct {
 	database *repo.Database
 	// queue as it was when the walk began, but for its At: that is the start of the run.
-	queue     repo.Queue
+	queue     repo.DeletedRecords
 	batchSize int
 	// plans of all parents with definitions, by their names in the records.
 	plans map[string]*plan
@@ -34,7 +34,9 @@ type loader struct {
 	found   bool
 }
 
-func newLoader(database *repo.Database, queue repo.Queue, batchSize int, plans []*plan) *loader {
+func newLoader(
+	database *repo.Database, queue repo.DeletedRecords, batchSize int, plans []*plan,
+) *loader {
 	l := &loader{database: database, queue: queue, batchSize: batchSize, plans: map[string]*plan{}}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range plans {
@@ -64,7 +66,7 @@ func (l *loader) begin(ctx context.Context, limits repo.Limits) error {
 
 // next hands out a batch, which must be released: nil when nothing is left, or no more is wanted.
 // While batches are in hand that may record more it waits for them.
-func (l *loader) next(ctx context.Context, enough func() bool) (*batch, error) {
+func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -78,7 +80,7 @@ func (l *loader) next(ctx context.Context, enough func() bool) (*batch, error) {
 			return nil, err
 		case l.inHand > 0:
 			l.released.Wait()
-			if enough() {
+			if stop() {
 				return nil, nil
 			}
 		case !l.found:
@@ -121,7 +123,7 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 
 // restart begins the next walk, over the partitions that the queue has by now.
 func (l *loader) restart(ctx context.Context) error {
-	queue, err := l.database.Queue(ctx)
+	queue, err := l.database.DeletedRecords(ctx)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 				key = "1"
 			}
 			wantPostponed(e, key)
-			if r.OverLimit || r.Reason != "1 records put off, others hold locks: c on main (1)" {
+			if r.OverLimit || r.Reason != "1 records postponed, others hold locks: c on main (1)" {
 				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
 		})
@@ -218,7 +218,7 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "main")
 	servicetest.WantState(t, r, "succeeded")
 	servicetest.WantCounts(t, r, "rescheduled_records=4")
-	if want := "4 records put off, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
+	if want := "4 records postponed, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
 		t.Errorf("reason %q, log %s", r.Reason, log)
 	}
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})

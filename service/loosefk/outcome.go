@@ -22,9 +22,9 @@ type failure struct {
 	isolated bool
 }
 
-func newFailure(s *step, err error, isolated bool) *failure {
+func newFailure(task *childTask, err error, isolated bool) *failure {
 	f := &failure{
-		definition: s.key.String(), database: s.database, condition: "unreachable",
+		definition: task.key.String(), database: task.database, condition: "unreachable",
 		message: err.Error(), isolated: isolated,
 	}
 	if refused, is := errors.AsType[*repo.Error](err); is {
@@ -124,11 +124,11 @@ func (c *cleanup) addFailure(ctx context.Context, f *failure, records int, err e
 	}
 }
 
-// addWorked records that a statement of a step has succeeded.
-func (c *cleanup) addWorked(s *step) {
+// addWorked records that a statement of a task has succeeded.
+func (c *cleanup) addWorked(task *childTask) {
 	c.outcome.mu.Lock()
 	defer c.outcome.mu.Unlock()
-	c.outcome.worked[failingKey{c.x.Database.Name, s.key.String(), s.database}] = true
+	c.outcome.worked[failingKey{c.x.Database.Name, task.key.String(), task.database}] = true
 }
 
 func (o *outcome) addPostponed(locked map[string]int, p *plan, held int) {
@@ -185,7 +185,7 @@ func (o *outcome) with(err error) error {
 // maxPlaces is how many places a run's reason and log name, those with most records.
 const maxPlaces = 5
 
-// lockedText is for people: "4 records put off, others hold locks: ci_builds on ci (4)"; "" if none
+// lockedText is for people: "4 records postponed, others hold locks: ci_builds on ci (4)"; "" if none
 // was.
 func (o *outcome) lockedText() string {
 	total, named := 0, []string{}
@@ -204,7 +204,7 @@ func (o *outcome) lockedText() string {
 	if len(places) > maxPlaces {
 		named = append(named, fmt.Sprintf("and %d more tables", len(places)-maxPlaces))
 	}
-	return fmt.Sprintf("%d records put off, others hold locks: %s", total, strings.Join(named, ", "))
+	return fmt.Sprintf("%d records postponed, others hold locks: %s", total, strings.Join(named, ", "))
 }
 
 // reportLocked says what a run has postponed for locks, in one line and, unless the run has another
@@ -214,7 +214,7 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 	if text == "" {
 		return
 	}
-	c.x.Log.WarnContext(ctx, "records put off, others hold locks", "locked", text)
+	c.x.Log.WarnContext(ctx, "records postponed, others hold locks", "locked", text)
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }
 
@@ -245,7 +245,7 @@ func newFailing() *failing { return &failing{logged: map[failingKey]map[string]t
 // logEvery is how often the log says that a definition still fails.
 const logEvery = time.Hour
 
-// begins says whether a failure is to be logged, and takes it that it then is.
+// begins says whether a failure is to be logged, and assumes that the caller logs it.
 func (f *failing) begins(key failingKey, condition string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

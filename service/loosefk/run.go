@@ -15,7 +15,7 @@ import (
 type cleanup struct {
 	*looseForeignKeys
 	x       *run.Execution
-	queue   repo.Queue
+	queue   repo.DeletedRecords
 	budget  *budget
 	loader  *loader
 	outcome *outcome
@@ -78,8 +78,7 @@ func (c *cleanup) run(ctx context.Context) error {
 	c.reportLocked(ctx)
 	c.reportRecovered(ctx)
 	if i := slices.IndexFunc(errs, func(err error) bool {
-		return err != nil && !errors.Is(err,
-			run.ErrOtherBatch)
+		return err != nil && !errors.Is(err, run.ErrOtherBatch)
 	}); i >= 0 {
 		return c.outcome.with(errs[i])
 	}
@@ -98,11 +97,11 @@ func (c *cleanup) run(ctx context.Context) error {
 // drain works batch after batch until nothing is left or a limit is reached. A second loop joins in
 // only while so much is left of the limits that it cannot take rows that the batch in hand needs.
 func (c *cleanup) drain(ctx context.Context, joining bool) error {
-	enough := func() bool {
-		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.roomy()
+	stop := func() bool {
+		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.hasRoomForStatement()
 	}
-	for !enough() {
-		b, err := c.loader.next(ctx, enough)
+	for !stop() {
+		b, err := c.loader.next(ctx, stop)
 		if err != nil || b == nil {
 			return err
 		}
@@ -139,26 +138,26 @@ func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 	return b != nil, err
 }
 
-// down says why nothing can be done at a step in this run, nil if it can.
-func (c *cleanup) down(s *step) error {
+// down says why nothing can be done for a task in this run, nil if it can.
+func (c *cleanup) down(task *childTask) error {
 	c.downMu.Lock()
 	defer c.downMu.Unlock()
-	if s.down != nil {
-		return s.down
+	if task.down != nil {
+		return task.down
 	}
-	return c.downs[s.database]
+	return c.downs[task.database]
 }
 
 // markDown saves the run from waiting again for a database that does not answer, not even with an
 // SQLSTATE.
-func (c *cleanup) markDown(s *step, err error) {
+func (c *cleanup) markDown(task *childTask, err error) {
 	refused, is := errors.AsType[*repo.Error](err)
 	if !errors.Is(err, repo.ErrUnreachable) || is && refused.SQLState != "" {
 		return
 	}
 	c.downMu.Lock()
 	defer c.downMu.Unlock()
-	c.downs[s.database] = err
+	c.downs[task.database] = err
 }
 
 // budget is what is left of the run's row limits. Statements reserve their cap before and give back
@@ -166,23 +165,23 @@ func (c *cleanup) markDown(s *step, err error) {
 type budget struct {
 	mu               sync.Mutex
 	returned         *sync.Cond
-	deletes, updates allowance
+	deletes, updates rowLimit
 }
 
-// allowance is the budget of one kind of change.
-type allowance struct{ limit, used, reserved int64 }
+// rowLimit is what is left of max_deletes or of max_updates.
+type rowLimit struct{ limit, used, reserved int64 }
 
-func (a *allowance) left() int64 { return a.limit - a.used - a.reserved }
+func (a *rowLimit) left() int64 { return a.limit - a.used - a.reserved }
 
 func newBudget(maxDeletes, maxUpdates int64) *budget {
-	b := &budget{deletes: allowance{limit: maxDeletes}, updates: allowance{limit: maxUpdates}}
+	b := &budget{deletes: rowLimit{limit: maxDeletes}, updates: rowLimit{limit: maxUpdates}}
 	b.returned = sync.NewCond(&b.mu)
 	return b
 }
 
-// of is the allowance of what a step does.
-func (b *budget) of(s *step) *allowance {
-	if s.deletes() {
+// of is the limit on the rows that a task changes.
+func (b *budget) of(task *childTask) *rowLimit {
+	if task.deletes() {
 		return &b.deletes
 	}
 	return &b.updates
@@ -190,10 +189,10 @@ func (b *budget) of(s *step) *allowance {
 
 // reserve grants up to want rows; 0: the limit is reached. While others hold all that is left it
 // waits for them.
-func (b *budget) reserve(s *step, want int64) int64 {
+func (b *budget) reserve(task *childTask, want int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(s)
+	a := b.of(task)
 	for a.left() <= 0 {
 		if a.reserved == 0 {
 			return 0
@@ -206,10 +205,10 @@ func (b *budget) reserve(s *step, want int64) int64 {
 }
 
 // spend gives back what was granted, but for the rows that were changed.
-func (b *budget) spend(s *step, granted, changed int64) {
+func (b *budget) spend(task *childTask, granted, changed int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(s)
+	a := b.of(task)
 	a.reserved -= granted
 	a.used += changed
 	b.returned.Broadcast()
@@ -228,8 +227,8 @@ func (b *budget) exhausted() string {
 	return ""
 }
 
-// roomy says whether a full statement fits beside those in flight.
-func (b *budget) roomy() bool {
+// hasRoomForStatement says whether a full statement fits beside those in flight.
+func (b *budget) hasRoomForStatement() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return min(b.deletes.left(), b.updates.left()) >= bulk.MaxStatementRows

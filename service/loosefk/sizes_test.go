@@ -9,7 +9,7 @@ import (
 )
 
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
-	s := &step{key: repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
+	s := &childTask{key: repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
 	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
 		took         time.Duration
@@ -42,7 +42,7 @@ func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
 }
 
 func TestStatementSizes_AreHalvedOnATimeoutDownToOne(t *testing.T) {
-	s := &step{}
+	s := &childTask{}
 	z := bulk.NewStatementSizes()
 	for _, want := range []int64{500, 250, 125, 62, 31, 15, 7, 3, 1, 1} {
 		if z.Halve(s, z.Get(s)); z.Get(s) != want {
@@ -58,15 +58,15 @@ func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
 	other := key
 	other.Column = "q_id"
 	z := bulk.NewStatementSizes()
-	z.Halve(&step{key: key, database: "main"}, 100)
-	for name, s := range map[string]*step{
+	z.Halve(&childTask{key: key, database: "main"}, 100)
+	for name, s := range map[string]*childTask{
 		"home": {key: key, database: "ci"}, "action": {key: nullify, database: "main"}, "column": {key: other, database: "main"},
 	} {
 		if z.Get(s) != bulk.FirstStatementRows {
 			t.Errorf("another %s shares the size", name)
 		}
 	}
-	if got := z.Get(&step{key: key, database: "main"}); got != 50 {
+	if got := z.Get(&childTask{key: key, database: "main"}); got != 50 {
 		t.Errorf("%d rows in the next run, want 50", got)
 	}
 }

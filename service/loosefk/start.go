@@ -16,8 +16,8 @@ import (
 // homes of the children, and what follows for each parent.
 
 // openQueue reads the queue, and maintains the partitions of one that caretaker has made.
-func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.Queue, error) {
-	queue, err := x.Database.Queue(ctx)
+func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.DeletedRecords, error) {
+	queue, err := x.Database.DeletedRecords(ctx)
 	if none, is := errors.AsType[*repo.NoSchemaError](err); is {
 		return queue, &run.SkippedError{Reason: none.Error()}
 	}
@@ -38,13 +38,13 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 	if err != nil || !changed {
 		return queue, err
 	}
-	return x.Database.Queue(ctx)
+	return x.Database.DeletedRecords(ctx)
 }
 
 // maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
 // next run; only a lost lease ends this one.
 func (k *looseForeignKeys) maintainPartitions(
-	ctx context.Context, x *run.Execution, queue repo.Queue,
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
 ) (changed bool, _ error) {
 	for _, do := range []func(repo.Permit) error{
 		func(p repo.Permit) error {
@@ -98,15 +98,15 @@ func permitted(ctx context.Context, x *run.Execution, do func(repo.Permit) error
 type plan struct {
 	// recorded is the parent's name in the records.
 	recorded string
-	steps    []*step
+	tasks    []*childTask
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
 	absent   []repo.LooseForeignKey
 	position repo.Position
 }
 
-// step is one definition on one home of its child, in the order in which they are done.
-type step struct {
+// childTask is one definition on one home of its child, in the order in which they are done.
+type childTask struct {
 	key repo.LooseForeignKey
 	// child is nil where nobody knows whether the child is in database, because it does not answer.
 	child    *repo.Child
@@ -116,20 +116,20 @@ type step struct {
 }
 
 // SizeKey is what the sizes of its statements are remembered by.
-func (s *step) SizeKey() bulk.SizeKey {
-	return bulk.SizeKey{What: s.key.String(), Action: s.key.OnDelete, Database: s.database}
+func (t *childTask) SizeKey() bulk.SizeKey {
+	return bulk.SizeKey{What: t.key.String(), Action: t.key.OnDelete, Database: t.database}
 }
 
-// place is the table of the step, with its database.
-func (s *step) place() string { return s.key.Table + " on " + s.database }
+// place is the table of the task, with its database.
+func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 
-// deletes says whether the step deletes rows; otherwise it updates them.
-func (s *step) deletes() bool { return s.key.OnDelete == repo.AsyncDelete }
+// deletes says whether the task deletes rows; otherwise it updates them.
+func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
 
-// plan makes the steps of the parents that have definitions: one all of whose children are accepted
+// plan makes the tasks of the parents that have definitions: one all of whose children are accepted
 // as absent counts as one without, and is left alone.
 func (k *looseForeignKeys) plan(
-	ctx context.Context, x *run.Execution, queue repo.Queue,
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
 ) ([]*plan, error) {
 	accepted, err := k.acceptedAbsent(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func (k *looseForeignKeys) plan(
 		case found:
 		case silent != nil:
 			silent.key = key
-			p.steps = append(p.steps, new(*silent))
+			p.tasks = append(p.tasks, new(*silent))
 		case !accepted[key.Table]:
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)
@@ -165,19 +165,19 @@ func (k *looseForeignKeys) plan(
 	}
 	var plans []*plan
 	for _, p := range byParent {
-		if len(p.steps)+len(p.absent) > 0 {
+		if len(p.tasks)+len(p.absent) > 0 {
 			plans = append(plans, p)
 		}
 	}
 	return plans, k.endAbsence(ctx, x, slices.Compact(returned))
 }
 
-// add adds the steps of a definition, the i-th, on the homes of its child, and says whether there
-// are any.
+// add adds the tasks of a definition, the i-th: one for each database that has the child table. It
+// says whether there are any.
 func (p *plan) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
 	for _, children := range homes {
 		if child := children[i]; child != nil {
-			p.steps = append(p.steps, &step{key: key, child: child, database: child.Database.Name})
+			p.tasks = append(p.tasks, &childTask{key: key, child: child, database: child.Database.Name})
 			found = true
 		}
 	}
@@ -185,10 +185,10 @@ func (p *plan) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (foun
 }
 
 // homes looks for the children in every configured database, the queue's own last. Where one does
-// not answer, silent is a step on it: absence is a fact only if all of them answered.
+// not answer, silent is a task on it: absence is a fact only if all of them answered.
 func (k *looseForeignKeys) homes(
 	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
-) (homes [][]*repo.Child, silent *step, err error) {
+) (homes [][]*repo.Child, silent *childTask, err error) {
 	var own []*repo.Child
 	for _, d := range k.Databases {
 		children, err := d.Children(ctx, keys)
@@ -198,10 +198,10 @@ func (k *looseForeignKeys) homes(
 		case err == nil:
 			homes = append(homes, children)
 		case d != x.Database && hidden(err):
-			x.Log.WarnContext(ctx, "database unreachable, children are not looked for there",
+			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
 				"child_database", d.Name, "error", err)
 			if silent == nil {
-				silent = &step{database: d.Name, down: err}
+				silent = &childTask{database: d.Name, down: err}
 			}
 		default:
 			return nil, nil, err

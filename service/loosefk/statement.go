@@ -10,62 +10,62 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// One definition on one home for some keys of a batch (step 2): a statement, and what to do when it
-// does not complete them all.
+// One task for some keys of a batch (step 2): a statement, and what to do when it does not complete
+// them all.
 
-// attempt is the work of one definition on one home on the keys of one batch, over all passes.
-type attempt struct {
+// taskRun is one task on the keys of one batch, over all passes.
+type taskRun struct {
 	*cleanup
 	batch *batch
-	step  *step
+	task  *childTask
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
 
-// apply brings every key past the step, or leaves it there because it has more rows than its share
+// apply brings every key past the task, or leaves it there because it has more rows than its share
 // or a limit is reached. Its error ends the run.
-func (c *cleanup) apply(ctx context.Context, b *batch, s *step, keys []*openKey) error {
-	if err := c.down(s); err != nil {
-		c.failKeys(ctx, s, keys, err, false)
+func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*openKey) error {
+	if err := c.down(task); err != nil {
+		c.failKeys(ctx, task, keys, err, false)
 		return nil
 	}
-	a := b.attempts[s]
-	if a == nil {
-		a = &attempt{cleanup: c, batch: b, step: s}
-		b.attempts[s] = a
+	t := b.taskRuns[task]
+	if t == nil {
+		t = &taskRun{cleanup: c, batch: b, task: task}
+		b.taskRuns[task] = t
 	}
-	return a.try(ctx, keys)
+	return t.try(ctx, keys)
 }
 
 // try runs the statement for the keys; what it cannot do for all at once it does for halves.
-func (a *attempt) try(ctx context.Context, keys []*openKey) error {
-	for !a.checkLimits() {
+func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
+	for !t.checkLimits() {
 		m := everything
 		if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
 			m = shares
 		}
-		r, err := a.purge(ctx, keys, m)
+		r, err := t.purge(ctx, keys, m)
 		switch class := classOf(err); {
 		case err == nil && m == everything && r.Found > r.cap:
 			for _, k := range keys {
 				k.large = true
 			}
 		case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
-			return a.takeTurns(ctx, keys, r)
+			return t.rotateKeys(ctx, keys, r)
 		case err == nil && r.Found == r.Changed:
-			a.pass(keys, r)
+			t.advanceDone(keys, r)
 			return nil
 		case err == nil || class == repo.ClassLock:
-			return a.awaitLocks(ctx, keys, r, err)
+			return t.awaitLocks(ctx, keys, r, err)
 		case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
-			a.failKeys(ctx, a.step, keys, err, true)
+			t.failKeys(ctx, t.task, keys, err, true)
 			return nil
 		case class == repo.ClassTimeout:
-			if again, err := a.shrink(ctx, keys, r.cap, err); !again {
+			if again, err := t.shrink(ctx, keys, r.cap, err); !again {
 				return err
 			}
 		default:
-			return a.isolate(ctx, keys, err)
+			return t.isolate(ctx, keys, err)
 		}
 	}
 	return nil
@@ -109,71 +109,72 @@ func (r purged) cutOff(keys int) bool {
 var errNoBudget = errors.New("row limit reached")
 
 // purge sends one statement within what is left of the limits and accounts for it.
-func (a *attempt) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
-	want := a.sizes.Get(a.step)
-	if limit := int64(a.step.key.DeleteLimit); limit > 0 {
+func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
+	want := t.sizes.Get(t.task)
+	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
 		want = min(want, limit)
 	}
-	r.cap = a.budget.reserve(a.step, want)
+	r.cap = t.budget.reserve(t.task, want)
 	if r.cap == 0 {
 		return r, errNoBudget
 	}
-	defer func() { a.budget.spend(a.step, r.cap, r.Changed) }()
+	defer func() { t.budget.spend(t.task, r.cap, r.Changed) }()
 	if m != everything {
 		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
-	took, err := a.send(ctx, keys, m, &r)
+	took, err := t.send(ctx, keys, m, &r)
 	if err != nil {
 		r.PurgeResult = repo.PurgeResult{}
 		return r, err
 	}
-	a.account(ctx, r, m, took)
+	t.account(ctx, r, m, took)
 	return r, nil
 }
 
 // send sends a statement of so many rows, and says how long it took.
-func (a *attempt) send(
+func (t *taskRun) send(
 	ctx context.Context, keys []*openKey, m mode, r *purged,
 ) (took time.Duration, err error) {
-	child := a.step.child
-	limits := a.limits(m, r.cap, len(keys))
-	permit, err := a.x.Permit(ctx, child.Database, child.Table(), limits)
+	child := t.task.child
+	limits := t.limits(m, r.cap, len(keys))
+	permit, err := t.x.Permit(ctx, child.Database, child.Table(), limits)
 	if err != nil {
 		return 0, err
 	}
 	defer permit.End(&err)
 	p, began := repo.Purge{Permit: permit.Permit, Keys: numbers(keys), Cap: r.cap}, time.Now()
 	if m == everything {
-		records := a.removable(keys)
+		records := t.removable(keys)
 		r.removal = len(records) > 0
-		r.PurgeResult, err = child.PurgeAll(ctx, p, a.queue, records)
+		r.PurgeResult, err = child.PurgeAll(ctx, p, t.queue, records)
 	} else {
 		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
 	}
 	return time.Since(began), err
 }
 
-func (a *attempt) limits(m mode, rows int64, keys int) repo.Limits {
+// limits are those of a statement that may change so many rows of so many keys.
+func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
 	l := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
 	if rows == 1 && keys == 1 {
 		l.Statement = bulk.SingleRowTime
 	}
 	if m == waiting {
-		l.Lock = max(bulk.LockTime, min(bulk.LongLockTime, a.x.Left()))
+		l.Lock = max(bulk.LockTime, min(bulk.LongLockTime, t.x.Left()))
 		l.Statement += l.Lock
 	}
 	return l
 }
 
 // removable are the records that go with this statement if it completes their keys: it is their
-// last, in the queue's own database, and nothing else speaks against it.
-func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
-	last := a.step == a.batch.steps[len(a.batch.steps)-1]
-	if !last || a.step.child.Database != a.x.Database || len(a.batch.absent) > 0 {
+// last, it runs in the queue's own database, and no absent child holds them.
+func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
+	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
+	if !last || t.task.child.Database != t.x.Database || len(t.batch.absent) > 0 {
 		return nil
 	}
 	for _, k := range keys {
-		if !k.flagged() {
+		if !k.keepsRecords() {
 			records = append(records, k.records...)
 		}
 	}
@@ -181,43 +182,43 @@ func (a *attempt) removable(keys []*openKey) (records []repo.Record) {
 }
 
 // account counts what a statement has done, and learns from the time it took.
-func (a *attempt) account(ctx context.Context, r purged, m mode, took time.Duration) {
-	a.addWorked(a.step)
+func (t *taskRun) account(ctx context.Context, r purged, m mode, took time.Duration) {
+	t.addWorked(t.task)
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
 	}
 	if m != waiting {
-		a.sizes.Observe(a.step, took, r.cap, r.Found, capped)
+		t.sizes.Observe(t.task, took, r.cap, r.Found, capped)
 	}
-	a.x.Count(ctx, "processed_records", r.Removed)
-	if a.step.deletes() {
-		a.x.Count(ctx, "deleted_rows", r.Changed)
-		a.x.Changed(a.step.key.Table, r.Changed, 0)
+	t.x.Count(ctx, "processed_records", r.Removed)
+	if t.task.deletes() {
+		t.x.Count(ctx, "deleted_rows", r.Changed)
+		t.x.Changed(t.task.key.Table, r.Changed, 0)
 	} else {
-		a.x.Count(ctx, "updated_rows", r.Changed)
-		a.x.Changed(a.step.key.Table, 0, r.Changed)
+		t.x.Count(ctx, "updated_rows", r.Changed)
+		t.x.Changed(t.task.key.Table, 0, r.Changed)
 	}
 }
 
-// pass lets the keys go on that have no more rows, after a statement that changed all rows it
-// found. The others stay for the next pass.
-func (a *attempt) pass(keys []*openKey, r purged) {
+// advanceDone moves the keys on that have no more rows, after a statement that changed all rows
+// that it found. The others stay for the next pass.
+func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 	for _, k := range keys {
 		if !r.full(k) {
-			k.removed = r.removal && !k.flagged()
-			k.next()
+			k.removed = r.removal && !k.keepsRecords()
+			k.advance()
 		}
 	}
 }
 
-// takeTurns lets the keys go on that have no more rows, and those that got none be the first of the
-// next pass.
-func (a *attempt) takeTurns(ctx context.Context, keys []*openKey, r purged) error {
-	a.batch.moveBehind(r.served)
-	_, err := a.advance(ctx, a.step, keys)
+// rotateKeys moves the keys on that have no more rows, and lets those that got none be the first
+// of the next pass.
+func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) error {
+	t.batch.moveBehind(r.served)
+	_, err := t.advance(ctx, t.task, keys)
 	if err != nil && classOf(err) != repo.ClassLock {
-		return a.afterError(ctx, keys, err)
+		return t.afterError(ctx, keys, err)
 	}
 	return nil
 }
@@ -226,46 +227,46 @@ func (a *attempt) takeTurns(ctx context.Context, keys []*openKey, r purged) erro
 // are free now, then waiting for the others, then those that have become free. Keys that still have
 // rows are locked, unless that is only because the cap was reached. r and err are those of the
 // statement that met the locks.
-func (a *attempt) awaitLocks(ctx context.Context, keys []*openKey, r purged, err error) error {
+func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err error) error {
 	var asked int
 	for i, m := range []mode{skipping, waiting, skipping} {
 		asked = len(keys)
 		if i > 0 || err != nil {
-			r, err = a.purge(ctx, keys, m)
+			r, err = t.purge(ctx, keys, m)
 			if err != nil && classOf(err) != repo.ClassLock {
-				return a.afterError(ctx, keys, err)
+				return t.afterError(ctx, keys, err)
 			}
 		}
-		switch left, err := a.advance(ctx, a.step, keys); {
+		switch left, err := t.advance(ctx, t.task, keys); {
 		case err == nil:
 			keys = left
 		case classOf(err) != repo.ClassLock:
-			return a.afterError(ctx, keys, err)
+			return t.afterError(ctx, keys, err)
 		}
 		if m == skipping && r.Changed > 0 {
 			if r.cutOff(asked) {
-				a.batch.moveBehind(r.served)
+				t.batch.moveBehind(r.served)
 				return nil
 			}
 			// A key that had its full share is not locked but large: its turn comes in the next pass.
 			keys = slices.DeleteFunc(slices.Clone(keys), r.full)
 		}
-		if len(keys) == 0 || a.checkLimits() {
+		if len(keys) == 0 || t.checkLimits() {
 			return nil
 		}
 	}
 	if len(r.Kept) > 0 {
-		others, kept, err := a.failKept(ctx, keys, r)
+		others, kept, err := t.failKept(ctx, keys, r)
 		if err != nil {
-			return a.afterError(ctx, keys, err)
+			return t.afterError(ctx, keys, err)
 		}
 		if keys = others; kept && r.cutOff(asked) {
 			return nil
 		}
 	}
 	for _, k := range keys {
-		k.locked = a.step
-		k.next()
+		k.locked = t.task
+		k.advance()
 	}
 	return nil
 }

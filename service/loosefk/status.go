@@ -25,7 +25,7 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
 	defer cancel()
-	queue, err := d.Queue(ctx)
+	queue, err := d.DeletedRecords(ctx)
 	switch {
 	case err != nil:
 		return true
@@ -45,7 +45,7 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 // undefined are the recorded names of parents without definitions. One all of whose children are
 // accepted as absent counts as one without.
 func (k *looseForeignKeys) undefined(
-	q repo.Queue, recorded []string, accepted map[string]bool,
+	q repo.DeletedRecords, recorded []string, accepted map[string]bool,
 ) []string {
 	defined := map[string]bool{}
 	for _, key := range k.config.Definitions.Keys {
@@ -60,7 +60,7 @@ func (k *looseForeignKeys) undefined(
 func (k *looseForeignKeys) backlog(
 	ctx context.Context, d *repo.Database,
 ) (repo.Backlog, string, error) {
-	queue, err := d.QueueShape(ctx)
+	queue, err := d.DeletedRecordsShape(ctx)
 	if err != nil || !queue.Exists {
 		return repo.Backlog{}, "", err
 	}
@@ -71,7 +71,7 @@ func (k *looseForeignKeys) backlog(
 		return backlog, "", err
 	}
 	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
-	queue, _ = d.Queue(ctx)
+	queue, _ = d.DeletedRecords(ctx)
 	accepted, _ := k.acceptedAbsent(ctx)
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
 	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
@@ -83,7 +83,7 @@ func (k *looseForeignKeys) backlog(
 	return backlog, strings.Join(remarks, "; "), nil
 }
 
-// failingRemark says that records have failed or are held, which are put off while runs succeed.
+// failingRemark says that records have failed or are held, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 	number := strconv.Itoa(len(failing))
 	switch len(failing) {
@@ -92,7 +92,7 @@ func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 	case recordPage:
 		number += " or more"
 	}
-	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be tried again: "+
+	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be retried: "+
 		"%s (caretaker lfk dead --failing)", d.Name, number)}
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// What spans say about an end. Only what failed has the status Error: what was told to stop, or is put off because its
+// What spans say about an end. Only what failed has the status Error: what was told to stop, or is postponed because its
 // time is over, says so as its outcome and reason.
 
 // Outcomes of batches and attempts that are none of runs and jobs.
 const (
 	// outcomeStopped: the run was told to stop in the middle of the batch, the reason says by what.
 	outcomeStopped = "stopped"
-	// outcomeDeferred: what the batch is about is put off, and is no failure.
+	// outcomeDeferred: what the batch is about is postponed, and is no failure.
 	OutcomeDeferred = "deferred"
 	// OutcomeInterrupted and outcomeLost are those of attempts of jobs that are worked again by somebody else.
 	OutcomeInterrupted = "interrupted"

@@ -1352,7 +1352,7 @@ type Job struct {
 	// delete_placeholder_user, delete_user, destroy_group or continue_inactive_token_deletion.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// State, as in maintenance.river_job: available (due, or due in a moment), scheduled (starts later, or goes on later),
-	// retryable (failed, will be tried again), running, completed, cancelled (refused), discarded (failed in its last
+	// retryable (failed, will be retried), running, completed, cancelled (refused), discarded (failed in its last
 	// attempt), pending (not used).
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Arguments; each kind has its own names.
