@@ -41,8 +41,8 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(t, 3, "run "+worker, "skipped", "resume --all")
 	r.want(t, 0, "status", "all workers are paused by")
 	r.want(t, 0, "resume "+worker, "all workers are paused by")
-	r.want(t, 0, "resume *", "the pause of all workers is ended")
-	r.want(t, 0, "resume --all", "no pause of all workers is in force")
+	r.want(t, 0, "resume *", "the global pause has ended")
+	r.want(t, 0, "resume --all", "there is no global pause")
 	r.want(t, 0, "resume "+worker, "not configured")
 	r.want(t, 2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
 }

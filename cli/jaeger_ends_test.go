@@ -107,7 +107,7 @@ func wantEnds(t *testing.T, ends map[string]jaegerTrace) {
 			"maintenance.outcome": "held", "maintenance.holder": "somebody", "maintenance.lease": "ghost_user_migration", "maintenance.lease_epoch": "*",
 		}, nil},
 		"cancelled": {"maintenance.run", map[string]string{
-			"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED", "maintenance.stopped_because": "it was told to stop: CANCELLED",
+			"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED", "maintenance.stopped_because": "stopped by request: CANCELLED",
 			"maintenance.batches_failed": "0",
 		}, nil},
 		"job failed": {"maintenance.job", map[string]string{

@@ -156,7 +156,7 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed b
 }
 
 // abandonedSQL begins the error of a run of which nobody knows how it ended.
-const abandonedSQL = `'the process that ran it gave no sign of life'`
+const abandonedSQL = `'no heartbeat from the process that ran it'`
 
 const closeAbandonedRunsSQL = `
 UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,

@@ -53,7 +53,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.held = g.number("lease.held", "1 while anybody holds the lease.")
 	g.heldFor = g.seconds("lease.held.duration", "For how long the lease has been held by whoever holds it now, 0 when nobody does.")
 	g.reachable = g.number("database.reachable", "1 if the database answers this process and can be written to.")
-	g.atWork = g.seconds("run.age", "For how long the run at work has been so, 0 when none is.")
+	g.atWork = g.seconds("run.age", "Age of the current run, 0 when there is none.")
 	g.limit = g.seconds("run.limit", "Time limit of runs, for workers that have one.")
 	g.failing = g.seconds("failing", "For how long runs have failed without a success in between, 0 when the last one did not.")
 	g.success = g.seconds("last.success.timestamp", "End of the last run that succeeded, as a Unix time.")

@@ -64,7 +64,7 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	s.engine.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.TruncateActor(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
 	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
-		st.ConditionDetail = "the pause of all workers is ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
+		st.ConditionDetail = "the global pause has ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
 	}
 	return st, err
 }
@@ -79,7 +79,7 @@ func (s *Service) pausable(name string) error {
 }
 
 // noPauseOfAll is how things stand with all workers, as a rule.
-const noPauseOfAll = "no pause of all workers is in force"
+const noPauseOfAll = "there is no global pause"
 
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {

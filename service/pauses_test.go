@@ -84,7 +84,7 @@ func TestResumeWorker_OfAllWorkersLeavesThosePausedByThemselves(t *testing.T) {
 		t.Errorf("paused by %q", by)
 	}
 	// The second time there is nothing to resume.
-	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "no pause of all workers is in force" {
+	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "there is no global pause" {
 		t.Errorf("%+v", st)
 	}
 }

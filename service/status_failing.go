@@ -207,7 +207,7 @@ func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat)
 	if time.Since(last.At) >= heartbeatTimeout {
 		return Failing{
 			Since: last.At, Class: FailureScheduler,
-			Message: "the scheduler of this server gives no sign of life, " +
+			Message: "the scheduler of this server has no heartbeat, " +
 				"scheduled runs do not start here: restart it",
 		}
 	}

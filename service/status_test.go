@@ -141,7 +141,7 @@ func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
 		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
 	lastSign := e.Value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
-	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no sign of life since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
+	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no heartbeat since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
 		t.Errorf("reason %q", st.CurrentRun.Reason)
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)

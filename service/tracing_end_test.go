@@ -188,6 +188,6 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
 	servicetest.WantAttributes(t, last(), map[string]string{
 		"maintenance.reason":          "1 users deferred; 1 users failed",
-		"maintenance.stopped_because": "all that was due has been looked at, 1 users deferred; more is left",
+		"maintenance.stopped_because": "all due work was processed, 1 users deferred; more is left",
 	})
 }

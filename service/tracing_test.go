@@ -85,7 +85,7 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 		t.Errorf("events %v", failed[0].Events())
 	}
 	servicetest.WantAttributes(t, root, map[string]string{
-		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all that was due has been looked at",
+		"error.type": "P0001", "maintenance.error": r.Error, "maintenance.stopped_because": "all due work was processed",
 	})
 	batch := servicetest.Named(spans, "maintenance.batch")[0]
 	servicetest.WantAttributes(t, batch, map[string]string{

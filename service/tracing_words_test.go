@@ -103,7 +103,7 @@ func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
-	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "there was nothing it could do: SETTING_OFF: "+servicetest.TokenSettingKey) {
+	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey) {
 		t.Errorf("stopped because %q", why)
 	}
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {

@@ -195,7 +195,7 @@ func (l *Loads) warn(ctx context.Context, b *databaseLoad, load repo.Load, err e
 		trouble = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
 	if trouble != "" && trouble != b.warned {
-		l.logger.WarnContext(ctx, "load not seen in full, what is not seen slows nothing down",
+		l.logger.WarnContext(ctx, "load only partly visible, limits that cannot be measured are ignored",
 			"database", b.name, "why", trouble)
 	}
 	b.warned = trouble

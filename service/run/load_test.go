@@ -244,7 +244,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.Deleted("main", "p", 1, 10)
 	time.Sleep(1100 * time.Millisecond) // the next look
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	if said := book.Lines("load not seen in full"); len(said) != 1 || !strings.Contains(said[0], "42501") {
+	if said := book.Lines("load only partly visible"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)
 	}
 }

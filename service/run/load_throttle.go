@@ -77,7 +77,7 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 }
 
 func (x *Execution) stopThrottled(ctx context.Context, e *Excess) error {
-	x.Log.InfoContext(ctx, "run ends early, to spare the database", "load", e.String())
+	x.Log.InfoContext(ctx, "run ends early because of the database's load", "load", e.String())
 	x.RequestStop(StopError{Reason: repo.Reason{Code: ReasonThrottled, Detail: e.String()}, Early: true})
 	return x.Stopped()
 }

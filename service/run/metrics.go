@@ -44,7 +44,7 @@ func newMetrics() (*Metrics, error) {
 	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
 	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
 	m.EndedEarly, errs[9] = m.Meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
-	m.rested, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have rested because of the load of a database."))
+	m.rested, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have waited because of the load of a database."))
 	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was put back because of a pause or the load of a database."))
 	return m, errors.Join(errs[:]...)
 }

@@ -154,7 +154,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 // WithSilence is a run as it is shown: one at work without heartbeats says so as its reason.
 func WithSilence(run Run) Run {
 	if !run.SilentSince.IsZero() {
-		run.Reason = fmt.Sprintf("no sign of life since %s, its process has died, stands still or cannot reach main; without one it ends as failed at %s",
+		run.Reason = fmt.Sprintf("no heartbeat since %s, its process has died, stands still or cannot reach main; without a heartbeat it ends as failed at %s",
 			run.SilentSince.UTC().Format(time.RFC3339), run.DeadAt.UTC().Format(time.RFC3339))
 	}
 	return run

@@ -59,7 +59,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	}
 	for key, want := range map[string]any{
 		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
-		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "the process that ran it gave no sign of life; it has done at least what its counts say",
+		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "no heartbeat from the process that ran it; it has done at least what its counts say",
 	} {
 		if line[key] != want {
 			t.Errorf("%s is %v, want %v", key, line[key], want)

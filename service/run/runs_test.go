@@ -157,7 +157,7 @@ func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
 		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
 		return nil
 	})
-	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no sign of life since ") || reasons[2] != "failed LEASE_LOST" {
+	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no heartbeat since ") || reasons[2] != "failed LEASE_LOST" {
 		t.Errorf("%q, %v", reasons, err)
 	}
 }

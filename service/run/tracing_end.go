@@ -125,9 +125,9 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 	case run.State == repo.RunFailed && !items:
 		return redactedText(run.Error, err)
 	case run.State == repo.RunCancelled:
-		return "it was told to stop: " + run.Reason
+		return "stopped by request: " + run.Reason
 	case run.State == repo.RunSkipped:
-		return strings.TrimSuffix("there was nothing it could do: "+run.Reason+": "+run.Error, ": ")
+		return strings.TrimSuffix("skipped: "+run.Reason+": "+run.Error, ": ")
 	case stopped.Early:
 		return stopped.Reason.String() + "; more is left"
 	case x.limit != "":
@@ -137,7 +137,7 @@ func (x *Execution) whyStopped(run *Run, err error) string {
 }
 
 // AllSeen is why a run stops that nothing has stopped.
-const AllSeen = "all that was due has been looked at"
+const AllSeen = "all due work was processed"
 
 // refusedRun ends the span of a run that could not start. That somebody else is at work is no failure.
 func refusedRun(span trace.Span, err error) {

@@ -142,7 +142,7 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 // warnOfShortRuns: a run of less than a second does little more than begin and end.
 func (r *Runner) warnOfShortRuns(w *Worker) {
 	if limit, _ := w.MaxRuntime(MainDatabase, nil); limit < time.Second {
-		r.Logger.Warn("max_runtime is less than a second: runs get next to nothing done, give them some seconds", "worker", w.Name, "max_runtime", limit)
+		r.Logger.Warn("max_runtime is less than a second: too short for useful runs, use several seconds", "worker", w.Name, "max_runtime", limit)
 	}
 }
 

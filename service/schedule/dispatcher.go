@@ -163,7 +163,7 @@ func (t *workerTick) miss(ctx context.Context, due dueFires) (moved bool, err er
 	}
 	log := t.runner.Logger.With("worker", t.worker.Name)
 	if due.until.Before(t.ledger.AccountedUntil) {
-		log.WarnContext(ctx, "clock of main was set back, fires go on by the new time",
+		log.WarnContext(ctx, "clock of main was set back, fires continue with the new time",
 			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
 	}
 	if missed > 0 {

@@ -77,7 +77,7 @@ func databaseOf(
 func (t *workerTick) finishRound(ctx context.Context, first *run.Execution) {
 	err := run.Guarded(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, run.ErrStopping) {
-		t.runner.Logger.WarnContext(ctx, "databases that are left of the fire wait for the next one",
+		t.runner.Logger.WarnContext(ctx, "remaining databases of this round are left to the next fire",
 			"worker", t.worker.Name, "error", err)
 	}
 }

@@ -81,7 +81,7 @@ func (u *usage) changed(ctx context.Context, log *slog.Logger, worker, why strin
 	switch why {
 	case before:
 	case "":
-		log.InfoContext(ctx, "worker used from now on", "worker", worker)
+		log.InfoContext(ctx, "worker now enabled and configured", "worker", worker)
 	default:
 		log.InfoContext(ctx, "worker not used", "worker", worker, "why", why)
 	}
