@@ -38,7 +38,7 @@ test-web: ## look at the status page with a headless Chromium
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
 	$(GO) test $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
 
-pictures: ## take the documentation's pictures of the status page anew
+pictures: ## take the documentation's pictures of the status page again
 	@tools/require.sh postgres chromium
 	$(GO) test -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
 

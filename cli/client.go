@@ -222,7 +222,7 @@ func asCommands(text string) string {
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
 		ReplaceAllStringFunc(text, func(method string) string {
-			if command, known := commands[method]; known {
+			if command, ok := commands[method]; ok {
 				return "caretaker " + command
 			}
 			return method

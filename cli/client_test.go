@@ -157,8 +157,8 @@ func TestClient_SendsItsToken(t *testing.T) {
 func runID(t *testing.T, answer map[string]any) string {
 	t.Helper()
 	run, _ := answer["run"].(map[string]any)
-	id, is := run["id"].(string)
-	if !is {
+	id, ok := run["id"].(string)
+	if !ok {
 		t.Fatalf("no run in %v", answer)
 	}
 	return id

@@ -34,7 +34,7 @@ func databases(
 	}
 	repo.MustDiffer(open)
 	for _, d := range open {
-		if same, is := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); is {
+		if same, ok := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); ok {
 			closeAll()
 			return nil, nil, same
 		}
@@ -59,13 +59,13 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
 		err := checkMigrated(ctx, d)
-		refused, is := errors.AsType[*repo.Error](err)
+		refused, ok := errors.AsType[*repo.Error](err)
 		switch {
 		case err == nil:
 			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx), "database", d.Name)
 			i.logWarning("replica not readable, reading from the primary until it is", d.CheckReplica(ctx),
 				"database", d.Name)
-		case is && refused.Refused():
+		case ok && refused.Refused():
 			return connectionRefused(d.Name, refused)
 		case errors.Is(err, repo.ErrUnreachable):
 			i.logWarning("database unreachable, the server starts and keeps trying", err, "database", d.Name)

@@ -80,7 +80,7 @@ type jaegerSpan struct {
 // tag is the value of an attribute as text, "" if there is none.
 func (s jaegerSpan) tag(key string) string {
 	for _, tag := range s.Tags {
-		if number, is := tag.Value.(float64); is && tag.Key == key {
+		if number, ok := tag.Value.(float64); ok && tag.Key == key {
 			return strconv.FormatFloat(number, 'f', -1, 64)
 		}
 		if tag.Key == key {

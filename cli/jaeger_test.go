@@ -104,8 +104,8 @@ func wantTree(t *testing.T, trace jaegerTrace) {
 		t.Errorf("no batch in\n%s", trace)
 	}
 	for _, s := range trace.Spans {
-		parent, there := known[s.parent()]
-		if !there && s.SpanID != call.SpanID {
+		parent, ok := known[s.parent()]
+		if !ok && s.SpanID != call.SpanID {
 			t.Errorf("%s is an orphan", s.Name)
 		}
 		if strings.HasPrefix(s.Name, "maintenance.") && s.Name != runBatch && s.Name != "maintenance.run" && parent.Name != "maintenance.run" {
@@ -178,7 +178,7 @@ func wantJobs(t *testing.T, jobs []jaegerTrace, runs map[string]jaegerTrace) {
 			t.Errorf("%s has links %v", kind, links)
 		} else if strings.HasPrefix(kind, "delete_placeholder") && !known[links[0]] {
 			t.Errorf("%s is linked to %v, which is not there", kind, links)
-		} else if of, is := runs[kind]; is && links[0] == of.only(t, "maintenance.run").id() {
+		} else if of, ok := runs[kind]; ok && links[0] == of.only(t, "maintenance.run").id() {
 			linked[kind] = true
 		}
 		if job.parent() != "" || job.tag("span.kind") != "consumer" || job.tag("messaging.operation.type") != "process" ||

@@ -14,8 +14,8 @@ import (
 
 // messageAt is which argument of a method of loggers is the message, if the method is one that logs at info or above.
 func messageAt(call *ast.CallExpr) []int {
-	called, is := call.Fun.(*ast.SelectorExpr)
-	if !is {
+	called, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
 		return nil
 	}
 	switch called.Sel.Name {
@@ -39,15 +39,15 @@ func logged(t *testing.T, file string) (messages []string) {
 		t.Fatal(err)
 	}
 	ast.Inspect(tree, func(n ast.Node) bool {
-		call, is := n.(*ast.CallExpr)
-		if !is {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
 			return true
 		}
 		for _, i := range messageAt(call) {
 			if i >= len(call.Args) {
 				continue
 			}
-			if text, is := call.Args[i].(*ast.BasicLit); is && text.Kind == token.STRING {
+			if text, ok := call.Args[i].(*ast.BasicLit); ok && text.Kind == token.STRING {
 				message, _ := strconv.Unquote(text.Value)
 				messages = append(messages, message)
 			}

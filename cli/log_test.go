@@ -105,7 +105,7 @@ func checkLine(t *testing.T, text string, seen map[string]bool, counts map[strin
 		wanted = append(wanted, of...)
 	}
 	for _, key := range wanted {
-		if _, has := line[key]; !has {
+		if _, ok := line[key]; !ok {
 			t.Errorf("%s is missing in %s", key, text)
 		}
 	}

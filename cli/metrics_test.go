@@ -95,13 +95,13 @@ func TestMetrics_AreAllDocumentedWithTheirLabels(t *testing.T) {
 			}
 			continue
 		}
-		want, there := listed[name]
-		if !there || !slices.Equal(labels, want) {
-			t.Errorf("%s has the labels %q, docs/metrics.md says %q (%t)", name, labels, want, there)
+		want, ok := listed[name]
+		if !ok || !slices.Equal(labels, want) {
+			t.Errorf("%s has the labels %q, docs/metrics.md says %q (%t)", name, labels, want, ok)
 		}
 	}
 	for name := range listed {
-		if _, there := found[name]; !there {
+		if _, ok := found[name]; !ok {
 			t.Errorf("%s is in docs/metrics.md, but the server has no such metric", name)
 		}
 	}

@@ -115,7 +115,7 @@ func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testin
 	c.until("Down")
 
 	for _, r := range deployedRules(t) {
-		if name, is := strings.CutPrefix(r.Alert, "Caretaker"); is && c.fired[name] == "" {
+		if name, ok := strings.CutPrefix(r.Alert, "Caretaker"); ok && c.fired[name] == "" {
 			t.Errorf("%s has not been caused", r.Alert)
 		}
 	}

@@ -73,7 +73,7 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 		for _, name := range applied {
 			a.text("%s: applied %s", d.Name, name)
 		}
-		if refused, is := errors.AsType[*repo.Error](err); is && refused.Refused() {
+		if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
 			return connectionRefused(d.Name, refused)
 		}
 		if err != nil {

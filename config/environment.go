@@ -44,7 +44,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		if !strings.HasPrefix(name, prefix) || name == AddressVariable {
 			continue
 		}
-		if path, known := byVariable[name]; known {
+		if path, ok := byVariable[name]; ok {
 			values[path] = value{content, name}
 			continue
 		}

@@ -64,8 +64,8 @@ type GroupStores struct {
 	// Missing says without which table or column groups cannot be worked on; empty: none is
 	// missing.
 	Missing string
-	// PassedOver names what else is missing.
-	PassedOver string
+	// MissingOptional names what else is missing.
+	MissingOptional string
 	// legacy: group_deletion_schedules with all that makes a mark; schedules: with the ids of
 	// groups at least. details: namespace_details; modern: with both columns of the mark, metadata:
 	// with state_metadata.
@@ -135,7 +135,7 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	s.fillings, s.PassedOver, s.Missing = p.fillings, p.passedOver, p.lacks(essential...)
+	s.fillings, s.MissingOptional, s.Missing = p.fillings, p.missingOptional, p.lacks(essential...)
 	if s.Missing == "" {
 		// Else nobody would be active, and groups be restored that are to go.
 		s.Missing, err = p.unfit(ctx, Reference{"users", "state"}, "active")

@@ -42,7 +42,7 @@ type perhapsLost struct {
 	Lost bool
 }
 
-func (g perhapsLost) matters() bool { return g.Lost }
+func (g perhapsLost) needsConfirmation() bool { return g.Lost }
 
 // LostMarks reads the next page of groups behind after, in order of their ids, and returns those
 // that look marked but are in no store, and the id with which to go on, 0 at the end.
@@ -71,7 +71,7 @@ type OddSchedule struct {
 	differs                  bool
 }
 
-func (o OddSchedule) matters() bool { return o.NoGroup || o.differs }
+func (o OddSchedule) needsConfirmation() bool { return o.NoGroup || o.differs }
 
 // oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT
 // keeps the joins look-ups.
@@ -110,7 +110,7 @@ func (d *Database) OddSchedules(
 		return o, err
 	})
 	for _, o := range rows {
-		if next = o.GroupID; o.matters() {
+		if next = o.GroupID; o.needsConfirmation() {
 			odd = append(odd, o)
 		}
 	}

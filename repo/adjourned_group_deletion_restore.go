@@ -297,7 +297,7 @@ const (
 
 // renameBelow renames the routes of all groups and projects below, page by page, until a search
 // from the start finds none. A page that has gone elsewhere meanwhile may change nothing, two in a
-// row are rows that do not let themselves be changed.
+// row are rows that a trigger or rule keeps from being changed.
 func (g *restoring) renameBelow(
 	ctx context.Context, tx pgx.Tx, s GroupStores, to restoring,
 ) (renamed int64, err error) {

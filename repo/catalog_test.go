@@ -44,7 +44,7 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 			t.Errorf("%s is there", name)
 		}
 	}
-	if _, there := c.Rows("keys", "type", "x"); there {
+	if _, ok := c.Rows("keys", "type", "x"); ok {
 		t.Error("a column that nobody asked for is there")
 	}
 }

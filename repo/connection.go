@@ -22,7 +22,7 @@ import (
 //   - Transactions of several statements say which isolation they need. For single ones the session
 //     does, where there is one; behind a pooler they may collide (40001) more often, which is no
 //     different from a lock then.
-//   - What else matters to a statement is set in its transaction, as limits are.
+//   - What else needsConfirmation to a statement is set in its transaction, as limits are.
 //   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends
 //     on IntervalStyle and bytea_output.
 
@@ -140,7 +140,7 @@ func (n *names) admit(ctx context.Context, d *Database, conn *pgconn.PgConn) err
 // another.
 func poolerAdvice(database string) string {
 	key := database + ".url"
-	if primary, is := strings.CutSuffix(database, replicaSuffix); is {
+	if primary, ok := strings.CutSuffix(database, replicaSuffix); ok {
 		key = primary + ".replica_url"
 	}
 	return "behind a pooler in transaction mode add default_query_exec_mode=exec to databases." +

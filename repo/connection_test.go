@@ -31,7 +31,7 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 		if err != nil || len(jobs) != 1 || jobs[0].Overdue < time.Hour {
 			t.Error(style, jobs, err)
 		}
-		if _, err := d.Load(t.Context(), repo.LoadQuestion{Replicas: true, WAL: true, Archive: true, Locks: true, Autovacuum: true}); err != nil {
+		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Archive: true, Locks: true, Autovacuum: true}); err != nil {
 			t.Error(style, err)
 		}
 	}

@@ -129,7 +129,7 @@ func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	defer cancel()
 	ctx, o := d.beginRoutine(ctx, "read the clock")
 	var now time.Time
-	err := again(ctx, func() error {
+	err := retryConflicts(ctx, func() error {
 		return d.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
 	})
 	o.end(ctx, err)
@@ -149,7 +149,9 @@ func (d *Database) queryRow(
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.begin(ctx, operation)
-	err := again(ctx, func() error { return d.pool.QueryRow(ctx, sql, args...).Scan(into...) })
+	err := retryConflicts(ctx, func() error {
+		return d.pool.QueryRow(ctx, sql, args...).Scan(into...)
+	})
 	o.end(ctx, err)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%s on %s: %w", operation, d.Name, ErrNotFound)
@@ -163,7 +165,7 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 	defer cancel()
 	ctx, o := d.begin(ctx, operation)
 	var tag pgconn.CommandTag
-	err := again(ctx, func() (err error) {
+	err := retryConflicts(ctx, func() (err error) {
 		tag, err = d.pool.Exec(ctx, sql, args...)
 		return err
 	})
@@ -171,9 +173,9 @@ func (d *Database) exec(ctx context.Context, operation, sql string, args ...any)
 	return tag.RowsAffected(), d.wrap(ctx, operation, err)
 }
 
-// planAnew, before the arguments of a statement, has PostgreSQL plan it for these arguments each
+// customPlan, before the arguments of a statement, has PostgreSQL plan it for these arguments each
 // time: which index a list reads depends on the filters that are set.
-const planAnew = pgx.QueryExecModeExec
+const customPlan = pgx.QueryExecModeExec
 
 // collect runs a query and reads its rows.
 func collect[T any](
@@ -182,7 +184,7 @@ func collect[T any](
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.begin(ctx, q.operation)
-	err = again(ctx, func() error {
+	err = retryConflicts(ctx, func() error {
 		rows, err := d.pool.Query(ctx, q.sql, q.args...)
 		if err == nil {
 			out, err = pgx.CollectRows(rows, scan)

@@ -280,13 +280,13 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 	return err
 }
 
-// maxFruitless statements in a row may find rows and delete none, because others delete them at the
-// same time.
-const maxFruitless = 3
+// maxEmptyRounds statements in a row may find rows and delete none, because others delete them at
+// the same time.
+const maxEmptyRounds = 3
 
 // deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*KeptError].
 func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted int64, err error) {
-	for fruitless := 0; fruitless < maxFruitless; {
+	for emptyRounds := 0; emptyRounds < maxEmptyRounds; {
 		var picked, gone int64
 		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone)
 		deleted += gone
@@ -294,9 +294,9 @@ func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted in
 		case err != nil, picked == 0:
 			return deleted, about(table, err)
 		case gone == 0:
-			fruitless++
+			emptyRounds++
 		default:
-			fruitless = 0
+			emptyRounds = 0
 		}
 	}
 	return deleted, keptIn(ctx, u.tx, table, toDelete)

@@ -80,7 +80,7 @@ func (e *Error) Redacted() string {
 func (e *Error) Place() string {
 	table, constraint := e.violated()
 	column := ""
-	if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
 		column = pgErr.ColumnName
 	}
 	switch of := " of " + table.String(); {
@@ -110,7 +110,7 @@ func (e *Error) Unwrap() []error {
 // "unreachable". Where our role lacks a right, or a pooler has come between a statement and its
 // preparation it says what to do.
 func (e *Error) Condition() string {
-	if e.pooled() {
+	if e.lostPreparedStatement() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
 	}
 	if e.Class() == ClassUnreachable {
@@ -149,13 +149,13 @@ func (e *Error) Explanation() string {
 // Advice continues the condition where something else than the statement is to blame: what, as far
 // as the database says, and where to look. "" elsewhere.
 func (e *Error) Advice() string {
-	if same, is := errors.AsType[*SameDatabaseError](e.cause); is {
+	if same, ok := errors.AsType[*SameDatabaseError](e.cause); ok {
 		return ": " + same.Error()
 	}
 	switch e.SQLState {
 	case "55P03":
 		what := "a table or row"
-		if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
 			// The driver's text is not for clients, the name of a table is.
 			if named := regexp.MustCompile(`in relation "(\w+)"`).FindStringSubmatch(pgErr.Where); named != nil {
 				what = "a row of " + named[1]
@@ -190,7 +190,7 @@ func ConditionClass(text string) (class Class, found bool) {
 
 // violated is the table and the constraint that the database complains of.
 func (e *Error) violated() (table Table, constraint string) {
-	if pgErr, is := errors.AsType[*pgconn.PgError](e.cause); is {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
 		table, constraint = Table{pgErr.SchemaName, pgErr.TableName}, pgErr.ConstraintName
 	}
 	return table, constraint
@@ -207,23 +207,23 @@ const (
 	ClassLock
 	// ClassTimeout is a statement that took too long, or was cancelled.
 	ClassTimeout
-	// ClassUnreachable is a database that cannot work at present.
+	// ClassUnreachable is a database that cannot work now.
 	ClassUnreachable
 	// ClassSchema is a statement that does not fit the schema or our rights.
 	ClassSchema
 )
 
-// unfitValues are the states of numbers and times that a column does not take.
-func unfitValues() []string { return []string{"22003", "22007", "22008"} }
+// outOfRangeStates are the states of numbers and times that a column does not take.
+func outOfRangeStates() []string { return []string{"22003", "22007", "22008"} }
 
-// Unfit says that the fault may be the definition's, whose value no row can take, or that of a
+// OutOfRange says that the fault may be the definition's, whose value no row can take, or that of a
 // single row, whose values a trigger computes with.
-func (e *Error) Unfit() bool { return slices.Contains(unfitValues(), e.SQLState) }
+func (e *Error) OutOfRange() bool { return slices.Contains(outOfRangeStates(), e.SQLState) }
 
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {
 	switch code := e.SQLState; {
-	case e.pooled():
+	case e.lostPreparedStatement():
 		return ClassUnreachable
 	case code == "55P03", code == "40P01", code == "40001":
 		return ClassLock
@@ -232,15 +232,17 @@ func (e *Error) Class() Class {
 	case code == "", e.connecting, code == readOnlyState, code == "25P03",
 		hasPrefix(code, "08", "53", "57P", "58"):
 		return ClassUnreachable
-	case code == "22P02", e.Unfit(), hasPrefix(code, "42", "3F", "0A", "2F"):
+	case code == "22P02", e.OutOfRange(), hasPrefix(code, "42", "3F", "0A", "2F"):
 		return ClassSchema
 	}
 	return ClassData
 }
 
-// pooled: a statement that was prepared is not there, or one is that was not. Nothing works then,
-// but no row is to blame.
-func (e *Error) pooled() bool { return e.SQLState == "26000" || e.SQLState == "42P05" }
+// lostPreparedStatement: a statement that was prepared is not there, or one is that was not. Nothing
+// works then, but no row is to blame.
+func (e *Error) lostPreparedStatement() bool {
+	return e.SQLState == "26000" || e.SQLState == "42P05"
+}
 
 func hasPrefix(code string, prefixes ...string) bool {
 	for _, p := range prefixes {
@@ -270,7 +272,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 	// Without this function, wrap and the runtime's own.
 	callers = callers[:runtime.Callers(3, callers)]
 	e := &Error{Database: d.Name, Operation: operation, cause: err, callers: callers}
-	if about, is := errors.AsType[*tableError](err); is {
+	if about, ok := errors.AsType[*tableError](err); ok {
 		e.table, e.cause = about.table, about.error
 	}
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)

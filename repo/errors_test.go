@@ -18,8 +18,8 @@ func TestError_RedactedTextHasNoValues(t *testing.T) {
 		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
-		refused, is := errors.AsType[*repo.Error](err)
-		if !is || refused.Redacted() != want || !strings.Contains(err.Error(), "ERROR: ") {
+		refused, ok := errors.AsType[*repo.Error](err)
+		if !ok || refused.Redacted() != want || !strings.Contains(err.Error(), "ERROR: ") {
 			t.Errorf("got %v, redacted %q", err, refused.Redacted())
 		}
 	}

@@ -80,7 +80,7 @@ type FireFilter struct {
 
 // ListFires reads fires, the newest first.
 func (d *Database) ListFires(ctx context.Context, f FireFilter) ([]Fire, error) {
-	q := newQuery("list fires", listFiresSQL, planAnew,
+	q := newQuery("list fires", listFiresSQL, customPlan,
 		f.Worker, f.Outcome, orNull(f.After), f.AfterWorker, f.Limit)
 	return collect(ctx, d, q, scanFire)
 }

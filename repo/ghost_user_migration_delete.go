@@ -154,7 +154,7 @@ func (d *Database) anyWhileLocked(
 	}
 	batch.Queue(endProbeSQL)
 	err = tx.SendBatch(ctx, batch).Close()
-	if refused, is := errors.AsType[*pgconn.PgError](err); is && refused.Code == "57014" {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "57014" {
 		_, err = tx.Exec(ctx, endProbeSQL)
 	}
 	return found, err
@@ -167,10 +167,10 @@ func anyElsewhere(ctx context.Context, rows map[*Database][]Rows) (bool, error) 
 	defer cancel()
 	for other, some := range rows {
 		has, err := other.Any(probing, some, Limits{Statement: otherProbeTime, Lock: otherProbeTime})
-		refused, is := errors.AsType[*Error](err)
+		refused, ok := errors.AsType[*Error](err)
 		switch {
 		case probing.Err() != nil && ctx.Err() == nil:
-		case is && (refused.Class() == ClassTimeout || refused.Class() == ClassLock):
+		case ok && (refused.Class() == ClassTimeout || refused.Class() == ClassLock):
 		case err != nil, slices.Contains(has, true):
 			return err == nil, err
 		}

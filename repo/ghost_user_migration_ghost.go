@@ -119,8 +119,8 @@ func (d *Database) CreateGhost(
 			return err
 		})
 		const uniqueViolation = "23505"
-		refused, is := errors.AsType[*Error](err)
-		if !is || refused.SQLState != uniqueViolation || try == ghostTries {
+		refused, ok := errors.AsType[*Error](err)
+		if !ok || refused.SQLState != uniqueViolation || try == ghostTries {
 			return id, err
 		}
 	}
@@ -178,10 +178,10 @@ func ghostColumns(ctx context.Context, tx pgx.Tx) (columns, values []string, err
 		if zoneless {
 			now = utcNow
 		}
-		switch value, is := known[column]; {
-		case is && value.category != category:
+		switch value, ok := known[column]; {
+		case ok && value.category != category:
 			return &UnknownColumnError{column, typeName}
-		case is:
+		case ok:
 			columns = append(columns, quote(column))
 			values = append(values, fill(value.sql, "{now}", now))
 		case required:

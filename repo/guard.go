@@ -59,7 +59,8 @@ func AdvisoryLock(key int64) Guard { return Guard{lock: &key} }
 // Guard lets an attempt write only while the job is still its own; else the error is [ErrJobLost].
 func (a AttemptOf) Guard() Guard { return Guard{attempt: &a} }
 
-// WithLock asks for the advisory lock too, as [AdvisoryLock] does.
+// WithLock asks for the advisory lock of an attempt too, as [AdvisoryLock] does. The guard of a
+// fence has no lock: this has no effect on it.
 func (g Guard) WithLock(key int64) Guard {
 	g.lock = &key
 	return g
@@ -118,8 +119,8 @@ func (p *parameters) add(value any) string {
 // list is add for a list that several parts of a statement may share.
 func (p *parameters) list(values []string) string {
 	for i, known := range *p {
-		same, is := known.([]string)
-		if is && len(same) == len(values) && len(values) > 0 && &same[0] == &values[0] {
+		same, ok := known.([]string)
+		if ok && len(same) == len(values) && len(values) > 0 && &same[0] == &values[0] {
 			return "$" + strconv.Itoa(i+1)
 		}
 	}

@@ -283,8 +283,8 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for method := range reflect.TypeFor[*service.Service]().Methods() {
-		call, known := calls[method.Name]
-		if !known {
+		call, ok := calls[method.Name]
+		if !ok {
 			t.Errorf("nothing calls %s: add it to the calls", method.Name)
 			continue
 		}

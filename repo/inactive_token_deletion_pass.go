@@ -18,7 +18,7 @@ type TokenPass struct {
 	Cursor int64
 }
 
-// openTokenPassSQL goes on with the unfinished pass, else opens one with T = $1 and C = $2, or if
+// openTokenPassSQL continues the unfinished pass, else opens one with T = $1 and C = $2, or if
 // $3 is false none. Passes that were finished long ago go on the way.
 const openTokenPassSQL = `
 WITH {guard},
@@ -44,7 +44,7 @@ FROM (SELECT) AS always LEFT JOIN (
   SELECT id, started_at, cut_off, cursor FROM opened
 ) p ON true`
 
-// OpenTokenPass goes on with the unfinished pass, which keeps its rules, or if there is none opens
+// OpenTokenPass continues the unfinished pass, which keeps its rules, or if there is none opens
 // one with these. If resume is set it opens none: the ID is "" then.
 func (d *Database) OpenTokenPass(
 	ctx context.Context, p Permit, rules TokenRules, resume bool,
@@ -73,7 +73,7 @@ type TokenStep struct {
 	BotRange
 	// Jobs delete_user of the inactive bots.
 	Jobs []Job
-	// Continue, if not nil, is the job that goes on with the pass, due ContinueAfter from now.
+	// Continue, if not nil, is the job that continues the pass, due ContinueAfter from now.
 	Continue      *Job
 	ContinueAfter time.Duration
 }
@@ -189,7 +189,7 @@ FROM maintenance.token_passes p WHERE p.finished_at IS NULL`
 // continuation waits, which is due at goesOn; zero: none waits. Dead are not counted here.
 func (d *Database) TokenBacklog(
 	ctx context.Context, l Limits,
-) (b Backlog, goesOn time.Time, err error) {
+) (b Backlog, continuesAt time.Time, err error) {
 	type row struct {
 		StartedAt time.Time
 		Above     int64
@@ -200,12 +200,12 @@ func (d *Database) TokenBacklog(
 	passes, _, err := candidateRows(ctx, d, l, q, pgx.RowToStructByPos[row])
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
-		goesOn = orZero(p.GoesOn)
-		if goesOn.IsZero() {
+		continuesAt = orZero(p.GoesOn)
+		if continuesAt.IsZero() {
 			b.Due = p.Above
 		}
 	}
-	return b.capped(), goesOn, err
+	return b.capped(), continuesAt, err
 }
 
 // abandonedTokenPassSQL: the newest run that had the lease $1 has died, or was stopped by the end

@@ -91,7 +91,7 @@ ORDER BY id DESC LIMIT $4`
 func (d *Database) ListJobs(
 	ctx context.Context, kind, state string, after int64, limit int,
 ) ([]QueuedJob, error) {
-	q := newQuery("list jobs", listJobsSQL, planAnew, after, kind, state, limit)
+	q := newQuery("list jobs", listJobsSQL, customPlan, after, kind, state, limit)
 	return collect(ctx, d, q, scanJob)
 }
 

@@ -17,8 +17,8 @@ type KeepingTrigger struct {
 // String names it with its table: "trigger keep of users".
 func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " + k.Table.String() }
 
-// Rule says that it is a rule.
-func (k KeepingTrigger) Rule() bool { return k.Kind == "rule" }
+// rule says that it is a rule.
+func (k KeepingTrigger) rule() bool { return k.Kind == "rule" }
 
 // keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table
 // has a copy on each partition: only the original is named. Rules work on the table alone that a

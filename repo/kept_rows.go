@@ -32,7 +32,7 @@ const (
 func (e *KeptError) Error() string {
 	rows := ""
 	if e.Rows != "" {
-		rows = fmt.Sprintf("rows of %s do not let themselves be %s", e.Rows, e.Wanted)
+		rows = fmt.Sprintf("a trigger or rule kept rows of %s from being %s", e.Rows, e.Wanted)
 	}
 	if len(e.By) == 0 {
 		return rows + ", though no error is reported: look at the table's triggers"
@@ -76,12 +76,12 @@ func (r Rows) Kept(ctx context.Context, c Change) error {
 func (d *Database) RefusedBy(
 	ctx context.Context, err error, t Table, deletes bool,
 ) []KeepingTrigger {
-	if refused, is := errors.AsType[*Error](err); !is || refused.SQLState != "0A000" {
+	if refused, ok := errors.AsType[*Error](err); !ok || refused.SQLState != "0A000" {
 		return nil
 	}
-	// If they are not to be learned, the refusal says enough.
+	// If this query fails, the original error is enough.
 	by, _ := d.KeepingTriggers(ctx, t, deletes)
-	return slices.DeleteFunc(by, func(k KeepingTrigger) bool { return !k.Rule() })
+	return slices.DeleteFunc(by, func(k KeepingTrigger) bool { return !k.rule() })
 }
 
 // ruled is the error of rows that a rule keeps, and otherwise err.

@@ -30,8 +30,8 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 	}
 	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
 		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
-		held, is := errors.AsType[*repo.LeaseHeldError](err)
-		if !is || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
+		held, ok := errors.AsType[*repo.LeaseHeldError](err)
+		if !ok || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
 			t.Errorf("%s: %v, want that a has it", holder, err)
 		}
 	}
@@ -83,14 +83,14 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 					continue
 				}
 				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
-				held, is := errors.AsType[*repo.LeaseHeldError](err)
-				if !is || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
+				held, ok := errors.AsType[*repo.LeaseHeldError](err)
+				if !ok || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
 					t.Errorf("got %v, want that it is held, for a day at most", err)
 				}
-				if is && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
+				if ok && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
 					t.Errorf("got %v, want until when, or that it never expires", held)
 				}
-				if is && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
+				if ok && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
 					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
 				}
 			}

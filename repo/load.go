@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LoadQuestion is what to look at. What is not asked for costs nothing.
-type LoadQuestion struct {
+// LoadProbe is what to measure. What is not asked for costs nothing.
+type LoadProbe struct {
 	Replicas, WAL, Archive, Locks, Autovacuum bool
 	// IgnoredReplicas are the application_names of standbys that may be as late as they like.
 	IgnoredReplicas []string
@@ -116,14 +116,14 @@ SELECT log.written, coalesce((SELECT bytes FROM unarchived), 0),
   ARRAY(SELECT locked FROM tables ORDER BY name), ARRAY(SELECT vacuumed FROM tables ORDER BY name)
 FROM log`
 
-// loadLimits bound a look.
+// loadLimits bound a probe.
 func loadLimits() Limits {
 	return Limits{Statement: 500 * time.Millisecond, Lock: 100 * time.Millisecond, ReadOnly: true}
 }
 
-// Load looks at a primary, in one statement of at most half a second; callers cache it. Lags are as
+// Load probes a primary, in one statement of at most half a second; callers cache it. Lags are as
 // exact as it is called often: what was written between two calls counts from the second.
-func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error) {
+func (d *Database) Load(ctx context.Context, q LoadProbe) (l Load, err error) {
 	var replayed int64
 	var said float64
 	var names, roots []string
@@ -131,7 +131,7 @@ func (d *Database) Load(ctx context.Context, q LoadQuestion) (l Load, err error)
 	if q.IgnoredReplicas == nil {
 		q.IgnoredReplicas = []string{}
 	}
-	ask := newQuery("look at the load", loadSQL,
+	ask := newQuery("probe the load", loadSQL,
 		q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas)
 	err = d.readRow(ctx, loadLimits(), ask, &l.WAL, &l.Unarchived, &l.Replica, &replayed, &said,
 		&l.Hidden, &names, &roots, &locked, &vacuumed)

@@ -102,7 +102,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
-		if schema, here := schemas[key.Table]; here {
+		if schema, ok := schemas[key.Table]; ok {
 			children[i] = &Child{
 				Key: key, Database: d, schema: schema, table: quote(schema, key.Table),
 				types: types, lock: "FOR UPDATE SKIP LOCKED",

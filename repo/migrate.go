@@ -129,7 +129,7 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 		return nil, err
 	}
 	results, err := provider.Up(ctx)
-	if partial, is := errors.AsType[*goose.PartialError](err); is {
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
 	}
 	var names []string

@@ -29,8 +29,8 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	}
 	for range 2 {
 		_, err := ci.ListLeases(t.Context(), nil)
-		same, is := errors.AsType[*repo.SameDatabaseError](err)
-		if !is || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
+		same, ok := errors.AsType[*repo.SameDatabaseError](err)
+		if !ok || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
 			t.Fatalf("ci: %v", err)
 		}
 		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {

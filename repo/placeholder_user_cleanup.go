@@ -23,9 +23,9 @@ type PlaceholderRules struct {
 type PlaceholderTables struct {
 	// Missing says without which table or column they cannot be worked on; empty: none is missing.
 	Missing string
-	// PassedOver names what else is missing.
-	PassedOver string
-	fillings   []string
+	// MissingOptional names what else is missing.
+	MissingOptional string
+	fillings        []string
 }
 
 func placeholderEssentials() []Reference {
@@ -40,7 +40,7 @@ func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, er
 	if err != nil {
 		return PlaceholderTables{}, err
 	}
-	return PlaceholderTables{p.lacks(placeholderEssentials()...), p.passedOver, p.fillings}, nil
+	return PlaceholderTables{p.lacks(placeholderEssentials()...), p.missingOptional, p.fillings}, nil
 }
 
 func (t PlaceholderTables) fill(sql string, pairs ...string) string {
@@ -51,7 +51,7 @@ func (r PlaceholderRules) args(more ...any) []any {
 	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod}, more...)
 }
 
-// eligibleForDeletionSQL is the query eligible_for_deletion: details without a namespace, with
+// eligibleForDeletionSQL: details without a namespace, with
 // attempts left, that were never attempted or long enough ago. $1 to $3 are the rules, $4 the id to
 // go on behind, $5 the size of the page.
 const eligibleForDeletionSQL = `

@@ -57,8 +57,8 @@ type presence struct {
 	*Catalog
 	// fillings put the options into statements.
 	fillings []string
-	// passedOver names what is missing, for the log.
-	passedOver string
+	// missingOptional names what is missing, for the log.
+	missingOptional string
 }
 
 // presence looks for columns, and for those of options. A table that we may not read is
@@ -91,7 +91,7 @@ func (d *Database) presence(
 		}
 	}
 	slices.Sort(missing)
-	p.passedOver = strings.Join(missing, ", ")
+	p.missingOptional = strings.Join(missing, ", ")
 	return p, nil
 }
 

@@ -37,12 +37,12 @@ const (
 // observe records how a statement ended. After a fail-over connections may lead to a server
 // that has become a standby, and stay there: they are given up, so that new ones find the primary.
 func (d *Database) observe(err error) {
-	refused, is := errors.AsType[*Error](err)
-	if err != nil && !is {
+	refused, ok := errors.AsType[*Error](err)
+	if err != nil && !ok {
 		// The caller has gone away.
 		return
 	}
-	down := is && refused.Class() == ClassUnreachable
+	down := ok && refused.Class() == ClassUnreachable
 	r := &d.reachability
 	now := time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
 	r.mu.Lock()

@@ -26,7 +26,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
 	wantSays(t, err, "unreachable", "25006")
-	if refused, is := errors.AsType[*repo.Error](err); !is || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
+	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
@@ -120,8 +120,8 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 		defer conn.Release()
 	}
 	_, err := small.Now(ctx)
-	refused, is := errors.AsType[*repo.Error](err)
-	if !is || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "pool") {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "pool") {
 		t.Errorf("%v", err)
 	}
 }
@@ -133,8 +133,8 @@ func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
 		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
 		err := open(t, url).Ping(context.Background())
-		refused, is := errors.AsType[*repo.Error](err)
-		if !is || !errors.Is(err, repo.ErrUnreachable) || !refused.Refused() || refused.Explanation() == "" {
+		refused, ok := errors.AsType[*repo.Error](err)
+		if !ok || !errors.Is(err, repo.ErrUnreachable) || !refused.Refused() || refused.Explanation() == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -166,8 +166,8 @@ func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
 	_, read := b.ListLeases(context.Background(), []string{"x"})
 	_, written := b.RenewLease(context.Background(), repo.Fence{Name: "x", Holder: "us", Epoch: 1}, time.Minute)
 	for what, err := range map[string]error{"written": written, "read": read} {
-		refused, is := errors.AsType[*repo.Error](err)
-		if !is || refused.Class() != repo.ClassSchema || errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
+		refused, ok := errors.AsType[*repo.Error](err)
+		if !ok || refused.Class() != repo.ClassSchema || errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
 			t.Errorf("%s: %v, unreachable since %s", what, err, b.UnreachableSince())
 		}
 	}

@@ -14,7 +14,7 @@ func (r Reason) String() string {
 	return r.Code + ": " + r.Detail
 }
 
-// ReadReason is a reason from the text of a record. Nothing else takes that apart.
+// ReadReason is a reason from the text of a record.
 func ReadReason(text string) Reason {
 	code, detail, _ := strings.Cut(text, ": ")
 	if strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {

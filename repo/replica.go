@@ -96,7 +96,7 @@ const replicaCheckSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
 
-// CheckReplica says what is wrong with the database's replica at present, if there is one. To be
+// CheckReplica says what is wrong with the database's replica now, if there is one. To be
 // behind is not wrong.
 func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.replica == nil {

@@ -40,8 +40,8 @@ const (
 )
 
 // Reader is for the run that holds the lease with this name and epoch in this database or, with
-// epoch 0, for a look at what waits for its worker. Without a replica it is nil, which its methods
-// know.
+// epoch 0, for a look at what waits for its worker. It is nil without a replica; its methods accept
+// a nil receiver.
 func (d *Database) Reader(name string, epoch int64) *Reader {
 	if d.replica == nil {
 		return nil
@@ -208,8 +208,8 @@ func (d *Database) candidate(
 func (d *Database) onReplica(
 	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
 ) bool {
-	r, has := ctx.Value(reading{}).(*Reader)
-	if !has || r.database != d {
+	r, ok := ctx.Value(reading{}).(*Reader)
+	if !ok || r.database != d {
 		return false
 	}
 	want, why := r.ready(ctx)
@@ -240,15 +240,15 @@ func candidateRows[T any](
 	return out, stale, err
 }
 
-// doubtful is a row of a replica that may have to be read again on the primary.
-type doubtful interface{ matters() bool }
+// confirmable is a row of a replica that may have to be read again on the primary.
+type confirmable interface{ needsConfirmation() bool }
 
-// confirmedRows are candidateRows that are read again on the primary if one of them matters.
-func confirmedRows[T doubtful](
+// confirmedRows are candidateRows that are read again on the primary if one of them needs it.
+func confirmedRows[T confirmable](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) ([]T, error) {
 	rows, stale, err := candidateRows(ctx, d, l, q, scan)
-	if err == nil && stale && slices.ContainsFunc(rows, T.matters) {
+	if err == nil && stale && slices.ContainsFunc(rows, T.needsConfirmation) {
 		return readRows(ctx, d, l, q, scan)
 	}
 	return rows, err

@@ -55,7 +55,7 @@ const deniedState = "42501"
 
 // grant is missingRight for an error of the server, "" for any other.
 func (d *Database) grant(ctx context.Context, err error) string {
-	if denied, is := errors.AsType[*pgconn.PgError](err); is && denied.Code == deniedState {
+	if denied, ok := errors.AsType[*pgconn.PgError](err); ok && denied.Code == deniedState {
 		return d.missingRight(ctx, denied.Message)
 	}
 	return ""

@@ -195,7 +195,7 @@ ORDER BY runs.id DESC LIMIT $4`
 func (d *Database) ListRuns(
 	ctx context.Context, worker, state, after string, limit int,
 ) ([]Run, error) {
-	return collect(ctx, d, newQuery("list runs", listRunsSQL, planAnew, worker, state, after, limit), scanRun)
+	return collect(ctx, d, newQuery("list runs", listRunsSQL, customPlan, worker, state, after, limit), scanRun)
 }
 
 const runAtWorkSQL = `

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Failure is where the runs of a worker on a database fail at present.
+// Failure is where the runs of a worker on a database fail now.
 type Failure struct {
 	// Database as the runs have it: empty for a worker that has no turn by database.
 	Database string

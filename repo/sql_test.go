@@ -35,12 +35,12 @@ func sqlConstants(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		for _, declaration := range parsed.Decls {
-			general, is := declaration.(*ast.GenDecl)
-			if !is || general.Tok != token.CONST {
+			general, ok := declaration.(*ast.GenDecl)
+			if !ok || general.Tok != token.CONST {
 				continue
 			}
 			for _, spec := range general.Specs {
-				if spec, is := spec.(*ast.ValueSpec); is {
+				if spec, ok := spec.(*ast.ValueSpec); ok {
 					for i := range spec.Values {
 						name := spec.Names[i].Name
 						if _, twice := values[name]; twice && strings.HasSuffix(name, "SQL") {
@@ -89,7 +89,7 @@ func statements(t *testing.T) map[string]string {
 	constants["purgeAllSQL with its result"] = constants["purgeAllSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
-		if _, there := constants[name]; !there {
+		if _, ok := constants[name]; !ok {
 			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
 		}
 	}
@@ -107,11 +107,11 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 	t.Helper()
 	for done := false; !done && placeholder.MatchString(sql); {
 		sql = placeholder.ReplaceAllStringFunc(sql, func(p string) string {
-			filling, known := fillings[name+p]
-			if !known {
-				filling, known = fillings[p]
+			filling, ok := fillings[name+p]
+			if !ok {
+				filling, ok = fillings[p]
 			}
-			if !known {
+			if !ok {
 				t.Errorf("%s: what is %s? Add it to the fillings in sql_fillings_test.go", name, p)
 				done = true
 			}

@@ -140,7 +140,7 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql st
 		return nil
 	}
 	known, _ := conn.PgConn().CustomData()[preparedStatements].(map[string]struct{})
-	if _, is := known[sql]; is {
+	if _, ok := known[sql]; ok {
 		return nil
 	}
 	if len(known) >= maxPrepared {
@@ -166,7 +166,7 @@ func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql st
 	return err
 }
 
-// forget lets a connection prepare its statements anew after an error that says that one is of no
+// forget lets a connection prepare its statements again after an error that says that one is of no
 // use any more.
 func forget(ctx context.Context, conn *pgx.Conn, err error) error {
 	var pgErr *pgconn.PgError

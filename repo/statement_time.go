@@ -56,8 +56,8 @@ func (t *statementTimes) begin(ctx context.Context) context.Context {
 }
 
 func (t *statementTimes) end(ctx context.Context, err error) {
-	began, is := ctx.Value(statementKey{}).(time.Time)
-	if !is {
+	began, ok := ctx.Value(statementKey{}).(time.Time)
+	if !ok {
 		return
 	}
 	work, _ := ctx.Value(workKey{}).(string)

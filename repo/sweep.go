@@ -45,8 +45,8 @@ func IDs(ids ...int64) []string {
 // has no such table or column, or was not asked for it.
 func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 	r := c.tables[table]
-	found, there := r.Column(column)
-	if !there {
+	found, ok := r.Column(column)
+	if !ok {
 		return Rows{}, false
 	}
 	rows := Rows{

@@ -199,8 +199,8 @@ ORDER BY n.nspname, c.relname`
 
 // partsOf lists the partitions of a table, once.
 func (c *Catalog) partsOf(ctx context.Context, t Table) ([]part, error) {
-	parts, known := c.parts[t]
-	if known {
+	parts, ok := c.parts[t]
+	if ok {
 		return parts, nil
 	}
 	q := newQuery("list the partitions of "+t.Name, partsSQL, t.Schema, t.Name)

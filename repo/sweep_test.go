@@ -13,8 +13,8 @@ import (
 // rows of a table in which a column has a value.
 func (b *bench) rows(table, column, value string) repo.Rows {
 	b.Helper()
-	r, there := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
-	if !there {
+	r, ok := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
+	if !ok {
 		b.Fatalf("no %s.%s", table, column)
 	}
 	return r
@@ -134,8 +134,8 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
-	refused, is := errors.AsType[*repo.Error](err)
-	if !is || refused.Class() != repo.ClassLock {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !ok || refused.Class() != repo.ClassLock {
 		t.Errorf("got %v, want a lock", err)
 	}
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {

@@ -34,7 +34,7 @@ type clampedTimes struct{ pgtype.Codec }
 
 // PlanScan leaves all other targets to pgx.
 func (c clampedTimes) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	if _, is := target.(*time.Time); is {
+	if _, ok := target.(*time.Time); ok {
 		return clampedTime{c.Codec, m, oid, format}
 	}
 	return c.Codec.PlanScan(m, oid, format, target)

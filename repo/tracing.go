@@ -141,7 +141,7 @@ func withAffected(ctx context.Context, into []any) (context.Context, []any) {
 	var changed []*int64
 	into = slices.Clone(into)
 	for i, v := range into {
-		if a, is := v.(affected); is {
+		if a, ok := v.(affected); ok {
 			into[i] = a.rows
 			changed = append(changed, a.rows)
 		}
@@ -239,14 +239,14 @@ type failureKey struct{}
 // TraceBatchQuery keeps it.
 func (*tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
 	note(ctx, data.SQL, data.CommandTag, data.Err)
-	if failure, is := ctx.Value(failureKey{}).(*error); is && *failure == nil {
+	if failure, ok := ctx.Value(failureKey{}).(*error); ok && *failure == nil {
 		*failure = data.Err
 	}
 }
 
 // TraceBatchEnd measures.
 func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	if failure, is := ctx.Value(failureKey{}).(*error); is && data.Err == nil {
+	if failure, ok := ctx.Value(failureKey{}).(*error); ok && data.Err == nil {
 		data.Err = *failure
 	}
 	t.times.end(ctx, data.Err)
@@ -269,7 +269,7 @@ func (*tracer) TraceAcquireStart(
 func (*tracer) TraceAcquireEnd(
 	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData,
 ) {
-	if asked, is := ctx.Value(acquireKey{}).(time.Time); is {
+	if asked, ok := ctx.Value(acquireKey{}).(time.Time); ok {
 		operationOf(ctx).waited += time.Since(asked) //nolint:forbidigo // measures
 	}
 }

@@ -50,7 +50,7 @@ const (
 	lateSpans         = 22
 )
 
-// From when on a span is slow. slowBatch is also the house's limit of a statement.
+// From when on a span is slow. slowBatch is also what most statements may take (bulk.StatementTime).
 const (
 	slowOperation = 250 * time.Millisecond
 	slowBatch     = time.Second
@@ -92,7 +92,7 @@ func WithBatch(ctx context.Context) (context.Context, *Scope) {
 
 // count counts an operation that has ended, and says whether it is a span. worth: it failed or was
 // slow.
-func (s *Scope) count(o *operation, took time.Duration, worth bool) bool {
+func (s *Scope) count(o *operation, took time.Duration, notable bool) bool {
 	s.root.mu.Lock()
 	defer s.root.mu.Unlock()
 	for _, in := range s.all() {
@@ -104,7 +104,7 @@ func (s *Scope) count(o *operation, took time.Duration, worth bool) bool {
 		f.calls, f.rows, f.took = f.calls+1, f.rows+o.rows, f.took+took
 		in.number, in.took = in.number+1, in.took+took
 	}
-	if (worth || !o.routine) && s.show(worth) {
+	if (notable || !o.routine) && s.show(notable) {
 		return true
 	}
 	for _, in := range s.all() {
@@ -122,7 +122,7 @@ func (s *Scope) all() []*Scope {
 }
 
 // show says whether there is to be one more span below the scope's; the root's mutex is held.
-func (s *Scope) show(worth bool) bool {
+func (s *Scope) show(notable bool) bool {
 	if s.first > 0 {
 		s.first--
 		return true
@@ -131,7 +131,7 @@ func (s *Scope) show(worth bool) bool {
 	if !s.shown {
 		need = 2
 	}
-	if !worth || s.root.late < need {
+	if !notable || s.root.late < need {
 		return false
 	}
 	s.root.late -= need
@@ -139,8 +139,8 @@ func (s *Scope) show(worth bool) bool {
 	return true
 }
 
-// Shows says whether what is about to be done in a context is to be a span.
-func Shows(ctx context.Context) bool {
+// ShouldTrace says whether what is about to be done in a context is to be a span.
+func ShouldTrace(ctx context.Context) bool {
 	s := scopeOf(ctx)
 	if s == nil || !recording(ctx) {
 		return false

@@ -34,7 +34,7 @@ var errDryRun = errors.New("dry run rolled back")
 const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
 
 // transaction runs what cannot be one statement. It begins with the guard, which costs no round
-// trip and holds until the end; each statement is bounded by the limits. See [again] for what do
+// trip and holds until the end; each statement is bounded by the limits. See [retryConflicts] for what do
 // must put up with. If this process is stopped in the middle, the server ends the transaction after
 // two seconds.
 //
@@ -50,7 +50,7 @@ func (d *Database) transaction(
 		ctx = context.WithValue(ctx, dryRunKey{}, true)
 	}
 	ctx, o := d.begin(ctx, operation)
-	err := again(ctx, func() error {
+	err := retryConflicts(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
 			if err := p.begin(ctx, tx); err != nil {
 				return err
@@ -106,14 +106,14 @@ const (
 	firstPause = 10 * time.Millisecond
 )
 
-// again repeats a transaction of ours that the database has ended to get out of a deadlock
+// retryConflicts repeats a transaction of ours that the database has ended to get out of a deadlock
 // (40P01) or because another one came first (40001): it has changed nothing, and the other one
 // needs a moment only. What do has set must be set again by the next try. After four tries, or when
 // ctx ends, the error stands.
 //
 // Statements on the application's rows are not for it: what to do about a lock is their worker's
 // business.
-func again(ctx context.Context, do func() error) error {
+func retryConflicts(ctx context.Context, do func() error) error {
 	pause := firstPause
 	for n := 1; ; n++ {
 		err := do()

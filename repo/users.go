@@ -12,8 +12,8 @@ type UserFeatures struct {
 	// Missing says what keeps users from being deleted, MissingTokens what keeps their tokens from
 	// being judged; each "" if nothing does.
 	Missing, MissingTokens string
-	// PassedOver names what else is missing.
-	PassedOver string
+	// MissingOptional names what else is missing.
+	MissingOptional string
 	// organizations: users.organization_id. owners: organization_users. authorizations:
 	// project_authorizations.
 	organizations, owners, authorizations bool
@@ -56,7 +56,7 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 		*feature = p.has(columns...)
 	}
 	f.Missing, f.MissingTokens = p.lacks(users...), p.lacks(tokens...)
-	f.fillings, f.PassedOver = p.fillings, p.passedOver
+	f.fillings, f.MissingOptional = p.fillings, p.missingOptional
 	unfit, err := p.unfit(ctx, Reference{"users", "state"}, "blocked")
 	if err != nil {
 		return f, err

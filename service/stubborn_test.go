@@ -41,7 +41,7 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		keep(g.Estate, c.operation, table, c.condition)
 		g.Run("scheduled_jobs=1")
 		g.Attempt("retryable failed KEPT_BY_TRIGGER")
-		want := "KEPT_BY_TRIGGER: rows of " + c.rows + " do not let themselves be " + c.done + ": trigger keep of " + table + letPass
+		want := "KEPT_BY_TRIGGER: a trigger or rule kept rows of " + c.rows + " from being " + c.done + ": trigger keep of " + table + letPass
 		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
 		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
 		g.WantMarked("10")
@@ -58,7 +58,7 @@ func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *tes
 		keep(e, "DELETE", table, condition)
 		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
+			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
 		e.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
 		if got := e.UserRows(7); !strings.HasPrefix(got, "blocked") {
 			t.Error(got)
@@ -81,7 +81,7 @@ func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing
 		keep(e, "DELETE", table, "true")
 		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"KEPT_BY_TRIGGER: rows of "+table+" do not let themselves be deleted: trigger keep of "+table+letPass)
+			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
 		e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	}
 }
@@ -103,7 +103,7 @@ func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesThe
 			g.Mark(78, 1, 15)
 			keep(g.Estate, "UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
 			g.Run("restored_groups=1 failed_groups=1")
-			g.WantLog(1, "group failed", "group_id=77", "rows of "+c.table+" do not let themselves be changed")
+			g.WantLog(1, "group failed", "group_id=77", "a trigger or rule kept rows of "+c.table+" from being changed")
 			g.WantMarked("77")
 			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
 				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
@@ -118,7 +118,7 @@ func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) 
 	keep(g.Estate, "DELETE", "users", "true")
 	g.Run(g.Service(), "failed_users=1 deleted_rows=3")
 	g.WantLater(10, 30*time.Minute)
-	g.WantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "rows of users do not let themselves be deleted: trigger keep of users", `"user_id":10`)
+	g.WantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "a trigger or rule kept rows of users from being deleted: trigger keep of users", `"user_id":10`)
 }
 
 func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) {
@@ -153,7 +153,7 @@ func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) 
 			}
 			g.WantLater(10, 30*time.Minute)
 			g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, `"reason":"KEPT_BY_TRIGGER"`,
-				"rows of "+test.rows+" do not let themselves be "+test.done+": "+test.by+letPass)
+				"a trigger or rule kept rows of "+test.rows+" from being "+test.done+": "+test.by+letPass)
 		})
 	}
 }

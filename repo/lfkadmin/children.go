@@ -58,7 +58,7 @@ func inspectChildren(
 ) ([]*Child, error) {
 	oids := []uint32{}
 	for _, k := range keys {
-		if home, here := homes[k.Table]; here && !slices.Contains(oids, home.OID) {
+		if home, ok := homes[k.Table]; ok && !slices.Contains(oids, home.OID) {
 			oids = append(oids, home.OID)
 		}
 	}
@@ -76,7 +76,7 @@ func inspectChildren(
 	indexes, err := readIndexes(ctx, tx, oids)
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
-		if home, here := homes[key.Table]; here && err == nil {
+		if home, ok := homes[key.Table]; ok && err == nil {
 			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
 			children[i], err = c.inspect(ctx)
 		}
@@ -100,7 +100,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		values = append(values, repo.ColumnValue{Column: c.key.TargetColumn, Value: c.key.TargetValue})
 	}
 	for _, name := range append([]string{c.key.Column}, columnsOf(values)...) {
-		if _, there := c.columns[name]; !there && !slices.Contains(child.MissingColumns, name) {
+		if _, ok := c.columns[name]; !ok && !slices.Contains(child.MissingColumns, name) {
 			child.MissingColumns = append(child.MissingColumns, name)
 		}
 	}
@@ -151,8 +151,8 @@ const fitsSQL = `SELECT coalesce($1::text::{type} = $1::text::{exact}, false)`
 // fits says whether a value can stand in a column; a column that is missing has been reported as
 // that.
 func (c childCheck) fits(ctx context.Context, v repo.ColumnValue) (fits bool, err error) {
-	column, there := c.columns[v.Column]
-	if !there {
+	column, ok := c.columns[v.Column]
+	if !ok {
 		return true, nil
 	}
 	// A value that does not convert fails, which must not end the transaction.

@@ -69,7 +69,7 @@ func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspec
 			return err
 		}
 		for _, k := range keys {
-			if home, here := homes[k.Parent]; here && err == nil && i.Parents[k.Parent].Key == "" {
+			if home, ok := homes[k.Parent]; ok && err == nil && i.Parents[k.Parent].Key == "" {
 				i.Parents[k.Parent], err = inspectParent(ctx, tx, home, i.Triggers)
 			}
 		}

@@ -224,12 +224,12 @@ func (d *groupRemoval) removeGroup(
 		return total, err
 	}
 	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
-	if rows, there := r.Catalog.Rows(deletion.ImportDetails, "namespace_id", repo.IDs(id)...); there {
+	if rows, ok := r.Catalog.Rows(deletion.ImportDetails, "namespace_id", repo.IDs(id)...); ok {
 		if err := r.Sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
 			return total, err
 		}
 	}
-	if err := r.GoOn(); err != nil {
+	if err := r.CheckStop(); err != nil {
 		return total, err
 	}
 	removed := r.Removed
@@ -244,7 +244,7 @@ func (d *groupRemoval) removeGroup(
 
 func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, group int64) error {
 	for after := int64(0); ; {
-		if err := r.GoOn(); err != nil {
+		if err := r.CheckStop(); err != nil {
 			return err
 		}
 		projects, err := d.Main.GroupProjects(ctx, group, after, run.ReadLimits())

@@ -71,7 +71,7 @@ func (k *worker) stores(ctx context.Context) (repo.GroupStores, error) {
 	if err != nil {
 		return found, err
 	}
-	k.schema.Report(ctx, k.Logger, "groups", found.PassedOver)
+	k.schema.Report(ctx, k.Logger, "groups", found.MissingOptional)
 	return found, nil
 }
 
@@ -138,7 +138,7 @@ func (k *worker) backlog(
 	}
 	var remarks []string
 	days, err := k.period(ctx, stores)
-	if invalid, is := errors.AsType[*run.FailedError](err); is {
+	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
 		// Nothing is due then, but what is marked still counts.
 		days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
 	}

@@ -18,9 +18,9 @@ type dependant struct {
 	// parent are the columns of the parent to which the rows refer.
 	parent []repo.Column
 	// rows are those that refer to these values of the parent's columns.
-	rows func(values [][]string) repo.Rows
-	fate dependantFate
-	// nullify is the change where that is their fate. required is a column of it that is NOT NULL, ""
+	rows     func(values [][]string) repo.Rows
+	onDelete onDelete
+	// nullify is the change if the rows are nullified. required is a column of it that is NOT NULL, ""
 	// if none is.
 	nullify  repo.Change
 	required string
@@ -29,12 +29,12 @@ type dependant struct {
 	waiting, own bool
 }
 
-// dependantFate is what becomes of a dependant's rows, in the order in which that is done.
-type dependantFate int
+// onDelete is what becomes of a dependant's rows, in the order in which that is done.
+type onDelete int
 
 const (
 	// removed with what they depend on.
-	removed dependantFate = iota
+	removed onDelete = iota
 	// nullified: they stay, without their reference.
 	nullified
 	// forbidding: they are not touched, and must not be there.
@@ -47,7 +47,7 @@ func (d dependant) order() int {
 	if d.waiting {
 		return -1
 	}
-	return int(d.fate)
+	return int(d.onDelete)
 }
 
 func sortDependants(all []dependant) {
@@ -139,14 +139,14 @@ func deletion(c *repo.Catalog, t repo.Table) repo.Change {
 func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 	for _, k := range c.References(parent) {
 		d := dependant{
-			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, fate: forbidding,
+			table: k.Child, column: k.ColumnNames(), parent: k.ParentColumns, onDelete: forbidding,
 			rows: func(values [][]string) repo.Rows { return c.Children(k, values) },
 		}
 		switch k.OnDelete {
 		case repo.OnDeleteCascade:
-			d.fate = removed
+			d.onDelete = removed
 		case repo.OnDeleteSetNull:
-			d.fate, d.nullify, d.required = nullified, k.Nullify(), k.Required()
+			d.onDelete, d.nullify, d.required = nullified, k.Nullify(), k.Required()
 		}
 		all = append(all, d)
 	}
@@ -160,7 +160,7 @@ func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 		d := dependant{table: t.Table, column: r.ID, parent: []repo.Column{id}}
 		condition := "t." + r.Kind + " = '" + kind + "'"
 		if !t.Has(r.Kind) {
-			d.fate, d.missing, condition = forbidding, r.Kind, ""
+			d.onDelete, d.missing, condition = forbidding, r.Kind, ""
 		}
 		d.rows = func(values [][]string) repo.Rows {
 			rows, _ := c.Rows(r.Table, r.ID, values[0]...)
@@ -206,11 +206,11 @@ func (r *Removal) present(
 	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string,
 ) (some []dependant, err error) {
 	all := slices.DeleteFunc(dependantsOf(r.Catalog, table), func(d dependant) bool {
-		entered := d.fate == removed && slices.Contains(r.path, d.table)
+		entered := d.onDelete == removed && slices.Contains(r.path, d.table)
 		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
 	for i, d := range all {
-		all[i].waiting = d.fate == forbidding && slices.Contains(r.path, d.table)
+		all[i].waiting = d.onDelete == forbidding && slices.Contains(r.path, d.table)
 		all[i].own = all[i].waiting && d.table == table
 	}
 	sortDependants(all)
@@ -218,7 +218,7 @@ func (r *Removal) present(
 	for i, d := range all {
 		rows[i] = d.of(columns, values)
 	}
-	has, err := Probe(ctx, r.Catalog.Database, r.GoOn, rows)
+	has, err := Probe(ctx, r.Catalog.Database, r.CheckStop, rows)
 	for i := range has {
 		if has[i] {
 			some = append(some, all[i])
@@ -231,25 +231,25 @@ func (r *Removal) present(
 // them at once, or one must not be read, they are asked one by one; those that take too long even
 // then may be there. Rows that must not be read are an [UnreadableError].
 func Probe(
-	ctx context.Context, d *repo.Database, goOn func() error, rows []repo.Rows,
+	ctx context.Context, d *repo.Database, checkStop func() error, rows []repo.Rows,
 ) ([]bool, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	if err := goOn(); err != nil {
+	if err := checkStop(); err != nil {
 		return nil, err
 	}
 	has, err := d.Any(ctx, rows, repo.Limits{Statement: StatementTime, Lock: LongLockTime})
-	if err == nil || !hinders(err) && !run.Forbidden(err) {
+	if err == nil || !isLockOrTimeout(err) && !run.Forbidden(err) {
 		return has, err
 	}
 	has = make([]bool, len(rows))
 	for i := range rows {
-		if err := goOn(); err != nil {
+		if err := checkStop(); err != nil {
 			return nil, err
 		}
 		one, err := d.Any(ctx, rows[i:i+1], ProbeLimits())
-		if err != nil && !hinders(err) {
+		if err != nil && !isLockOrTimeout(err) {
 			return nil, &UnreadableError{rows[i], err}
 		}
 		has[i] = err != nil || one[0]
@@ -271,8 +271,8 @@ func (e *UnreadableError) Column() string {
 	return strings.TrimPrefix(e.Rows.String(), e.Rows.Table.Name+".")
 }
 
-// hinders says whether an error is one of locks or time.
-func hinders(err error) bool {
+// isLockOrTimeout says whether an error is one of locks or time.
+func isLockOrTimeout(err error) bool {
 	class := ClassOf(err, 0, repo.Limits{})
 	return class == repo.ClassLock || class == repo.ClassTimeout
 }

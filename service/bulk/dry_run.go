@@ -11,9 +11,9 @@ import (
 type DryRun struct {
 	// Seen are the rows that would be gone by now.
 	Seen Seen
-	// GoOn and Count are as those of a [Sweeper].
-	GoOn  func() error
-	Count func(ctx context.Context, table string, c repo.Change, rows int64)
+	// CheckStop and Count are as those of a [Sweeper].
+	CheckStop func() error
+	Count     func(ctx context.Context, table string, c repo.Change, rows int64)
 }
 
 // Seen are rows, by their place.
@@ -37,7 +37,7 @@ func (r *DryRun) read(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, after repo.Place, limit int64,
 ) (p page, err error) {
 	p = page{values: make([][]string, len(columns)), last: after}
-	if err := r.GoOn(); err != nil {
+	if err := r.CheckStop(); err != nil {
 		return p, err
 	}
 	all, values, err := rows.Places(ctx, columns, after, limit, ProbeLimits())
@@ -75,13 +75,13 @@ func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err 
 	return nil
 }
 
-// Take reads values of the next rows, as [RowChanger] says.
-func (r *DryRun) Take(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking,
+// NextKeys reads values of the next rows, as [RowChanger] says.
+func (r *DryRun) NextKeys(
+	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 ) ([][]string, error) {
 	for {
-		p, err := r.read(ctx, rows, columns, t.after, portionRows)
-		t.after = p.last
+		p, err := r.read(ctx, rows, columns, c.after, portionRows)
+		c.after = p.last
 		if err != nil || len(p.places) > 0 || !p.more {
 			return p.values, err
 		}

@@ -36,14 +36,14 @@ func (e *StillReferencedError) TypedReason() string { return run.ReasonStillRefe
 
 // IsStillReferenced says whether an error is a [StillReferencedError].
 func IsStillReferenced(err error) bool {
-	_, is := errors.AsType[*StillReferencedError](err)
-	return is
+	_, ok := errors.AsType[*StillReferencedError](err)
+	return ok
 }
 
 // Deleted turns a deletion that the database refused because of a foreign key into a
 // [StillReferencedError] that names the key's table and columns.
 func Deleted(c *repo.Catalog, err error) error {
-	if refused, is := errors.AsType[*repo.Error](err); is {
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
 		if key, found := c.Violated(refused); found {
 			referenced := &StillReferencedError{Table: key.Child.Name, Column: key.ColumnNames()}
 			return fmt.Errorf("%w: %w", referenced, err)
@@ -60,8 +60,8 @@ func RequiredError(table, column string) error {
 // Removal removes rows of one table with all that depends on them.
 type Removal struct {
 	RowChanger
-	Catalog *repo.Catalog
-	GoOn    func() error
+	Catalog   *repo.Catalog
+	CheckStop func() error
 	// path are the tables whose rows wait for this removal. They are not entered again.
 	path []repo.Table
 	// except are tables that are left to the caller.
@@ -72,30 +72,30 @@ type Removal struct {
 type RowChanger interface {
 	// Sweep changes all rows.
 	Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error
-	// Take reads values of columns of the next rows that are to be removed; none: no row is left.
-	Take(
-		ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking,
+	// NextKeys reads values of columns of the next rows that are to be removed; none: no row is left.
+	NextKeys(
+		ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 	) (values [][]string, err error)
 	// any says whether there are rows.
 	any(ctx context.Context, rows repo.Rows) (bool, error)
 }
 
-// Taking is how far a removal has come with the rows of one table.
-type Taking struct {
-	// Aside are values of rows that cannot be removed for now, by column.
-	Aside [][]string
+// Cursor is how far a removal has come with the rows of one table.
+type Cursor struct {
+	// Skipped are values of rows that cannot be removed for now, by column.
+	Skipped [][]string
 	// after is where a dry run continues.
 	after repo.Place
 	// waited: locked rows have been waited for.
 	waited bool
 }
 
-// putAside keeps the values that are not free from being taken again.
-func (t *Taking) putAside(values [][]string, free []int) {
+// skip keeps the values that are not free from being taken again.
+func (c *Cursor) skip(values [][]string, free []int) {
 	for place := range values[0] {
 		if !slices.Contains(free, place) {
 			for i := range values {
-				t.Aside[i] = append(t.Aside[i], values[i][place])
+				c.Skipped[i] = append(c.Skipped[i], values[i][place])
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func (t *Taking) putAside(values [][]string, free []int) {
 func (w *Sweeper) Clear(
 	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string, except ...string,
 ) error {
-	r := &Removal{RowChanger: w, Catalog: w.Catalog, GoOn: w.GoOn, except: except}
+	r := &Removal{RowChanger: w, Catalog: w.Catalog, CheckStop: w.CheckStop, except: except}
 	_, err := r.clear(ctx, table, columns, values)
 	return err
 }
@@ -118,10 +118,10 @@ func (r *Removal) Remove(ctx context.Context, rows repo.Rows) error {
 	if len(columns) == 0 {
 		return r.deleteRows(ctx, rows)
 	}
-	t := &Taking{Aside: make([][]string, len(columns))}
+	cursor := &Cursor{Skipped: make([][]string, len(columns))}
 	var locked error
 	for {
-		values, err := r.Take(ctx, rows, columns, t)
+		values, err := r.NextKeys(ctx, rows, columns, cursor)
 		switch {
 		case err != nil:
 			return err
@@ -138,7 +138,7 @@ func (r *Removal) Remove(ctx context.Context, rows repo.Rows) error {
 		switch {
 		case IsLocked(err):
 			locked = err
-			t.putAside(values, free)
+			cursor.skip(values, free)
 		case err != nil:
 			return err
 		}
@@ -212,11 +212,11 @@ func (r *Removal) clear(
 // process does with a dependant's rows what is to become of them.
 func (r *Removal) process(ctx context.Context, d dependant, rows repo.Rows) error {
 	switch {
-	case d.fate == removed:
+	case d.onDelete == removed:
 		return r.Remove(ctx, rows)
-	case d.fate == nullified && d.required == "":
+	case d.onDelete == nullified && d.required == "":
 		return r.Sweep(ctx, rows, d.nullify)
-	case d.fate == nullified:
+	case d.onDelete == nullified:
 		return r.Forbid(ctx, rows, RequiredError(d.table.Name, d.required))
 	}
 	return r.Forbid(ctx, rows, &StillReferencedError{d.table.Name, d.column, d.missing})
@@ -233,7 +233,7 @@ func (r *Removal) Forbid(ctx context.Context, rows repo.Rows, why error) error {
 
 // unreferenced are those of the free values that none of the rows refers to.
 func (r *Removal) unreferenced(ctx context.Context, free []int, rows repo.Rows) ([]int, error) {
-	if err := r.GoOn(); err != nil {
+	if err := r.CheckStop(); err != nil {
 		return nil, err
 	}
 	referred, err := rows.Refer(ctx, ProbeLimits())
@@ -253,30 +253,30 @@ func (t takes) SizeKey() SizeKey {
 	return SizeKey{t.rows.String(), "take", t.rows.Database.Name}
 }
 
-// Take reads the keys of the next rows, as [RowChanger] says: first of those that nobody has
+// NextKeys reads the keys of the next rows, as [RowChanger] says: first of those that nobody has
 // locked, then, having waited, of all.
-func (w *Sweeper) Take(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking,
+func (w *Sweeper) NextKeys(
+	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 ) ([][]string, error) {
 	for {
-		if err := w.GoOn(); err != nil {
+		if err := w.CheckStop(); err != nil {
 			return nil, err
 		}
 		b := repo.Batch{
-			Rows: min(portionRows, w.Sizes.Get(takes{rows})), SkipLocked: !t.waited,
+			Rows: min(portionRows, w.Sizes.Get(takes{rows})), SkipLocked: !c.waited,
 		}
 		began := time.Now()
-		values, err := w.take(ctx, rows, columns, t, &b)
+		values, err := w.take(ctx, rows, columns, c, &b)
 		class := ClassOf(err, time.Since(began), b.Limits)
 		switch {
-		case err == nil && len(values[0]) == 0 && !t.waited:
-			t.waited = true
+		case err == nil && len(values[0]) == 0 && !c.waited:
+			c.waited = true
 		case err == nil:
 			// Fewer than asked for are all that nobody has locked.
-			t.waited = t.waited || int64(len(values[0])) < b.Rows
+			c.waited = c.waited || int64(len(values[0])) < b.Rows
 			return values, nil
-		case class == repo.ClassLock && !t.waited:
-			t.waited = true
+		case class == repo.ClassLock && !c.waited:
+			c.waited = true
 		case class == repo.ClassLock:
 			return nil, &lockedError{rows.String()}
 		case class == repo.ClassTimeout && b.Rows > 1:
@@ -289,7 +289,7 @@ func (w *Sweeper) Take(
 
 // take sends one statement, and sets its permit in b.
 func (w *Sweeper) take(
-	ctx context.Context, rows repo.Rows, columns []repo.Column, t *Taking, b *repo.Batch,
+	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor, b *repo.Batch,
 ) (values [][]string, err error) {
 	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table, waitingLimits(b.Rows))
 	if err != nil {
@@ -297,11 +297,11 @@ func (w *Sweeper) take(
 	}
 	defer permit.End(&err)
 	b.Permit = permit.Permit
-	return rows.Take(ctx, columns, t.Aside, *b)
+	return rows.Take(ctx, columns, c.Skipped, *b)
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
-	if err := w.GoOn(); err != nil {
+	if err := w.CheckStop(); err != nil {
 		return false, err
 	}
 	has, err := rows.Database.Any(ctx, []repo.Rows{rows}, ProbeLimits())

@@ -60,7 +60,7 @@ func NewStatementSizes() *StatementSizes { return &StatementSizes{rows: map[Size
 func (z *StatementSizes) Get(s sized) int64 {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if rows, known := z.rows[s.SizeKey()]; known {
+	if rows, ok := z.rows[s.SizeKey()]; ok {
 		return rows
 	}
 	return FirstStatementRows

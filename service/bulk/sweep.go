@@ -15,8 +15,8 @@ type Sweeper struct {
 	Catalog *repo.Catalog
 	Sizes   *StatementSizes
 	Writer  run.Writer
-	// GoOn is called before every statement; its error ends the work at once.
-	GoOn func() error
+	// CheckStop is called before every statement; its error ends the work at once.
+	CheckStop func() error
 	// Count is called for every change that is committed: the table, the change, and its rows.
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
 	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
@@ -62,12 +62,12 @@ func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) erro
 	return locked
 }
 
-// parts are the partitions that have such rows. To list them costs statements, hence GoOn.
+// parts are the partitions that have such rows. To list them costs statements, hence CheckStop.
 func (w *Sweeper) parts(ctx context.Context, rows repo.Rows) ([]repo.Rows, error) {
 	if !rows.Partitioned() {
 		return []repo.Rows{rows}, nil
 	}
-	if err := w.GoOn(); err != nil {
+	if err := w.CheckStop(); err != nil {
 		return nil, err
 	}
 	return w.Catalog.Parts(ctx, rows, ProbeLimits())
@@ -96,13 +96,13 @@ type sweep struct {
 	behind *int64
 	// full: the statement before changed as many rows as it might.
 	full bool
-	// fruitless is how many statements in a row have found rows and changed none.
-	fruitless int
+	// emptyRounds is how many statements in a row have found rows and changed none.
+	emptyRounds int
 }
 
-// maxFruitless is after how many such statements the rows count as kept: by triggers, or by
+// maxEmptyRounds is after how many such statements the rows count as kept: by triggers, or by
 // transactions that change them back.
-const maxFruitless = 3
+const maxEmptyRounds = 3
 
 // SizeKey is what the sizes of its statements are learned by.
 func (s *sweep) SizeKey() SizeKey {
@@ -111,12 +111,12 @@ func (s *sweep) SizeKey() SizeKey {
 
 func (s *sweep) run(ctx context.Context) error {
 	for done := false; !done; {
-		if err := s.GoOn(); err != nil {
+		if err := s.CheckStop(); err != nil {
 			return err
 		}
 		b := repo.Batch{
 			Rows: s.Sizes.Get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked,
-			Direct: s.full && s.mode == unlocked && s.fruitless == 0,
+			Direct: s.full && s.mode == unlocked && s.emptyRounds == 0,
 		}
 		r, took, err := s.send(ctx, &b)
 		if err != nil {
@@ -180,11 +180,11 @@ func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, t
 func (s *sweep) advance(
 	ctx context.Context, b repo.Batch, r repo.BatchResult,
 ) (done bool, err error) {
-	s.fruitless++
+	s.emptyRounds++
 	if r.Changed > 0 || r.Picked == 0 {
-		s.fruitless = 0
+		s.emptyRounds = 0
 	}
-	if s.fruitless >= maxFruitless {
+	if s.emptyRounds >= maxEmptyRounds {
 		return false, s.rows.Kept(ctx, s.change)
 	}
 	if s.full = r.Picked >= b.Rows; s.full {
@@ -222,9 +222,9 @@ func (s *sweep) adapt(b repo.Batch, took time.Duration, err error) error {
 // ClassOf is the class of a statement's error. A statement that was cancelled before its time was
 // cancelled by somebody, which is no time-out.
 func ClassOf(err error, took time.Duration, l repo.Limits) repo.Class {
-	refused, is := errors.AsType[*repo.Error](err)
+	refused, ok := errors.AsType[*repo.Error](err)
 	switch {
-	case !is, refused.Class() == repo.ClassTimeout && took < l.Statement:
+	case !ok, refused.Class() == repo.ClassTimeout && took < l.Statement:
 		return repo.ClassData
 	}
 	return refused.Class()

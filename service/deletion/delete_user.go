@@ -13,8 +13,7 @@ import (
 )
 
 // deleteUserLimits bound each statement of the job: a user's row may be waited for, and no
-// statement deletes more than
-// 1000 rows.
+// statement deletes more than 1000 rows.
 func deleteUserLimits() repo.Limits {
 	return repo.Limits{
 		Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: job.TransactionTime,
@@ -71,7 +70,7 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 func (u *userDeletion) features(
 	ctx context.Context, args repo.DeleteUser,
 ) (repo.UserFeatures, error) {
-	features, err := u.schema.Look(ctx)
+	features, err := u.schema.Read(ctx)
 	if err != nil {
 		return features, err
 	}
@@ -91,7 +90,7 @@ func (u *userDeletion) removePersonalProjects(
 ) error {
 	for _, id := range projects {
 		// Negative, because the ids of groups are keys of the same locks.
-		p := projectRemoval{ID: id, Actor: args.DeletedByID, Lock: -args.UserID}
+		p := projectRemoval{id: id, actor: args.DeletedByID, lock: -args.UserID}
 		if err := u.removal.removeProject(ctx, j, p); err != nil {
 			return err
 		}

@@ -16,11 +16,11 @@ import (
 
 // projectRemoval is one project to be removed.
 type projectRemoval struct {
-	ID int64
-	// Actor is for whom, the bots' deleted_by_id; nil: nobody knows.
-	Actor *int64
-	// Lock is the key of the advisory lock that every step takes for its transaction.
-	Lock int64
+	id int64
+	// actor is for whom, the bots' deleted_by_id; nil: nobody knows.
+	actor *int64
+	// lock is the key of the advisory lock that every step takes for its transaction.
+	lock int64
 }
 
 // Projects removes projects for jobs.
@@ -29,13 +29,13 @@ type Projects struct {
 	sizes *bulk.StatementSizes
 }
 
-// RemoveProject removes a project with everything of it in main, in bounded steps, each a
-// transaction of its own. The error is errSliceOver when the attempt's time is over: what is left
-// goes the next time. It is [repo.ErrBusy] where another attempt is at work under the same lock.
+// removeProject removes a project with everything of it in main, in bounded steps, each a
+// transaction of its own. The error is [job.ErrSliceOver] when the attempt's time is over: what is
+// left goes the next time. It is [repo.ErrBusy] where another attempt is at work under the same lock.
 func (s *Projects) removeProject(ctx context.Context, j *job.Attempt, p projectRemoval) error {
-	r, err := s.NewRemover(ctx, j, p.Actor, p.Lock)
+	r, err := s.NewRemover(ctx, j, p.actor, p.lock)
 	if err == nil {
-		err = r.RemoveProject(ctx, p.ID)
+		err = r.RemoveProject(ctx, p.id)
 	}
 	return err
 }
@@ -84,7 +84,7 @@ func (s *Projects) NewRemover(
 	}
 	r.Sweeper = &bulk.Sweeper{
 		Catalog: catalog, Sizes: s.sizes, Writer: r,
-		GoOn: func() error {
+		CheckStop: func() error {
 			if j.Left() <= 0 {
 				return job.ErrSliceOver
 			}
@@ -148,7 +148,7 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 			return err
 		}
 	}
-	if err := r.GoOn(); err != nil {
+	if err := r.CheckStop(); err != nil {
 		return err
 	}
 	removed := r.Removed
@@ -183,12 +183,12 @@ func (r *Remover) Saved() {
 
 // ClearRow removes or nullifies what depends on a row, except in some tables.
 func (r *Remover) ClearRow(ctx context.Context, table string, id int64, except ...string) error {
-	rows, there := r.Catalog.Rows(table, "id", repo.IDs(id)...)
+	rows, ok := r.Catalog.Rows(table, "id", repo.IDs(id)...)
 	columns := bulk.KeyColumns(r.Catalog, rows.Table)
-	if !there || len(columns) == 0 {
+	if !ok || len(columns) == 0 {
 		return nil
 	}
-	values, err := r.Take(ctx, rows, columns, &bulk.Taking{Aside: make([][]string, len(columns))})
+	values, err := r.NextKeys(ctx, rows, columns, &bulk.Cursor{Skipped: make([][]string, len(columns))})
 	if err != nil || len(values[0]) == 0 {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 		return nil
 	}
 	for {
-		if err := r.GoOn(); err != nil {
+		if err := r.CheckStop(); err != nil {
 			return err
 		}
 		page, err := r.main.RemoveMembers(ctx, r.By(GroupLimits()), which, r.queue, r.bot)

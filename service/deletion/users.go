@@ -15,11 +15,11 @@ type UserSchema struct {
 	watch  run.SchemaLog
 }
 
-// Look reads which of them there are.
-func (u *UserSchema) Look(ctx context.Context) (repo.UserFeatures, error) {
+// Read reads which of them there are, and logs when optional ones are missing.
+func (u *UserSchema) Read(ctx context.Context) (repo.UserFeatures, error) {
 	found, err := u.main.UserFeatures(ctx)
 	if err == nil {
-		u.watch.Report(ctx, u.logger, "users", found.PassedOver)
+		u.watch.Report(ctx, u.logger, "users", found.MissingOptional)
 	}
 	return found, err
 }

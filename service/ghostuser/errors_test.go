@@ -81,13 +81,13 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 			"STILL_REFERENCED: citing.snippet_id",
 		},
 		"a trigger that swallows updates": {`UPDATE issues SET author_id = 10; CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-			CREATE TRIGGER swallow BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION swallow()`, "issues.author_id do not let themselves be changed"},
+			CREATE TRIGGER swallow BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION swallow()`, "issues.author_id from being changed"},
 		"a trigger that puts back": {`UPDATE issues SET author_id = 10; CREATE FUNCTION put_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.author_id := OLD.author_id; RETURN NEW; END $$;
-			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.author_id do not let themselves be changed"},
+			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.author_id from being changed"},
 		"a trigger that puts back NULL": {`UPDATE issues SET closed_by_id = 10; CREATE FUNCTION put_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.closed_by_id := OLD.closed_by_id; RETURN NEW; END $$;
-			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.closed_by_id do not let themselves be changed"},
+			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.closed_by_id from being changed"},
 		"a trigger that swallows deletions": {`INSERT INTO emails (user_id, email) VALUES (10, 'x'); CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id do not let themselves be deleted"},
+			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id from being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,7 +19,7 @@ func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *test
 	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
 	g.WantLater(10, 30*time.Minute)
 	g.WantGone(11)
-	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "rows of users do not let themselves be added")
+	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "a trigger or rule kept rows of users from being added")
 }
 
 func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {

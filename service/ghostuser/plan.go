@@ -145,9 +145,9 @@ func (p *plan) addForeignKeys(forbidding []*step) {
 	users := main.Table("users").Table
 	listed := p.listed()
 	for _, key := range main.References(users) {
-		column, there := key.Column("id")
+		column, ok := key.Column("id")
 		known := key.Child.Schema == users.Schema && listed[key.Child.Name+"."+column.Name]
-		if !there || known {
+		if !ok || known {
 			continue
 		}
 		s := &step{

@@ -12,18 +12,18 @@ import (
 // removal removes and changes rows in the database of a catalogue. In a dry run it only counts
 // them.
 func (u *user) removal(c *repo.Catalog) *bulk.Removal {
-	r := &bulk.Removal{Catalog: c, GoOn: u.goOn}
+	r := &bulk.Removal{Catalog: c, CheckStop: u.checkStop}
 	if !u.x.DryRun {
 		r.RowChanger = &bulk.Sweeper{
 			Catalog: c, Sizes: u.sizes, Writer: u.x,
-			GoOn: u.goOn, Count: u.count, Outside: u.logOutside,
+			CheckStop: u.checkStop, Count: u.count, Outside: u.logOutside,
 		}
 		return r
 	}
 	if u.seen[c.Database] == nil {
 		u.seen[c.Database] = bulk.Seen{}
 	}
-	r.RowChanger = &bulk.DryRun{Seen: u.seen[c.Database], GoOn: u.goOn, Count: u.count}
+	r.RowChanger = &bulk.DryRun{Seen: u.seen[c.Database], CheckStop: u.checkStop, Count: u.count}
 	return r
 }
 
@@ -81,7 +81,7 @@ func (u *user) referring(ctx context.Context) ([]*step, error) {
 				asked, rows = append(asked, s), append(rows, s.rowsOf(u.UserID))
 			}
 		}
-		found, err := bulk.Probe(ctx, c.Database, u.goOn, rows)
+		found, err := bulk.Probe(ctx, c.Database, u.checkStop, rows)
 		if err != nil {
 			return nil, err
 		}
@@ -125,11 +125,11 @@ func (u *user) namespace() []repo.Rows {
 // deletes a user has to say what becomes of those.
 func (u *user) removeNamespace(ctx context.Context) error {
 	main, rows := u.plan.catalogs[0], u.namespace()
-	has, err := bulk.Probe(ctx, main.Database, u.goOn, rows)
+	has, err := bulk.Probe(ctx, main.Database, u.checkStop, rows)
 	if err != nil || !slices.Contains(has, true) {
 		return err
 	}
-	if err := u.goOn(); err != nil {
+	if err := u.checkStop(); err != nil {
 		return err
 	}
 	projects, err := main.Database.HasPersonalProjects(ctx, u.plan.queue, u.UserID, bulk.ProbeLimits())
@@ -161,7 +161,7 @@ func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 	groups, err := u.markedGroups(ctx)
 	if err == nil {
-		err = u.goOn()
+		err = u.checkStop()
 	}
 	if err != nil {
 		return false, err
@@ -192,7 +192,7 @@ func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
 	if !u.plan.schedules {
 		return nil, nil
 	}
-	if err := u.goOn(); err != nil {
+	if err := u.checkStop(); err != nil {
 		return nil, err
 	}
 	return u.x.Database.ScheduledGroups(ctx, u.UserID, run.ReadLimits())

@@ -123,7 +123,7 @@ func (u *user) recordDeletion(ctx context.Context) {
 
 // createGhost creates a ghost. A dry run only checks whether it could be done.
 func (u *user) createGhost(ctx context.Context) (err error) {
-	if err := u.goOn(); err != nil {
+	if err := u.checkStop(); err != nil {
 		return err
 	}
 	if u.x.DryRun {
@@ -167,8 +167,8 @@ func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 	return change(ctx, permit.Permit, u.plan.queue, u.GhostMigration)
 }
 
-// goOn is asked before every statement. Its error says why the work on the user must stop.
-func (u *user) goOn() error {
+// checkStop is asked before every statement. Its error says why the work on the user must stop.
+func (u *user) checkStop() error {
 	switch stopped := u.x.Stopped(); {
 	case stopped != nil:
 		return stopped
@@ -243,10 +243,10 @@ func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
 	u.x.Count(ctx, "failed_users", 1)
 	run.RecordFailure(ctx, cause)
-	if referenced, is := errors.AsType[*bulk.StillReferencedError](cause); is {
+	if referenced, ok := errors.AsType[*bulk.StillReferencedError](cause); ok {
 		u.table, u.column = referenced.Table, referenced.Column
 	}
-	if unreadable, is := errors.AsType[*bulk.UnreadableError](cause); is {
+	if unreadable, ok := errors.AsType[*bulk.UnreadableError](cause); ok {
 		u.table, u.column = unreadable.Rows.Table.Name, unreadable.Column()
 	}
 	reason := run.ReasonOf(cause)

@@ -79,7 +79,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
 				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-				if unconfigured, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(unconfigured.Missing, c.named) {
+				if unconfigured, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(unconfigured.Missing, c.named) {
 					t.Errorf("%v, want that %s is missing", err, c.named)
 				}
 			}
@@ -95,7 +95,7 @@ func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
-	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
+	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("%v, want that it is not configured", err)
 	}
 }

@@ -95,7 +95,7 @@ func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if k.config.MaxQueued == 0 {
 		return false, nil
 	}
-	features, err := k.schema.Look(ctx)
+	features, err := k.schema.Read(ctx)
 	if err != nil {
 		return false, err
 	}

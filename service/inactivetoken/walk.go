@@ -61,8 +61,8 @@ func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 		w.failures, w.limit = 0, min(2*w.limit, w.config.BatchSize)
 		return nil
 	}
-	refused, is := errors.AsType[*repo.Error](err)
-	slow := is && (refused.Class() == repo.ClassTimeout || refused.Class() == repo.ClassLock)
+	refused, ok := errors.AsType[*repo.Error](err)
+	slow := ok && (refused.Class() == repo.ClassTimeout || refused.Class() == repo.ClassLock)
 	if !slow || w.failures == maxRangeFailures {
 		return err
 	}
@@ -149,7 +149,7 @@ func (w *tokenWalk) deletions(
 func (w *tokenWalk) readAdmins(ctx context.Context, organizations []int64) error {
 	var unknown []int64
 	for _, o := range organizations {
-		if _, known := w.admins[o]; !known && !slices.Contains(unknown, o) {
+		if _, ok := w.admins[o]; !ok && !slices.Contains(unknown, o) {
 			unknown = append(unknown, o)
 		}
 	}
@@ -162,7 +162,7 @@ func (w *tokenWalk) readAdmins(ctx context.Context, organizations []int64) error
 	}
 	for _, o := range unknown {
 		w.admins[o] = nil
-		if bot, has := found[o]; has {
+		if bot, ok := found[o]; ok {
 			w.admins[o] = &bot
 		}
 	}

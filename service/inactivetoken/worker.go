@@ -64,12 +64,12 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	if k.Queue == nil {
 		return "no queue for its jobs", nil
 	}
-	features, err := k.schema.Look(ctx)
+	features, err := k.schema.Read(ctx)
 	return cmp.Or(features.Missing, features.MissingTokens), err
 }
 
 func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
-	features, err := k.schema.Look(ctx)
+	features, err := k.schema.Read(ctx)
 	if err != nil {
 		return err
 	}

@@ -106,9 +106,9 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	known := false
 	err := l.each(ctx, func(d *repo.Database) error {
 		untracked, err := lfkadmin.New(d).Untrack(ctx, table)
-		no, is := errors.AsType[*lfkadmin.RefusedError](err)
-		known = known || !is || !no.NoTable
-		if is {
+		no, ok := errors.AsType[*lfkadmin.RefusedError](err)
+		known = known || !ok || !no.NoTable
+		if ok {
 			refused = append(refused, err)
 			return nil
 		}

@@ -9,8 +9,8 @@
 //
 // One batch; two are worked side by side:
 //
-//  1. Up to batch_size records of one parent are loaded; records of the same key share one fate
-//     (loader.go).
+//  1. Up to batch_size records of one parent are loaded; records of the same key are
+//     treated as one (loader.go).
 //  2. The tasks are the definitions in file order, each on every home of its child (a database that
 //     has the child table), the queue's own database last. For each task one statement handles the
 //     keys that have got so far (batch.go, statement.go). It takes all

@@ -86,7 +86,7 @@ func (d *dryRun) page(
 	}
 	var keys []int64
 	for _, r := range records {
-		if _, again := seen[r.Key]; !again {
+		if _, ok := seen[r.Key]; !ok {
 			seen[r.Key] = struct{}{}
 			keys = append(keys, r.Key)
 		}

@@ -120,7 +120,7 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 		t.failKeys(ctx, t.task, keys, &repo.KeptError{By: rules}, true)
 		return nil
 	}
-	if mayBeRows := class == repo.ClassData || refused.Unfit(); mayBeRows && len(keys) > 1 &&
+	if mayBeRows := class == repo.ClassData || refused.OutOfRange(); mayBeRows && len(keys) > 1 &&
 		!t.spent() {
 		return t.halves(ctx, keys, err)
 	}

@@ -16,8 +16,8 @@ func (l *lint) missing() {
 	parents := map[string]bool{}
 	for i, key := range l.keys {
 		parent := slices.ContainsFunc(l.databases, func(d inspected) bool {
-			_, here := d.Parents[key.Parent]
-			return here
+			_, ok := d.Parents[key.Parent]
+			return ok
 		})
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
@@ -115,8 +115,8 @@ func (l *lint) definition(d inspected, is func(repo.LooseForeignKey) bool) *repo
 func (l *lint) parents(d inspected) {
 	var seen []string
 	for _, key := range l.keys {
-		parent, here := d.Parents[key.Parent]
-		if !here || slices.Contains(seen, key.Parent) || !l.cleaned(key.Parent) {
+		parent, ok := d.Parents[key.Parent]
+		if !ok || slices.Contains(seen, key.Parent) || !l.cleaned(key.Parent) {
 			continue
 		}
 		seen = append(seen, key.Parent)

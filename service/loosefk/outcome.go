@@ -27,10 +27,10 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 		definition: task.key.String(), database: task.database, condition: "unreachable",
 		message: err.Error(), isolated: isolated,
 	}
-	if refused, is := errors.AsType[*repo.Error](err); is {
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
 	}
-	if kept, is := errors.AsType[*repo.KeptError](err); is {
+	if kept, ok := errors.AsType[*repo.KeptError](err); ok {
 		f.condition, f.sqlstate = kept.Error(), repo.ReasonKeptByTrigger
 	}
 	return f
@@ -249,7 +249,7 @@ const logEvery = time.Hour
 func (f *failing) begins(key failingKey, condition string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if at, known := f.logged[key][condition]; known && time.Since(at) < logEvery {
+	if at, ok := f.logged[key][condition]; ok && time.Since(at) < logEvery {
 		return false
 	}
 	if f.logged[key] == nil {

@@ -72,7 +72,7 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsIsNotConfigured(t *testing.T)
 	e := servicetest.New(t, "main", "main")
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if _, is := errors.AsType[*service.NotConfiguredError](err); !is {
+	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("RunBatch: %v, want a *NotConfiguredError", err)
 	}
 	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)

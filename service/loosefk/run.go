@@ -151,8 +151,8 @@ func (c *cleanup) down(task *childTask) error {
 // markDown saves the run from waiting again for a database that does not answer, not even with an
 // SQLSTATE.
 func (c *cleanup) markDown(task *childTask, err error) {
-	refused, is := errors.AsType[*repo.Error](err)
-	if !errors.Is(err, repo.ErrUnreachable) || is && refused.SQLState != "" {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !errors.Is(err, repo.ErrUnreachable) || ok && refused.SQLState != "" {
 		return
 	}
 	c.downMu.Lock()

@@ -18,7 +18,7 @@ import (
 // openQueue reads the queue, and maintains the partitions of one that caretaker has made.
 func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.DeletedRecords, error) {
 	queue, err := x.Database.DeletedRecords(ctx)
-	if none, is := errors.AsType[*repo.NoSchemaError](err); is {
+	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
 		return queue, &run.SkippedError{Reason: none.Error()}
 	}
 	name := x.Database.Name

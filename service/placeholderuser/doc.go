@@ -3,7 +3,7 @@
 //
 // Due are the rows of import_placeholder_user_details without a namespace, with fewer than
 // max_attempts attempts, that were never attempted, or for the last time more than retry_period
-// ago: the query eligible_for_deletion. They are taken in the order of their ids.
+// ago: eligibleForDeletionSQL. They are taken in the order of their ids.
 //
 // One batch is one transaction:
 //

@@ -80,7 +80,7 @@ func (p *placeholderUserCleanup) rules(
 ) (repo.PlaceholderRules, error) {
 	tables, err := p.main.PlaceholderTables(ctx)
 	if err == nil {
-		p.schema.Report(ctx, p.logger, "placeholder users", tables.PassedOver)
+		p.schema.Report(ctx, p.logger, "placeholder users", tables.MissingOptional)
 	}
 	return repo.PlaceholderRules{
 		MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables,
@@ -163,7 +163,7 @@ func (p *placeholderUserCleanup) dryRun(
 			x.Count(ctx, "exhausted_users", page.Exhausted)
 			x.Changed(deletion.ImportDetails, 0, page.Claimed)
 			for _, user := range page.Users {
-				if _, again := counted[user]; !again {
+				if _, ok := counted[user]; !ok {
 					counted[user] = struct{}{}
 					x.Count(ctx, "scheduled_jobs", 1)
 				}

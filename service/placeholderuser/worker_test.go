@@ -270,7 +270,7 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{false, true} {
 			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers, DryRun: dry})
-			if missing, is := errors.AsType[*service.NotConfiguredError](err); !is || !strings.Contains(missing.Missing, named) {
+			if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, named) {
 				t.Errorf("error %v, want %q", err, named)
 			}
 		}

@@ -38,8 +38,8 @@ type LoadConfig struct {
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
-func (c LoadConfig) question() repo.LoadQuestion {
-	return repo.LoadQuestion{
+func (c LoadConfig) question() repo.LoadProbe {
+	return repo.LoadProbe{
 		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Archive: c.MaxArchiveBacklog > 0,
 		Locks: c.MaxLockWait > 0, Autovacuum: c.MaxAutovacuum > 0, IgnoredReplicas: c.IgnoredReplicas,
 	}
