@@ -19,7 +19,7 @@ type (
 	RunFilter = run.Filter
 	// WorkerConfig is what every worker's configuration has.
 	WorkerConfig = run.WorkerConfig
-	// LoadConfig says when runs and jobs spare the databases.
+	// LoadConfig says from which load of a database on runs and jobs slow down.
 	LoadConfig = run.LoadConfig
 	// Backoff is how long to wait after failures in a row.
 	Backoff = run.Backoff

@@ -20,15 +20,15 @@ import (
 type Config struct {
 	// Databases in the order of the rotation: main, ci, sec.
 	Databases []*repo.Database
-	// Replica names this process in leases and runs; empty: a [ReplicaName].
+	// Replica names this process in leases and runs; empty: a [run.ReplicaName].
 	Replica string
 	// SchedulerOff says that nothing starts by itself here; only GetStatus cares.
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
 	Queue repo.JobQueue
-	// HistoryKeep is how long runs and the ledger of fires are kept.
+	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
-	// Load says when runs and jobs spare the databases.
+	// Load says from which load of a database on runs and jobs slow down.
 	Load run.LoadConfig `key:"load"`
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger

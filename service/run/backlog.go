@@ -20,7 +20,7 @@ const (
 )
 
 // backlogs keeps the last known backlog of each worker and database, so that status calls and metrics cost at most one
-// bounded query every backlogAge.
+// bounded query every [BacklogAge].
 type backlogs struct {
 	mu    sync.Mutex
 	known map[backlogKey]*backlogEntry
@@ -36,7 +36,7 @@ type backlogEntry struct {
 	stale  atomic.Bool
 	mu     sync.Mutex
 	readAt time.Time
-	// MeasuredAt is when the backlog was read that is known.
+	// measuredAt is when the known backlog was read.
 	measuredAt time.Time
 	known      bool
 	backlog    repo.Backlog
@@ -82,7 +82,7 @@ func readRemark(reader *repo.Reader, d *repo.Database) string {
 	return ""
 }
 
-// MeasuredAt is when the backlog was read that get returns.
+// MeasuredAt is when the backlog was read that Get returns.
 func (b *backlogs) MeasuredAt(w *Worker, d *repo.Database) time.Time {
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()

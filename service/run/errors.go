@@ -10,8 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Errors of the methods of [Service], besides [InvalidArgumentError], [WorkerPausedError], [NotConfiguredError],
-// [LeaseHeldError] and [RequestReusedError].
+// Errors of the methods of [Runner], besides [InvalidArgumentError], [WorkerPausedError],
+// [NotConfiguredError], [LeaseHeldError] and [RequestReusedError].
 var (
 	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun and ErrUnknownJob: there is nothing of that name or id.
 	ErrUnknownWorker   = errors.New("unknown worker")
@@ -35,7 +35,7 @@ func UnreachableDatabase(err error) (name, why string) {
 
 // PrivilegeMissing says which right the role of a database lacks, and what to grant; false if an error is about something
 // else.
-func PrivilegeMissing(err error) (text string, is bool) {
+func PrivilegeMissing(err error) (text string, ok bool) {
 	if Forbidden(err) || errors.Is(err, repo.ErrForbidden) {
 		return PublicText(err), true
 	}
@@ -44,9 +44,9 @@ func PrivilegeMissing(err error) (text string, is bool) {
 
 // SchemaMissing says which database lacks tables or columns of caretaker's own; false if an error is
 // about something else. Runs report what they miss of the application themselves.
-func SchemaMissing(err error) (text string, is bool) {
-	refused, is := errors.AsType[*repo.Error](err)
-	if !is || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
+func SchemaMissing(err error) (text string, ok bool) {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
 		return "", false
 	}
 	return "database " + refused.Database + " lacks tables or columns of this version: run caretaker migrate", true

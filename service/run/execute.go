@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// execute is the one loop around every worker.
+// execute is the one loop around every worker: steps 4 and 5 of the package comment.
 func (r *Runner) execute(ctx context.Context, x *Execution) {
 	defer r.unregister(x)
 	defer r.Prune(context.WithoutCancel(ctx))
@@ -25,6 +25,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	close(x.begun)
 	run := x.Snapshot()
 	x.Log.InfoContext(ctx, "run started", "trigger", run.Trigger, "started_at", run.StartedAt)
+	// 4. The worker works, while its leases and its record are kept alive.
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
 	err := Guarded(func() error { return x.Worker.Work(repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader), x) })
@@ -41,6 +42,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
+	// 5. The leases are released, then the end is recorded and reported.
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
 		if err := retryUnreachable(clean, func() error { return x.reader.Remember(clean) }); err != nil {

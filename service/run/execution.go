@@ -34,7 +34,7 @@ type Execution struct {
 	// started and ended are of the host's clock.
 	started, ended time.Time
 	cancel         context.CancelCauseFunc
-	// begun closes when the lease is taken, done when the run has ended or was refused.
+	// begun closes when the lease is taken, Done when the run has ended or was refused.
 	begun, Done chan struct{}
 
 	mu   sync.Mutex
@@ -52,8 +52,8 @@ type Execution struct {
 	throttle throttle
 }
 
-// StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends early for its own
-// sake, SUCCEEDED and over_limit.
+// StopError is why a run is to stop after the statement in flight. It is then CANCELLED or, if it ends
+// early on purpose, SUCCEEDED and over_limit.
 type StopError struct {
 	Reason repo.Reason
 	Early  bool
@@ -66,15 +66,15 @@ func (r StopError) Error() string { return r.Reason.String() }
 var (
 	// ErrShutdown ends runs because the process stops.
 	ErrShutdown = StopError{Reason: repo.Reason{Code: "SHUTDOWN"}}
-	// errNoHeartbeat: nobody could have paused or cancelled the run, and a main that is too busy for that must be spared.
+	// errNoHeartbeat: nobody could have paused or cancelled the run, and main is too busy for it.
 	errNoHeartbeat = StopError{Early: true, Reason: repo.Reason{
 		Code: ReasonThrottled, Detail: "main has not taken the run's heartbeats for " + heartbeatTimeout.String(),
 	}}
 )
 
-// cancelled stops a run for CancelRun, whose words say who wanted that.
-func cancelled(words string) StopError {
-	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: words}
+// cancelled stops a run for CancelRun, whose message says who wanted that.
+func cancelled(message string) StopError {
+	return StopError{Reason: repo.Reason{Code: "CANCELLED"}, Message: message}
 }
 
 // Now is T, the instant at which the run started by main's clock: what is due is decided by it.
@@ -107,7 +107,7 @@ func (x *Execution) RequestStop(why error) {
 	}
 }
 
-// refuse ends a run that could not start, and tells those who wait for it why.
+// refuse ends a run that could not start; those who wait for it get the reason.
 func (x *Execution) refuse(why error) {
 	x.mu.Lock()
 	x.refused = why
@@ -152,7 +152,7 @@ func (x *Execution) Changed(table string, deleted, updated int64) {
 	x.run.Tables[i].Updated += updated
 }
 
-// LogDone logs what was done, which in a dry run it was not.
+// LogDone logs done, or in a dry run wouldBeDone.
 func (x *Execution) LogDone(ctx context.Context, done, wouldBeDone string, attrs ...any) {
 	if x.DryRun {
 		done = wouldBeDone
@@ -167,8 +167,8 @@ func (x *Execution) Report(change func(*Run)) {
 	change(&x.run)
 }
 
-// Limit says what stopped the run before it was through, so that more is left; the reason in its record may have more to
-// tell, or another story.
+// Limit says what stopped the run before it was through, so that more is left. The reason in its
+// record may say more, or something else.
 func (x *Execution) Limit(what, reason string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

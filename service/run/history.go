@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// pruneInterval is how often a process looks for older ones, pruneRounds how many statements it then sends at most.
+	// pruneInterval is how often a process prunes, pruneRounds how many statements it then sends at
+	// most.
 	pruneInterval = time.Hour
 	pruneRounds   = 20
 )
@@ -22,8 +23,8 @@ func (r *Runner) pruneDue() bool {
 	return due
 }
 
-// Prune deletes old history at the end of a run, whatever started it, and when fires are looked at: nothing grows where
-// the scheduler is off, or where no run ever starts.
+// Prune deletes old history at the end of a run, whatever started it, and when fires are checked:
+// nothing grows where the scheduler is off, or where no run ever starts.
 func (r *Runner) Prune(ctx context.Context) {
 	if !r.pruneDue() {
 		return

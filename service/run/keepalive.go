@@ -156,10 +156,10 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 	return true
 }
 
-// neverRecorded is said of a run whose process stops before main has taken its end.
+// neverRecorded is logged of a run whose process stops before main has taken its end.
 const neverRecorded = "end of the run not recorded, others will close it as LEASE_LOST"
 
-// notRecorded is said of a run whose end main refuses to take.
+// notRecorded is logged of a run whose end main refuses to take.
 const notRecorded = "end of the run not recorded, it will show as LEASE_LOST: look at maintenance.runs, its triggers and its rights"
 
 // isPermanent says that a statement would fail in the same way if it were tried again.

@@ -93,8 +93,8 @@ func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
 	return &Loads{config: c, logger: logger, databases: map[*repo.Database]*databaseLoad{}}
 }
 
-// Overloaded is the limit of a database that is exceeded most, as far as it concerns a table (""
-// for none): of the database, or of the table itself. nil: none is.
+// Overloaded is the limit that is exceeded most, of a database or of a table in it; the zero Table
+// stands for none. nil: no limit is exceeded.
 func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *Excess {
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil || e.table.Of(table) })
 	return worst
@@ -184,19 +184,19 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 
 // warn logs once what keeps us from seeing the load.
 func (l *Loads) warn(ctx context.Context, b *databaseLoad, load repo.Load, err error) {
-	trouble := ""
+	problem := ""
 	switch {
 	case errors.Is(err, repo.ErrUnreachable):
 		// Whoever needs the database says so.
 		return
 	case err != nil:
-		trouble = err.Error()
+		problem = err.Error()
 	case load.Hidden > 0:
-		trouble = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
+		problem = "grant pg_monitor to the role of caretaker, or set load.max_replica_lag to 0"
 	}
-	if trouble != "" && trouble != b.warned {
+	if problem != "" && problem != b.warned {
 		l.logger.WarnContext(ctx, "load only partly visible, limits that cannot be measured are ignored",
-			"database", b.name, "why", trouble)
+			"database", b.name, "why", problem)
 	}
-	b.warned = trouble
+	b.warned = problem
 }

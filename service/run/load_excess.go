@@ -18,7 +18,7 @@ type Excess struct {
 	value, limit string
 	// ratio of value to limit.
 	ratio float64
-	// began is when it was first seen, far when it was first seen to be far over the limit; zero:
+	// began is when it was first seen, Far when it was first seen to be far over the limit; zero:
 	// it is not.
 	began, Far time.Time
 }
@@ -31,7 +31,7 @@ func (e *Excess) String() string {
 	return fmt.Sprintf("%s: %s, over load.%s = %s", e.measure, e.value, e.key, e.limit)
 }
 
-// excesses are the limits that a look shows to be exceeded.
+// excesses are the limits that a probe shows to be exceeded.
 func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []Excess) {
 	add := func(e Excess, value, limit float64, text func(float64) string) {
 		if limit > 0 && value > limit {
@@ -60,8 +60,8 @@ func (c LoadConfig) excesses(b *databaseLoad, l repo.Load, rate int64) (found []
 // farOver is the ratio from which on nothing is changed at all.
 const farOver = 4
 
-// since gives excesses their beginnings, those that they had before if they go on.
-func since(now, before []Excess, at time.Time, goesOn bool) []Excess {
+// since gives excesses their beginnings: those of before, if there was no gap in between.
+func since(now, before []Excess, at time.Time, continuous bool) []Excess {
 	for i := range now {
 		e := &now[i]
 		e.began = at
@@ -69,7 +69,7 @@ func since(now, before []Excess, at time.Time, goesOn bool) []Excess {
 			e.Far = at
 		}
 		for _, old := range before {
-			if !goesOn || old.measure != e.measure {
+			if !continuous || old.measure != e.measure {
 				continue
 			}
 			e.began = old.began
@@ -108,7 +108,7 @@ type rateMark struct {
 // most.
 const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
 
-// observe notes a position and returns the bytes a second up to it, 0 if nobody looked lately.
+// observe notes a position and returns the bytes a second up to it, 0 if nobody probed lately.
 func (r *rates) observe(position int64, at time.Time) int64 {
 	if n := len(r.marks); n > 0 && r.marks[n-1].position > position {
 		// Another server has taken over, or this is a standby now.

@@ -9,15 +9,15 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// A run that writes looks at the load before each statement. Over a limit it rests between them,
-// the longer the further over; while it is far over, it writes nothing. If that lasts it ends:
+// A run that writes checks the load before each statement. Over a limit it rests between them, the
+// longer the further over; while it is far over, it writes nothing. If that lasts it ends:
 // SUCCEEDED, over_limit, and the reason says which limit. A limit is counted from the start of the
 // run, so that each run has its chance.
 
 const (
 	// minRest and maxRest bound the rest before a statement.
 	minRest, maxRest = 100 * time.Millisecond, 2 * time.Second
-	// restStep is how long a run rests before it looks again.
+	// restStep is how long a run rests before it checks again.
 	restStep = 500 * time.Millisecond
 	// farPatience is the part of the patience that a run has with a load far over a limit.
 	farPatience = 4
@@ -30,7 +30,7 @@ type throttle struct {
 
 	mu sync.Mutex
 	// rested is all the time in which the run, or a part of it, rests, up to the time until.
-	// released is when a statement was last let go.
+	// released is when a statement was last allowed.
 	rested          time.Duration
 	until, released time.Time
 	// excess is why the run rests, or has rested before its last statement; nil: it does not.
@@ -51,7 +51,8 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 		e := x.loads.Overloaded(ctx, d, table)
 		switch {
 		case e == nil:
-			return x.throttle.release(nil)
+			x.throttle.release(nil)
+			return nil
 		case x.patienceOver(e):
 			return x.stopThrottled(ctx, e)
 		}
@@ -67,7 +68,8 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 				// Its time is over, and this is no moment for a last statement.
 				return x.stopThrottled(ctx, e)
 			}
-			return x.throttle.release(e)
+			x.throttle.release(e)
+			return nil
 		}
 		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
 		rested += rest
@@ -99,7 +101,7 @@ func (x *Execution) patienceOver(e *Excess) bool {
 	return lasts(e.began) >= patience || !e.Far.IsZero() && lasts(e.Far) >= patience/farPatience
 }
 
-// worked is the time since a statement was last let go.
+// worked is the time since a statement was last allowed.
 func (t *throttle) worked() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,12 +111,11 @@ func (t *throttle) worked() time.Duration {
 	return time.Since(t.released)
 }
 
-// release lets a statement go.
-func (t *throttle) release(e *Excess) error {
+// release notes that a statement is allowed.
+func (t *throttle) release(e *Excess) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released, t.excess = time.Now(), e
-	return nil
 }
 
 // rest rests until the time is over or the run is to stop, and returns for how long, and how much
@@ -137,7 +138,7 @@ func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (r
 	return time.Since(began), ofRun, first
 }
 
-// words say what slows the run down at present, "" if nothing does.
+// words say what slows the run down now, "" if nothing does.
 func (t *throttle) words() string {
 	e, rested := t.state()
 	if e == nil {
@@ -146,7 +147,7 @@ func (t *throttle) words() string {
 	return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
 }
 
-// state is what slows the run down at present, nil if nothing does, and for how long it has rested
+// state is what slows the run down now, nil if nothing does, and for how long it has rested
 // in all.
 func (t *throttle) state() (*Excess, time.Duration) {
 	t.mu.Lock()
@@ -154,12 +155,13 @@ func (t *throttle) state() (*Excess, time.Duration) {
 	return t.excess, t.rested
 }
 
-// ResumesAfterLoad says whether ResumeRuns goes on with what the load has ended.
+// ResumesAfterLoad says whether ResumeRuns continues what the load has ended.
 func (r *Runner) ResumesAfterLoad(w *Worker) bool {
 	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= soon
 }
 
-// endedByLoad says that the load has ended the worker's last run, that it is over by now, and that the schedule is far away.
+// endedByLoad says that the load has ended the worker's last run and is over by now, and that the next
+// fire is far away.
 func (r *Runner) endedByLoad(ctx context.Context, w *Worker) (bool, error) {
 	if !r.ResumesAfterLoad(w) {
 		return false, nil
@@ -173,8 +175,8 @@ func (r *Runner) endedByLoad(ctx context.Context, w *Worker) (bool, error) {
 		r.Loads.Lasting(ctx, r.Main, reason) == nil, nil
 }
 
-// Unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none to be: it goes on
-// with the work of one which died, or which the load has ended.
+// Unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none
+// to be: it continues the work of one which died, or which the load has ended.
 func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err error) {
 	if w.Abandoned != nil {
 		abandoned, err := w.Abandoned(ctx)
@@ -185,13 +187,13 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 			return ReasonContinuation, nil
 		}
 	}
-	if spared, err := r.endedByLoad(ctx, w); err != nil || !spared {
+	if ended, err := r.endedByLoad(ctx, w); err != nil || !ended {
 		return "", err
 	}
 	return reasonAfterLoad, nil
 }
 
-// soon is how near the next fire of a schedule is for a worker that needs nobody to go on before it.
+// soon is how near the next fire is when nothing needs to be resumed before it.
 const soon = 5 * time.Minute
 
 // Later is the later one of two times.

@@ -45,7 +45,7 @@ func newMetrics() (*Metrics, error) {
 	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
 	m.EndedEarly, errs[9] = m.Meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
 	m.rested, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have waited because of the load of a database."))
-	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was put back because of a pause or the load of a database."))
+	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was postponed because of a pause or the load of a database."))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -85,7 +85,7 @@ func (m *Metrics) AddJob(ctx context.Context, kind, outcome string) {
 	m.Jobs.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("outcome", outcome)))
 }
 
-// AddHold counts a job that was put back, by what held it.
+// AddHold counts a job that was postponed, by what held it.
 func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
 	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", repo.ReadReason(reason).Code)))
 }

@@ -14,15 +14,16 @@ const (
 	reasonLeaseHeld = "LEASE_HELD"
 	// reasonRequestKnown: the request id has started a run before.
 	reasonRequestKnown = "REQUEST_KNOWN"
-	// ReasonThrottled and reasonQueueFull begin the reasons of runs that have ended early: to spare a database, and because
-	// too many users wait for their deletion. reasonPaused is that of jobs that wait for the end of a pause.
+	// ReasonThrottled and ReasonQueueFull begin the reasons of runs that have ended early: because of
+	// the load, and because too many users wait for their deletion. ReasonPaused is that of jobs that
+	// wait for the end of a pause.
 	ReasonThrottled = "THROTTLED"
 	ReasonQueueFull = "QUEUE_FULL"
 	ReasonPaused    = "WORKER_PAUSED"
 	// ReasonDisabled is that of a continuation whose worker is not enabled here.
 	ReasonDisabled = "DISABLED"
-	// ReasonSliceUsed and reasonTargetBusy are those of jobs that go on later: their attempt has worked as long as it may,
-	// another one is at work on the same.
+	// ReasonSliceUsed and ReasonTargetBusy are those of jobs that are continued later: their attempt
+	// has worked as long as it may, another one is at work on the same.
 	ReasonSliceUsed  = "SLICE_USED"
 	ReasonTargetBusy = "TARGET_BUSY"
 
@@ -40,7 +41,7 @@ const (
 	ReasonScheduleLost       = "SCHEDULE_LOST"
 )
 
-// The reasons of runs that go on with what another has left, besides the schedule. That of a run that the load has ended
+// The reasons of runs that continue what another has left, besides the schedule. One after the load
 // does whatever the schedule's would: the other may not even have begun.
 const (
 	ReasonContinuation = "continuation"

@@ -34,7 +34,7 @@ type Config struct {
 	Replica string
 	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration
-	// Load says when runs and jobs spare the databases.
+	// Load says from which load of a database on runs and jobs slow down.
 	Load LoadConfig
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
@@ -58,7 +58,7 @@ type Runner struct {
 	idle    *sync.Cond
 	active  map[*Execution]struct{}
 	stopped bool
-	// prunedAt is when history older than historyKeep was last pruned.
+	// prunedAt is when history older than HistoryKeep was last pruned.
 	prunedAt    time.Time
 	HistoryKeep time.Duration
 	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.

@@ -29,7 +29,7 @@ type Scheduled struct {
 // error if another one has the fire. A run that cannot start is on record as SKIPPED, or as FAILED
 // if something is broken. It does not wait for a lease outside of main, nor for the work.
 //
-// Of an error nothing is left, unless main has gone away in the middle: then the run may be on
+// On error nothing is stored, unless main became unreachable meanwhile: then the run may be on
 // record, and ends as LEASE_LOST.
 func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, error) {
 	run := Run{
@@ -141,7 +141,7 @@ func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Tim
 }
 
 // retryWhileMainUnreachable does something again as long as main does not answer, up to half the time after which
-// a run without a sign of life is taken for dead.
+// a run without a heartbeat is taken for dead.
 func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error {
 	pace := Backoff{First: endWait, Most: 5 * time.Second}
 	for began := time.Now(); ; {

@@ -51,7 +51,7 @@ func (x *Execution) recordStart() {
 	}
 }
 
-// QueuedKey is the context's key of the [queued] of a run or a job.
+// QueuedKey is the context's key of the [Queued] of a run or a job.
 type QueuedKey struct{}
 
 // Traced lets what a run or job does in the databases have spans, and lead back to its own:
@@ -71,7 +71,7 @@ type Queued struct {
 	// tx is the last transaction that has inserted some. What a run has pending from another one is lost: every write of a
 	// run is one transaction, which comes again after a deadlock.
 	tx repo.Tx
-	// job: the transactions of a job are not told apart.
+	// Job: the transactions of a job are not distinguished.
 	Job bool
 }
 
@@ -94,13 +94,13 @@ func RecordQueued(ctx context.Context, span trace.Span) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var told []string
+	var byKind []string
 	for kind, n := range q.number {
-		told = append(told, fmt.Sprintf("%s: %d", kind, n))
+		byKind = append(byKind, fmt.Sprintf("%s: %d", kind, n))
 	}
-	if len(told) > 0 {
-		slices.Sort(told)
-		span.SetAttributes(attribute.StringSlice("maintenance.queued", told))
+	if len(byKind) > 0 {
+		slices.Sort(byKind)
+		span.SetAttributes(attribute.StringSlice("maintenance.queued", byKind))
 	}
 }
 
@@ -217,10 +217,10 @@ func countAttributes(counts map[string]int64) (out []attribute.KeyValue) {
 	return out
 }
 
-// maxTables is how many tables a span tells of, those with most rows.
+// maxTables is how many tables a span names, those with most rows.
 const maxTables = 20
 
-// recordEnd says on its span how a run has ended.
+// recordEnd says on a span how the run has ended.
 func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, err error) {
 	if !span.IsRecording() {
 		return
@@ -242,7 +242,7 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	if _, rested := x.throttle.state(); rested > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
 	}
-	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
+	// The error of a run that was stopped says by whom and why: that is for the record alone.
 	if run.State == repo.RunFailed {
 		text := redactedText(run.Error, err)
 		SetTexts(span, "maintenance.error", text)

@@ -14,16 +14,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// What spans say about an end. Only what failed has the status Error: what was told to stop, or is postponed because its
-// time is over, says so as its outcome and reason.
+// What spans say about an end. Only what failed has the status Error: what was stopped, or is postponed
+// because its time is over, says so as its outcome and reason.
 
 // Outcomes of batches and attempts that are none of runs and jobs.
 const (
-	// outcomeStopped: the run was told to stop in the middle of the batch, the reason says by what.
+	// outcomeStopped: the run was stopped in the middle of the batch, the reason says by what.
 	outcomeStopped = "stopped"
-	// outcomeDeferred: what the batch is about is postponed, and is no failure.
+	// OutcomeDeferred: what the batch is about is postponed, and is no failure.
 	OutcomeDeferred = "deferred"
-	// OutcomeInterrupted and outcomeLost are those of attempts of jobs that are worked again by somebody else.
+	// OutcomeInterrupted and OutcomeLost are those of attempts of jobs that are worked again by somebody else.
 	OutcomeInterrupted = "interrupted"
 	OutcomeLost        = "lost"
 	OutcomeSnoozed     = "snoozed"
@@ -172,9 +172,9 @@ func linkKnownRequest(ctx context.Context, first Run) {
 // recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
 func recordRefusedLease(span trace.Span, err error) {
 	held, ok := errors.AsType[*LeaseHeldError](err)
-	known, again := errors.AsType[*knownRequestError](err)
+	known, repeated := errors.AsType[*knownRequestError](err)
 	switch {
-	case again:
+	case repeated:
 		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.run_id", known.run.ID)
 		return
 	case !ok:

@@ -9,10 +9,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// SpanIDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except that the span of a
-// run has the last eight bytes of the run's id, and that of an attempt of a job, which is a root, what
-// attemptIDs says. Whoever finds that the process was killed can so put a span where its children already
-// point.
+// SpanIDs makes the ids of traces and spans, to be given to OpenTelemetry's SDK: random ones, except
+// that the span of a run has the last eight bytes of the run's id, and that of an attempt of a job,
+// which is a root, ids made of the attempt's name. Whoever finds that the process was killed can thus
+// create the span to which its children already point.
 type SpanIDs struct{}
 
 // wantedIDs is the context's key of the ids that the next span is to have ([trace.SpanContextConfig]).

@@ -45,12 +45,12 @@ type Deps struct {
 	// Queue takes deferred jobs; nil: there is none.
 	Queue  repo.JobQueue
 	Logger *slog.Logger
-	// Resume starts a run that goes on with what another one has left, and does not wait for its end.
+	// Resume starts a run that continues what another one has left, and does not wait for its end.
 	Resume func(ctx context.Context, w *Worker, reason string) (Run, error)
 }
 
-// Worker is one kind of maintenance work, as a value. What it does is in the file of its name; how it is run, in
-// runner.go.
+// Worker is one kind of maintenance work, as a value. What it does is in its package; how a run of it
+// starts is in start.go, the loop around it in execute.go.
 type Worker struct {
 	Name   string
 	Config WorkerConfig
@@ -67,9 +67,9 @@ type Worker struct {
 	Missing func(ctx context.Context) (string, error)
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
-	// Untimed workers have no limit of their own: the one that maxRuntime names is that of the lease.
+	// Untimed workers have no limit of their own: what MaxRuntime returns is that of the lease.
 	Untimed bool
-	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as failed; see outcome.
+	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as [conclude] says.
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts what waits in a database, and may add a remark for condition_detail.
 	Backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
@@ -95,8 +95,8 @@ func (w *Worker) LeaseName(database *repo.Database) string {
 	return w.Name + "/" + database.Name
 }
 
-// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day of the week. It fires
-// in UTC, sooner or later. The error goes on where the expression has been named.
+// ParseSchedule reads a cron expression of five fields: minute, hour, day of the month, month and day
+// of the week. Times are UTC. The error text continues after the expression.
 func ParseSchedule(expression string) (cron.Schedule, error) {
 	schedule, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse("CRON_TZ=UTC " + expression)
 	if err != nil {
@@ -111,10 +111,10 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 // UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
 const UntimedRun = 60 * time.Second
 
-// Untimed is maxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed.
+// Untimed is MaxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed.
 func Untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
 
-// LeaseMargin is what a lease outlasts the longest run by.
+// LeaseMargin is how much longer a lease lasts than the longest run.
 const LeaseMargin = 10 * time.Second
 
 // renewals is how often a lease is renewed in the time it holds.
@@ -146,7 +146,7 @@ func (r *Runner) warnOfShortRuns(w *Worker) {
 	}
 }
 
-// orNoSchema counts the lack of an application schema as one of what is missing.
+// orNoSchema reports a missing application schema as Missing.
 func orNoSchema(missing func(context.Context) (string, error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		what, err := missing(ctx)
