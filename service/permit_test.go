@@ -22,7 +22,7 @@ func writing(
 	e := servicetest.New(t, "main", "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	err := s.AddWorker(&run.Worker{
-		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: run.Untimed, Work: work,
+		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
 		Missing: func(context.Context) (string, error) { return "", nil },
 	})
 	if err != nil {
@@ -30,6 +30,9 @@ func writing(
 	}
 	return e, s
 }
+
+// short is the time limit of a run whose lease is soon renewed.
+func short(string, map[string]bool) (time.Duration, bool) { return time.Second, false }
 
 // permitted asks for a permit.
 func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
@@ -62,6 +65,40 @@ func TestPermit_ThatIsNotGivenBackFailsTheRunAndBlocksNothing(t *testing.T) {
 	})
 	wantFailed(e, s, "permit")
 	wantFailed(e, s, "permit")
+}
+
+// forgetful forgets one permit and asks for more until that fails, which it does when the lease is to be renewed.
+func forgetful(t *testing.T) func(context.Context, *run.Execution) error {
+	return func(ctx context.Context, x *run.Execution) error {
+		_, err := permitted(ctx, x)
+		devdb.Eventually(t, "a permit to be refused", func() bool {
+			permit, refused := permitted(ctx, x)
+			if err = errors.Join(err, refused); refused == nil {
+				permit.End(&err)
+			}
+			return err != nil
+		})
+		return err
+	}
+}
+
+func TestPermit_ThatIsForgottenInTheMiddleOfARunEndsItBeforeItsLeaseDoes(t *testing.T) {
+	t.Parallel()
+	e, s := writing(t, forgetful(t))
+	wantFailed(e, s, "permit")
+	e.Want("main", `SELECT reason FROM maintenance.runs`, "")
+}
+
+func TestPermit_IsRefusedToADryRun(t *testing.T) {
+	t.Parallel()
+	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
+		_, err := permitted(ctx, x)
+		return err
+	})
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer", DryRun: true})
+	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "dry run") {
+		e.T.Errorf("%s: %q, %v, want failed: a permit in a dry run", r.State, r.Error, err)
+	}
 }
 
 func TestPermit_IsGivenBackByAPanic(t *testing.T) {

@@ -29,15 +29,13 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
 	err := Guarded(func() error { return x.Worker.Work(repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader), x) })
-	if x.leases != nil {
-		if open := x.leases.forgotten(); open != nil {
-			err = errors.Join(err, open)
-		}
-	}
 	stopBackground()
 	<-ended
-	if x.leases != nil && x.leases.expired() {
-		x.cancel(repo.ErrLeaseLost)
+	if x.leases != nil {
+		err = errors.Join(err, x.leases.close())
+		if x.leases.expired() {
+			x.cancel(repo.ErrLeaseLost)
+		}
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

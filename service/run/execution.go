@@ -34,12 +34,16 @@ type Execution struct {
 	// started and ended are of the host's clock.
 	started, ended time.Time
 	cancel         context.CancelCauseFunc
+	// stopRequested ends, with its reason, when the run is to stop after the statement in flight.
+	stopRequested context.Context //nolint:containedctx // a signal with a cause
+	requestStop   context.CancelCauseFunc
 	// begun closes when the lease is taken, Done when the run has ended or was refused.
 	begun, Done chan struct{}
 
-	mu   sync.Mutex
-	run  Run
-	stop error
+	mu  sync.Mutex
+	run Run
+	// waited is the time in which permits, side by side or not, have waited for renewals.
+	waited time.Duration
 	// limit is what stopped the run before it was through, "" if nothing did.
 	limit string
 	// linked are the spans that the run's span is linked to.
@@ -91,21 +95,10 @@ func (x *Execution) elapsed() time.Duration { return time.Since(x.started) }
 func (x *Execution) Left() time.Duration { return x.MaxRuntime - x.elapsed() }
 
 // Stopped says why the run must stop after the statement in flight; nil: it need not.
-func (x *Execution) Stopped() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.stop
-}
+func (x *Execution) Stopped() error { return context.Cause(x.stopRequested) }
 
 // RequestStop makes the run stop after the statement in flight; the first reason counts.
-func (x *Execution) RequestStop(why error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.stop == nil {
-		x.stop = why
-		close(x.throttle.stopRequested)
-	}
-}
+func (x *Execution) RequestStop(why error) { x.requestStop(why) }
 
 // refuse ends a run that could not start; those who wait for it get the reason.
 func (x *Execution) refuse(why error) {

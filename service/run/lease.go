@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -15,9 +16,8 @@ import (
 // leaseSet is what a run holds: its lease, and a fence row of the same name in every other database
 // that it writes to.
 //
-// Permits to write hold the read side of mu, renewal the write side: a renewal waits for the
-// statements in flight, whose share locks it would otherwise have to outlast, and is not starved by
-// them.
+// A permit to write is one of permits, renewal takes them all: it waits for the statements in
+// flight, whose share locks it would otherwise have to outlast, and is not starved by them.
 type leaseSet struct {
 	name, holder string
 	ttl          time.Duration
@@ -25,32 +25,34 @@ type leaseSet struct {
 	unreleased   *unreleased
 	lost         func(error)
 
-	// open is how many permits hold mu.
-	open atomic.Int64
-	mu   sync.RWMutex
+	permits *semaphore.Weighted
 
 	// taking is held while a row is taken, so that batches side by side take one row once. It waits
-	// for no statement, as mu would.
+	// for no statement.
 	taking sync.Mutex
 
 	// rows guards what follows, and is never held while a database is asked.
 	rows sync.Mutex
-	held map[*repo.Database]*heldLease
+	held map[*repo.Database]heldLease
 	// taken are the names of all databases in which there has been one.
 	taken []string
 }
 
+// allPermits is more than a run ever has out.
+const allPermits = 1 << 30
+
 type heldLease struct {
 	repo.Fence
 	// until is by our own monotonic clock, counted from before the request that took or renewed it:
-	// never later than expires_at. mu guards it.
+	// never later than expires_at.
 	until time.Time
 }
 
 func (r *Runner) newLeaseSet(x *Execution, ttl time.Duration) *leaseSet {
 	return &leaseSet{
 		name: x.Worker.LeaseName(x.Database), holder: r.Replica, ttl: ttl, home: x.Database,
-		unreleased: &r.unreleased, lost: x.cancel, held: map[*repo.Database]*heldLease{},
+		unreleased: &r.unreleased, lost: x.cancel, held: map[*repo.Database]heldLease{},
+		permits: semaphore.NewWeighted(allPermits),
 	}
 }
 
@@ -83,11 +85,12 @@ func (l *leaseSet) databases() []string {
 	return slices.Sorted(slices.Values(l.taken))
 }
 
-// row is what is held in a database, nil if nothing is.
-func (l *leaseSet) row(d *repo.Database) *heldLease {
+// row is what is held in a database; false: nothing is.
+func (l *leaseSet) row(d *repo.Database) (heldLease, bool) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
-	return l.held[d]
+	h, ok := l.held[d]
+	return h, ok
 }
 
 // fenced are the databases other than home in which a row is held.
@@ -105,10 +108,10 @@ func (l *leaseSet) fenced() (databases []*repo.Database) {
 // hold notes that the statement that recorded the run has taken the lease, which was asked for at
 // this time.
 func (l *leaseSet) hold(d *repo.Database, epoch int64, asked time.Time) {
-	l.add(d, &heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
+	l.add(d, heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
 }
 
-func (l *leaseSet) add(d *repo.Database, h *heldLease) {
+func (l *leaseSet) add(d *repo.Database, h heldLease) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
 	l.held[d] = h
@@ -116,18 +119,18 @@ func (l *leaseSet) add(d *repo.Database, h *heldLease) {
 }
 
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
-func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, error) {
+func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, error) {
 	l.taking.Lock()
 	defer l.taking.Unlock()
-	if h := l.row(d); h != nil {
+	if h, ok := l.row(d); ok {
 		return h, nil
 	}
 	ttl := l.ttl
 	if d != l.home {
 		// A fence must not outlast the lease, or whoever takes that over would find it held. The next
 		// renewal makes both last longer.
-		if ttl = l.left(l.row(l.home)); ttl < time.Millisecond {
-			return nil, repo.ErrLeaseLost
+		if ttl = l.left(l.home); ttl < time.Millisecond {
+			return heldLease{}, repo.ErrLeaseLost
 		}
 	}
 	before := time.Now()
@@ -140,17 +143,17 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (*heldLease, e
 		}
 	}
 	if err != nil {
-		return nil, err
+		return heldLease{}, err
 	}
-	h := &heldLease{lease.Fence, before.Add(ttl)}
+	h := heldLease{lease.Fence, before.Add(ttl)}
 	l.add(d, h)
 	return h, nil
 }
 
-// left is for how long a row may still be used: a second less than it is held.
-func (l *leaseSet) left(h *heldLease) time.Duration {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
+// left is for how long the row of a database may still be used: a second less than it is held.
+// Negative: nothing is held there.
+func (l *leaseSet) left(d *repo.Database) time.Duration {
+	h, _ := l.row(d)
 	return time.Until(h.until) - statementMargin
 }
 
@@ -176,8 +179,11 @@ var (
 
 // enter takes the fence row of a database before the first write there.
 func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
-	if l.row(d) != nil {
+	if _, ok := l.row(d); ok {
 		return nil
+	}
+	if _, ok := l.row(l.home); !ok {
+		return repo.ErrLeaseLost
 	}
 	_, err := l.acquire(ctx, d)
 	var held *repo.LeaseHeldError
@@ -201,7 +207,8 @@ func (l *leaseSet) keep(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		wait = l.ttl / renewals
-		if err := l.renew(ctx); errors.Is(err, repo.ErrLeaseLost) {
+		err := l.renew(ctx)
+		if errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, errPermitOpen) {
 			l.lost(err)
 			return
 		} else if err != nil {
@@ -213,27 +220,43 @@ func (l *leaseSet) keep(ctx context.Context) {
 // renew renews the fence rows before the lease, so that whoever takes the lease over finds the
 // fences expired too. A database that does not answer costs the run its children there, which the
 // next write notices, not its lease.
+//
+// Every statement ends before the lease does. A permit that is still out then is one that the
+// worker has forgotten, and the run ends.
 func (l *leaseSet) renew(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	home, _ := l.row(l.home)
+	waiting, cancel := context.WithDeadline(ctx, home.until.Add(-statementMargin/2))
+	defer cancel()
+	switch err := l.permits.Acquire(waiting, allPermits); {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err != nil && time.Now().After(home.until):
+		return fmt.Errorf("%w: its renewal came too late", repo.ErrLeaseLost)
+	case err != nil:
+		return errPermitOpen
+	}
+	defer l.permits.Release(allPermits)
 	for _, d := range l.fenced() {
-		if err := l.renewOne(ctx, d, l.row(d)); errors.Is(err, repo.ErrLeaseLost) {
+		if err := l.renewOne(ctx, d); errors.Is(err, repo.ErrLeaseLost) {
 			return err
 		}
 	}
-	home := l.row(l.home)
-	err := l.renewOne(ctx, l.home, home)
-	if err != nil && time.Now().After(home.until) {
+	err := l.renewOne(ctx, l.home)
+	if err != nil && l.expired() {
 		err = fmt.Errorf("%w: it could not be renewed: %w", repo.ErrLeaseLost, err)
 	}
 	return err
 }
 
-func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease) error {
+func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 	before := time.Now()
+	h, _ := l.row(d)
 	_, err := d.RenewLease(ctx, h.Fence, l.ttl)
 	if err == nil {
 		h.until = before.Add(l.ttl)
+		l.rows.Lock()
+		l.held[d] = h
+		l.rows.Unlock()
 	}
 	return err
 }
@@ -241,31 +264,30 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database, h *heldLease)
 // expired says that the lease has run out: a process that was stopped beyond it may have nothing
 // left to write, and so not hear of it otherwise.
 func (l *leaseSet) expired() bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return time.Now().After(l.row(l.home).until)
+	h, ok := l.row(l.home)
+	return ok && time.Now().After(h.until)
 }
 
 // release gives everything back. What cannot be reached expires by itself.
 func (l *leaseSet) release(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	// The fences first: whoever takes the lease next needs them.
 	left := l.fenced()
-	if l.row(l.home) != nil {
+	if _, ok := l.row(l.home); ok {
 		left = append(left, l.home)
 	}
 	err := retryUnreachable(ctx, func() error {
 		var errs []error
 		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
-			err := d.ReleaseLease(ctx, l.row(d).Fence)
+			h, _ := l.row(d)
+			err := d.ReleaseLease(ctx, h.Fence)
 			errs = append(errs, err)
 			return err == nil
 		})
 		return errors.Join(errs...)
 	})
 	for _, d := range left {
-		l.unreleased.add(d, l.row(d).Fence)
+		h, _ := l.row(d)
+		l.unreleased.add(d, h.Fence)
 	}
 	l.rows.Lock()
 	defer l.rows.Unlock()

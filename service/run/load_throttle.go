@@ -26,7 +26,7 @@ const (
 // throttle is how far the load slows a run down.
 type throttle struct {
 	// stopRequested closes when the run is to stop.
-	stopRequested chan struct{}
+	stopRequested <-chan struct{}
 
 	mu sync.Mutex
 	// rested is all the time in which the run, or a part of it, rests, up to the time until.

@@ -48,11 +48,22 @@ type openPermit struct {
 func (x *Execution) Permit(
 	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
 ) (Permit, error) {
+	if x.leases == nil {
+		return Permit{}, errDryPermit
+	}
 	if err := x.waitForLoad(ctx, d, t); err != nil {
 		return Permit{}, err
 	}
-	permit, err := x.leases.permit(ctx, d, l)
+	// A row in another database takes time, in which the lease is to be renewed.
+	if err := x.leases.enter(ctx, d); err != nil {
+		return Permit{}, err
+	}
+	if err := x.waitForRenewal(ctx); err != nil {
+		return Permit{}, err
+	}
+	permit, err := x.leases.permit(d, l)
 	if err != nil {
+		x.leases.permits.Release(1)
 		return Permit{}, err
 	}
 	queued, _ := ctx.Value(QueuedKey{}).(*Queued)
@@ -74,24 +85,32 @@ func (p Permit) End(err *error) {
 // statementMargin is what a statement's end stays before the lease's.
 const statementMargin = time.Second
 
-// permit holds the read side of mu, so that no renewal runs until end, and cuts the limits to what
-// is left of the lease.
-func (l *leaseSet) permit(
-	ctx context.Context, d *repo.Database, limits repo.Limits,
-) (repo.Permit, error) {
-	if err := l.enter(ctx, d); err != nil {
-		return repo.Permit{}, err
+// waitForRenewal takes a permit as soon as no renewal holds or awaits them all. Its error is why
+// the run stops.
+func (x *Execution) waitForRenewal(ctx context.Context) error {
+	if x.leases.permits.TryAcquire(1) {
+		return nil
 	}
-	lease, fence := l.row(l.home), l.row(d)
-	l.mu.RLock()
-	l.open.Add(1)
-	left := time.Until(lease.until) - statementMargin
-	fenceLeft := time.Until(fence.until) - statementMargin
+	began := time.Now()
+	defer func() { x.recordWait(ctx, time.Since(began)) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(x.stopRequested, func() { cancel(x.Stopped()) })() //nolint:contextcheck // a signal
+	if x.leases.permits.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// permit is one whose turn it is, its limits cut to what is left of the lease.
+func (l *leaseSet) permit(d *repo.Database, limits repo.Limits) (repo.Permit, error) {
+	fence, _ := l.row(d)
+	left, fenceLeft := l.left(l.home), l.left(d)
 	switch {
 	case left < time.Millisecond:
-		return repo.Permit{}, l.end(repo.ErrLeaseLost)
+		return repo.Permit{}, repo.ErrLeaseLost
 	case fenceLeft < time.Millisecond:
-		return repo.Permit{}, l.end(fmt.Errorf("%s: %w", d.Name, errFenceExpired))
+		return repo.Permit{}, fmt.Errorf("%s: %w", d.Name, errFenceExpired)
 	}
 	left = min(left, fenceLeft)
 	limits.Statement, limits.Lock = min(limits.Statement, left), min(limits.Lock, left)
@@ -101,32 +120,27 @@ func (l *leaseSet) permit(
 
 // end is the end of a permit with an error or none, and returns what that means for the run.
 func (l *leaseSet) end(err error) error {
-	if l.open.Add(-1) < 0 {
-		// The run has ended before, see forgotten.
-		return err
-	}
-	if err != nil && time.Now().After(l.row(l.home).until) {
+	defer l.permits.Release(1)
+	if err != nil && l.expired() {
 		// Whatever it says: a process that was stopped beyond its lease has also missed the answer.
 		err = fmt.Errorf("%w: %w", repo.ErrLeaseLost, err)
 	}
-	l.mu.RUnlock()
 	if errors.Is(err, repo.ErrLeaseLost) {
 		l.lost(repo.ErrLeaseLost)
 	}
 	return err
 }
 
-// errPermitOpen is the error of a run whose worker has not ended a permit: a fault of the worker.
-var errPermitOpen = &FailedError{Text: "the worker has not given back its permit to write"}
+// Faults of a worker.
+var (
+	errPermitOpen = &FailedError{Text: "the worker has not given back its permit to write"}
+	errDryPermit  = &FailedError{Text: "the worker has asked for a permit to write in a dry run"}
+)
 
-// forgotten ends the permits that a worker that has returned left open, which would block the end
-// of the run, and says so.
-func (l *leaseSet) forgotten() error {
-	n := l.open.Swap(0)
-	for range n {
-		l.mu.RUnlock()
-	}
-	if n > 0 {
+// close ends the permits: a goroutine that the worker has left behind gets no more. It fails if one
+// is still out. Nothing renews the leases any more.
+func (l *leaseSet) close() error {
+	if !l.permits.TryAcquire(allPermits) {
 		return errPermitOpen
 	}
 	return nil

@@ -165,12 +165,14 @@ func (r *Runner) newExecution(
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log: r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name,
 			"dry_run", run.DryRun),
-		throttle: throttle{stopRequested: make(chan struct{})}, started: time.Now(),
-		begun: make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
+		started: time.Now(),
+		begun:   make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
 	x.run = run
 	ctx, x.cancel = context.WithCancelCause(ctx)
+	x.stopRequested, x.requestStop = context.WithCancelCause(context.WithoutCancel(ctx))
+	x.throttle.stopRequested = x.stopRequested.Done()
 	if !x.DryRun {
 		x.leases = r.newLeaseSet(x, x.ttl())
 	}
@@ -252,7 +254,7 @@ func (r *Runner) takeLease(
 	if record != nil {
 		err = record(ctx)
 	}
-	var lease *heldLease
+	var lease heldLease
 	if err == nil {
 		lease, err = x.leases.acquire(ctx, x.Database)
 	}

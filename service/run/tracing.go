@@ -157,6 +157,8 @@ type batchCounts struct {
 	mu     sync.Mutex
 	counts map[string]int64
 	rested time.Duration
+	// waited is for how long its permits have waited for renewals.
+	waited time.Duration
 	// failed: the batch has; reason is why, or why it ended otherwise than is usual.
 	failed bool
 	reason string
@@ -190,9 +192,8 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 	ctx = context.WithValue(ctx, batchKey{}, counts)
 	err := do(ctx)
 	span.SetAttributes(countAttributes(counts.counts)...)
-	if counts.rested > 0 {
-		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", counts.rested.Seconds()))
-	}
+	setSeconds(span, "maintenance.rested_seconds", counts.rested)
+	setSeconds(span, waitedKey, counts.waited)
 	switch reason := stoppedBy(ctx, err); {
 	case err == nil:
 	case reason != "":
@@ -205,6 +206,28 @@ func (x *Execution) Batch(ctx context.Context, do func(context.Context) error, a
 		span.SetAttributes(attribute.Bool(withheldKey, true))
 	}
 	return err
+}
+
+// waitedKey is the attribute for how long permits have waited until the lease was renewed.
+const waitedKey = "maintenance.waited_seconds"
+
+// setSeconds sets a duration that is not 0.
+func setSeconds(span trace.Span, key string, d time.Duration) {
+	if d > 0 {
+		span.SetAttributes(attribute.Float64(key, d.Seconds()))
+	}
+}
+
+// recordWait adds to the time that the run and the batch of a context have waited for permits.
+func (x *Execution) recordWait(ctx context.Context, d time.Duration) {
+	x.mu.Lock()
+	x.waited += d
+	x.mu.Unlock()
+	if batch, is := ctx.Value(batchKey{}).(*batchCounts); is {
+		batch.mu.Lock()
+		batch.waited += d
+		batch.mu.Unlock()
+	}
 }
 
 // countAttributes are the counts that are not 0.
@@ -239,10 +262,12 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	}
 	RecordQueued(ctx, span)
 	span.SetAttributes(repo.ScopeAttributes(ctx)...)
-	if _, rested := x.throttle.state(); rested > 0 {
-		span.SetAttributes(attribute.Float64("maintenance.rested_seconds", rested.Seconds()))
-	}
-	// The error of a run that was stopped says by whom and why: that is for the record alone.
+	_, rested := x.throttle.state()
+	setSeconds(span, "maintenance.rested_seconds", rested)
+	x.mu.Lock()
+	setSeconds(span, waitedKey, x.waited)
+	x.mu.Unlock()
+	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
 		text := redactedText(run.Error, err)
 		SetTexts(span, "maintenance.error", text)
