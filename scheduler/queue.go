@@ -61,7 +61,7 @@ type QueueConfig struct {
 	// Workers is how many jobs are worked at a time, not counting those of destroy_group; 0: 4.
 	Workers int
 	// PollInterval is how often due jobs are looked for; 0: 500 ms, so that a job which another
-	// process has put back is worked within a second.
+	// process has postponed is worked within a second.
 	PollInterval time.Duration
 	// StopPatience is how long Stop waits for attempts; 0: 15 s.
 	StopPatience time.Duration

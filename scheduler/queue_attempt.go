@@ -89,7 +89,7 @@ func (w *worker) end(
 		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, result.Reason))
 	case err != nil:
 		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, result.Reason))
-	case result.Snooze > 0 && result.Snooze <= sliceSnooze && w.isStopping():
+	case result.Snooze > 0 && result.Snooze <= service.SliceSnooze && w.isStopping():
 		// Another server can go on at once.
 		return river.JobSnooze(0)
 	case result.Snooze > 0:

@@ -38,8 +38,6 @@ const (
 	checkTimeout = 2 * time.Second
 	// cancelTimeout is how long cancelled attempts have to return.
 	cancelTimeout = 5 * time.Second
-	// sliceSnooze is the longest snooze of an attempt that could go on at once.
-	sliceSnooze = time.Second
 	// destroyGroupWorkers is how many groups are removed at a time in a process.
 	destroyGroupWorkers = 2
 )

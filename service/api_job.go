@@ -34,6 +34,9 @@ const (
 	JobDiscarded = job.Discarded
 )
 
+// SliceSnooze is how long an attempt that could go on at once is postponed.
+const SliceSnooze = job.SliceSnooze
+
 // PublicJobError is a job's error in words fit for clients and for the queue's table.
 func PublicJobError(err error) error { return job.PublicError(err) }
 

@@ -16,7 +16,7 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 		if slow, here := s.engine.SlowedBy(st.CurrentRun.ID); here {
 			return slow
 		}
-		// Its server says so with each sign of life.
+		// Its server says so with each heartbeat.
 		if slow := repo.ReadReason(st.CurrentRun.Reason); slow.Code == run.ReasonThrottled {
 			return slow.Detail
 		}
@@ -45,8 +45,8 @@ func earlyEnd(st WorkerStatus) string {
 	return "the last run ended early, the next one goes on: " + st.LastRun.Reason
 }
 
-// failedItems says what a run could not do that has succeeded for all the rest: the condition does not tell. "" if nothing, or
-// while a run is at work.
+// failedItems says what the last run could not do although it has succeeded, which the condition does
+// not show. "" if nothing, or while a run is at work.
 func failedItems(w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunSucceeded {
 		return ""

@@ -10,7 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// figures are what the gauges show of the records in main: read when somebody asks, and at most every backlogAge. What
+// figures are what the gauges show of the records in main: read when somebody asks, and at most
+// every [run.BacklogAge]. What
 // could not be read is missing: old figures would look like new ones.
 type figures struct {
 	mu      sync.Mutex
@@ -47,7 +48,8 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
 	if f.workers, err = s.engine.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
-		// Nobody else may look where the scheduler is off: what has died is counted in the same reading or the next.
+		// Where the scheduler is off nobody else may close these: what has died is counted in this reading
+		// or the next.
 		_ = s.engine.CloseAbandoned(ctx)
 		f.runs, _ = s.engine.Main.RunFigures(ctx, workers, databases)
 		f.flags, _ = s.engine.Main.FeatureFlags(ctx)
@@ -66,8 +68,8 @@ func (f *figures) shown(w *run.Worker) bool {
 	return f.used[w]
 }
 
-// readUsed finds out which workers are used. One whose database does not answer is as it was before. The counters of a worker
-// that is used from now on begin with 0.
+// readUsed reads which workers are used. One whose database does not answer is as it was before. The counters of a worker
+// that is now used begin with 0.
 func (f *figures) readUsed(ctx context.Context, s *Service) {
 	if f.used == nil {
 		f.used = map[*run.Worker]bool{}

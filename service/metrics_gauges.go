@@ -73,7 +73,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	return g, errors.Join(g.errs...)
 }
 
-// observe registers the gauges: they are read when somebody asks, from figures at most backlogAge old.
+// observe registers the gauges: they are read when somebody asks, from figures at most [run.BacklogAge] old.
 func (s *Service) observe() error {
 	g, err := newGauges(s.engine.Metrics.Meter)
 	if err != nil {

@@ -38,8 +38,8 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 	return out, nil
 }
 
-// statusTurns is how many workers are looked at side by side: the connections of main are there for work, and a worker
-// takes up to three.
+// statusTurns is how many workers are read side by side: the connections of main are there for work,
+// and a worker takes up to three.
 const statusTurns = 3
 
 // overview is what main knows of all workers at once.
@@ -49,13 +49,13 @@ type overview struct {
 	err    error
 }
 
-// overview is read once for each look at the workers.
+// overview is read once for each status call.
 func (s *Service) overview(ctx context.Context) (o overview) {
 	if o.err = s.engine.CloseAbandoned(ctx); o.err == nil {
 		o.pauses, o.err = s.engine.Main.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
-		// It is an extra: without it everything else is told.
+		// It is an extra: without it everything else is shown.
 		o.failed, _ = s.engine.Main.FailedJobs(ctx)
 	}
 	return o
@@ -170,7 +170,8 @@ func (st *WorkerStatus) add(places []place) (remarks []string) {
 // leasesTimeout is how long a database may take to show its leases.
 const leasesTimeout = 2 * time.Second
 
-// readBacklogs asks the worker's databases side by side: those that do not answer must not delay the others.
+// readBacklogs reads leases and backlogs of the worker's databases side by side: those that do not
+// answer must not delay the others.
 func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []place {
 	homes := w.LeaseDatabases(s.engine)
 	places := make([]place, len(homes))

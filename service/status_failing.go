@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
-// FailureClass is what kind of trouble keeps a worker from its work.
+// FailureClass is what kind of problem keeps a worker from its work.
 type FailureClass string
 
 // The classes, as the API has them.
@@ -38,7 +38,7 @@ type Failing struct {
 	Class FailureClass
 	// Message is in words fit for clients.
 	Message string
-	// Database in trouble, empty where it is not known.
+	// Database with the problem, empty where it is not known.
 	Database string
 }
 
@@ -197,7 +197,7 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 	})
 }
 
-// heartbeatTimeout is how long the scheduler may give no sign of life: it checks the fires every few
+// heartbeatTimeout is how long the scheduler may have no heartbeat: it checks the fires every few
 // seconds.
 const heartbeatTimeout = time.Minute
 

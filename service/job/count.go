@@ -50,7 +50,7 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 	return p.Main.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
-// Job is a job by its id, or [ErrUnknownJob].
+// Job is a job by its id, or [run.ErrUnknownJob].
 func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	jobs, err := p.Main.ListJobs(ctx, "", "", id+1, 1)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 // using up an attempt; one at work ends its slice after the statement in flight.
 
 const (
-	// holdPause is how long a job is put back by a pause: so much later it may be worked after
+	// holdPause is how long a pause postpones a job: so much later it may be worked after
 	// ResumeWorker. Below 5 s the queue needs no help to find it again.
 	holdPause = 4 * time.Second
-	// holdLoad is how long a job is put back by the load.
+	// holdLoad is how long the load postpones a job.
 	holdLoad = 10 * time.Second
 )
 
-// hold is why a job is not worked now, and when to look again.
+// hold is why a job is not worked now, and when to check again.
 type hold struct {
 	reason string
 	snooze time.Duration
@@ -73,7 +73,7 @@ func OwnedBy(worker string) func(json.RawMessage) string {
 	return func(json.RawMessage) string { return worker }
 }
 
-// held looks whether the job is held by now, and remembers it for the attempt's end.
+// held reports whether the job is held now, and remembers why for the attempt's end.
 func (j *Attempt) held() bool {
 	if j.currentHold == nil {
 		return false
@@ -84,8 +84,8 @@ func (j *Attempt) held() bool {
 	return j.heldBy != nil
 }
 
-// putBack is how an attempt ends that was held: later than it would have snoozed by itself.
-func (h *hold) putBack(r Result) Result {
+// postpone is how an attempt ends that was held: later than it would have snoozed by itself.
+func (h *hold) postpone(r Result) Result {
 	r.Snooze, r.Reason = max(r.Snooze, h.snooze), h.reason
 	return r
 }
@@ -94,8 +94,9 @@ func (h *hold) putBack(r Result) Result {
 var ErrSliceOver = errors.New("the attempt's time is over")
 
 const (
-	// sliceSnooze is how long an attempt that has worked as long as it may waits for the next.
-	sliceSnooze = time.Second
+	// SliceSnooze is how long an attempt that has worked as long as it may waits for the next. The
+	// queue shortens it to nothing when its server stops.
+	SliceSnooze = time.Second
 	// busySnooze is how long an attempt waits for another one at work on the same group or project.
 	busySnooze = 30 * time.Second
 )
@@ -105,9 +106,9 @@ const (
 func (j *Attempt) Postpone(r Result, err error) (Result, error) {
 	switch {
 	case errors.Is(err, ErrSliceOver) && j.stops():
-		r.Snooze, r.Reason = sliceSnooze, run.ErrShutdown.Reason.Code
+		r.Snooze, r.Reason = SliceSnooze, run.ErrShutdown.Reason.Code
 	case errors.Is(err, ErrSliceOver):
-		r.Snooze, r.Reason = sliceSnooze, run.ReasonSliceUsed
+		r.Snooze, r.Reason = SliceSnooze, run.ReasonSliceUsed
 	case errors.Is(err, repo.ErrBusy):
 		r.Snooze, r.Reason = busySnooze, run.ReasonTargetBusy
 	default:

@@ -35,7 +35,8 @@ func jobStates() []string {
 	}
 }
 
-// Jobs lists deferred jobs, the newest first. Errors: [*InvalidArgumentError], [ErrUnreachable].
+// Jobs lists deferred jobs, the newest first. Errors: [*run.InvalidArgumentError],
+// [run.ErrUnreachable].
 func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func oneOf(field, value string, allowed []string) error {
 // RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
 // everything again. A job at work, or due, stays as it is.
 //
-// Errors: [ErrUnknownJob], [*InvalidArgumentError], [*DuplicateJobError], [ErrUnreachable].
+// Errors: [run.ErrUnknownJob], [*run.InvalidArgumentError], [*DuplicateJobError], [run.ErrUnreachable].
 func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
 		return Job{}, &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}

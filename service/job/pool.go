@@ -74,7 +74,7 @@ type Result struct {
 	Reason string
 	// Message is what a refusal says besides its reason, fit for clients.
 	Message string
-	// Snooze puts the job back for so long without using up an attempt.
+	// Snooze postpones the job for so long without using up an attempt.
 	Snooze time.Duration
 	// LogAtDebug lowers the level of the log line, of an end that is of no interest.
 	LogAtDebug bool
@@ -183,7 +183,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
-		result := j.heldBy.putBack(Result{})
+		result := j.heldBy.postpone(Result{})
 		p.reportJob(ctx, j, result, nil)
 		return result, nil
 	}
@@ -217,7 +217,7 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
 	if err == nil && result.Snooze > 0 && j.heldBy != nil {
-		result = j.heldBy.putBack(result)
+		result = j.heldBy.postpone(result)
 	}
 	return result, err
 }

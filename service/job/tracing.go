@@ -29,7 +29,7 @@ func (p *Pool) startJob(ctx context.Context, r Request, options ...trace.SpanSta
 }
 
 // attemptIDs are the trace and the span in which the attempt with this name is worked; random without a name. Whoever
-// finds that its process has died can so put a span where what it has begun leads to.
+// finds that its process has died can thus create the span to which its work leads.
 func attemptIDs(name string) (ids trace.SpanContextConfig) {
 	if name == "" {
 		return ids
@@ -70,7 +70,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	}
 	recordAttributes(span, r.Attributes)
 	if q, ok := ctx.Value(run.QueuedKey{}).(*run.Queued); ok {
-		// What an attempt has queued before it failed is not told: whether it was committed is not known.
+		// What an attempt has queued before it failed is left out: whether it was committed is not known.
 		q.Committed(err == nil)
 	}
 	run.RecordQueued(ctx, span)
@@ -111,7 +111,7 @@ func recordAttributes(span trace.Span, pairs []any) {
 }
 
 // withArguments are a job's attributes, and before them the ids among its arguments that are missing there, numbers and
-// UUIDs: an attempt that failed early tells whom it was for.
+// UUIDs: so an attempt that failed early says whom it was for.
 func withArguments(attributes []any, args json.RawMessage) []any {
 	byName := map[string]json.RawMessage{}
 	if json.Unmarshal(args, &byName) != nil {

@@ -134,17 +134,17 @@ type workerTick struct {
 func (t *workerTick) hasLedger() bool { return !t.ledger.AccountedUntil.IsZero() }
 
 // process records the fires that were missed up to now, then claims one and starts its run if there
-// is to be one. If another replica has moved the ledger on, that one does the rest.
+// is to be one. If another replica has advanced the ledger, that one does the rest.
 func (t *workerTick) process(ctx context.Context) error {
 	for range ledgerRounds {
 		due := t.nextAction()
 		switch {
 		case due.nothing():
 			return nil
-		case !due.moved:
+		case !due.advances:
 			return t.start(ctx, due)
 		}
-		if moved, err := t.miss(ctx, due); err != nil || !moved {
+		if advanced, err := t.miss(ctx, due); err != nil || !advanced {
 			return err
 		}
 	}
@@ -156,9 +156,9 @@ func (t *workerTick) step(until time.Time) repo.LedgerStep {
 }
 
 // miss records missed fires, counts them, and logs what is worth a warning.
-func (t *workerTick) miss(ctx context.Context, due dueFires) (moved bool, err error) {
-	moved, missed, err := t.runner.Main.MissFires(ctx, t.step(due.until), due.missed)
-	if err != nil || !moved {
+func (t *workerTick) miss(ctx context.Context, due dueFires) (advanced bool, err error) {
+	advanced, missed, err := t.runner.Main.MissFires(ctx, t.step(due.until), due.missed)
+	if err != nil || !advanced {
 		return false, err
 	}
 	log := t.runner.Logger.With("worker", t.worker.Name)
@@ -198,7 +198,7 @@ func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// heartbeat is the scheduler's sign of life.
+// heartbeat guards the scheduler's last one.
 type heartbeat struct {
 	mu sync.Mutex
 	Heartbeat

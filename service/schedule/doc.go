@@ -1,8 +1,9 @@
 // Package schedule starts the runs of the workers' schedules, each on one replica alone, and keeps
 // on record what became of every fire.
 //
-// A fire is a moment at which a worker's schedule wants a run. Fires are a ledger: each has a row in
-// maintenance.fires of main, with its outcome. The clock of main decides what is due and a row who
+// A fire is a moment at which a worker's schedule wants a run. maintenance.fires of main is their
+// history: each has a row there, with its outcome. maintenance.schedules is the ledger: for each
+// worker, up to when its fires are accounted for. The clock of main decides what is due and a row who
 // runs it; the clocks of the replicas only wait.
 //
 //  1. Every replica checks the ledger every few seconds, with one query for all workers. It waits
@@ -13,8 +14,8 @@
 //     missed and the worker catches up. So however many were missed, one run makes up for them.
 //     It records the run of the fire in the same moment, so that no fire is claimed without a run.
 //     What must not run, because the worker is paused, is claimed as skipped.
-//  4. Both move the ledger on, or lock it, and change nothing if another replica has moved it since
-//     it was read.
+//  4. Both advance accounted_until, or lock its row, and change nothing if another replica has
+//     advanced it since the ledger was read.
 //
 // A fire that was skipped was decided about: it is not caught up. Nor is one whose run has failed,
 // or whose process has died: a run that has begun has run.

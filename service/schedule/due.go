@@ -11,26 +11,27 @@ import (
 type dueFires struct {
 	// missed fires have no row yet, and get no run.
 	missed []time.Time
-	// until is how far the ledger is accounted for with them; moved: that or the schedule changes.
-	until time.Time
-	moved bool
+	// until is how far the ledger is accounted for with them; advances: that or the schedule changes.
+	until    time.Time
+	advances bool
 	// fire gets a run; reason is why, if it is not simply due.
 	fire   time.Time
 	reason string
 }
 
-func (d dueFires) nothing() bool { return !d.moved && d.fire.IsZero() }
+func (d dueFires) nothing() bool { return !d.advances && d.fire.IsZero() }
 
 // minAccounted is how far back fires are accounted for at least, however short the history is: a night
 // that nobody was at work must not cost a daily worker its day.
 const minAccounted = 48 * time.Hour
 
-// nextAction are those of the fires from where the ledger ends to now, the first ledgerBatch of them.
+// nextAction is what is to become of the fires from where the ledger ends to now, the first
+// ledgerBatch of them.
 func (t *workerTick) nextAction() (d dueFires) {
 	if !t.hasLedger() {
 		return d
 	}
-	d.until, d.moved = t.begin()
+	d.until, d.advances = t.begin()
 	at := t.schedule.Next(d.until.UTC())
 	for !at.IsZero() && !at.After(t.now) && len(d.missed) < ledgerBatch {
 		d.missed = append(d.missed, at)
@@ -40,7 +41,7 @@ func (t *workerTick) nextAction() (d dueFires) {
 		d.missed, d.fire = d.missed[:n-1], d.missed[n-1]
 	}
 	if n := len(d.missed); n > 0 {
-		d.until, d.moved = d.missed[n-1], true
+		d.until, d.advances = d.missed[n-1], true
 	} else if d.fire.IsZero() && t.worker.CatchesUp() && t.ledger.Outcome == repo.FireMissed {
 		d.fire, d.reason = t.ledger.Newest, reasonCaughtUp
 	}
@@ -49,7 +50,7 @@ func (t *workerTick) nextAction() (d dueFires) {
 
 // begin is from when on fires are expected that have no row, and whether that is not where the
 // ledger ends.
-func (t *workerTick) begin() (from time.Time, moved bool) {
+func (t *workerTick) begin() (from time.Time, advances bool) {
 	from = t.ledger.AccountedUntil
 	if from.After(t.now.Add(fireGrace)) {
 		// main's clock was ahead and has been set back. Fires that ran meanwhile have rows and do
@@ -59,12 +60,12 @@ func (t *workerTick) begin() (from time.Time, moved bool) {
 	if t.ledger.Cron != t.worker.Config.Schedule {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
 		// schedules are at work.
-		from, moved = run.Later(from, t.now.Add(-fireGrace)), true
+		from, advances = run.Later(from, t.now.Add(-fireGrace)), true
 	}
 	oldest := t.now.Add(-max(t.runner.HistoryKeep, minAccounted))
 	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
-		return from, moved
+		return from, advances
 	}
-	return run.Later(from, oldest), moved
+	return run.Later(from, oldest), advances
 }

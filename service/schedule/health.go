@@ -9,22 +9,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Fire is a moment at which a worker's schedule wants a run, and what became of it.
-type Fire = repo.Fire
-
-// Filter selects fires.
-type Filter = repo.FireFilter
-
-// Fires lists the ledger of fires, the newest first.
-func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
-	if f.Worker != "" {
-		if _, err := d.runner.Worker(f.Worker); err != nil {
-			return nil, err
-		}
-	}
-	return d.runner.Main.ListFires(ctx, f)
-}
-
 // unaccounted is for how long fires may have no row before somebody should ask why: the grace and
 // some checks.
 const unaccounted = fireGrace + 3*lookAhead

@@ -1,0 +1,23 @@
+package schedule
+
+import (
+	"context"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Fire is a moment at which a worker's schedule wants a run, and what became of it.
+type Fire = repo.Fire
+
+// Filter selects fires.
+type Filter = repo.FireFilter
+
+// Fires lists the history of fires, the newest first.
+func (d *Dispatcher) Fires(ctx context.Context, f Filter) ([]Fire, error) {
+	if f.Worker != "" {
+		if _, err := d.runner.Worker(f.Worker); err != nil {
+			return nil, err
+		}
+	}
+	return d.runner.Main.ListFires(ctx, f)
+}
