@@ -164,6 +164,15 @@ func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
 	return err
 }
 
+const jobRunsSQL = `
+SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running')`
+
+// JobRuns says whether an attempt of a job is at work.
+func (d *Database) JobRuns(ctx context.Context, id int64) (runs bool, err error) {
+	err = d.queryRow(ctx, "look whether a job runs", []any{&runs}, jobRunsSQL, id)
+	return runs, err
+}
+
 // JobKinds are all kinds.
 func JobKinds() []string {
 	return []string{

@@ -56,6 +56,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 	result, err := w.service.WorkJob(ctx, request)
 	if w.lost(ctx, job.JobRow) {
 		// What the other attempt has stored stays.
+		w.awaitEnd(ctx, job.ID)
 		return service.PublicJobError(repo.ErrJobLost)
 	}
 	if request.Lost != nil {
@@ -75,6 +76,26 @@ func (w *worker) lost(ctx context.Context, row *rivertype.JobRow) bool {
 	defer cancel()
 	err := w.database.CheckAttempt(ctx, repo.AttemptOf{ID: row.ID, AttemptedAt: *row.AttemptedAt})
 	return errors.Is(err, repo.ErrJobLost)
+}
+
+// awaitEnd waits until a job does not run: River stores the end of a lost attempt with a job that
+// runs, whoever works it. An attempt runs no longer than attemptTimeout. A queue that stops does not
+// wait.
+func (w *worker) awaitEnd(ctx context.Context, id int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	defer cancel()
+	for {
+		if runs, err := w.database.JobRuns(ctx, id); err == nil && !runs {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.stopping:
+			return
+		case <-time.After(awaitInterval):
+		}
+	}
 }
 
 // end returns what tells River how an attempt has ended.

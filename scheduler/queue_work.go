@@ -36,6 +36,8 @@ const (
 	stopMargin = 20 * time.Millisecond
 	// checkTimeout bounds the check whether an attempt that has ended still has its job.
 	checkTimeout = 2 * time.Second
+	// awaitInterval is how often a lost attempt looks whether its job still runs.
+	awaitInterval = 100 * time.Millisecond
 	// cancelTimeout is how long cancelled attempts have to return.
 	cancelTimeout = 5 * time.Second
 	// destroyGroupWorkers is how many groups are removed at a time in a process.
