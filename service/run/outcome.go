@@ -48,31 +48,33 @@ func (e *ItemsFailedError) Unwrap() error { return &FailedError{Text: e.Text, Re
 func conclude(run *Run, workErr error) {
 	var skipped *SkippedError
 	var stopped StopError
+	failed, hasFailed := errors.AsType[*FailedError](workErr)
 	switch {
 	case errors.Is(workErr, repo.ErrLeaseLost):
 		run.State, run.Reason = repo.RunFailed, ReasonLeaseLost
 		run.Error = "the lease was lost; what was committed before stays, the next run goes on"
 	case errors.As(workErr, &skipped):
 		run.State, run.Reason, run.Error = repo.RunSkipped, skipped.Reason, skipped.Text
-	case errors.As(workErr, &stopped) && stopped.Early:
+	case errors.As(workErr, &stopped) && stopped.Early && !hasFailed:
 		run.State, run.OverLimit = repo.RunSucceeded, true
 		if run.Reason == ReasonContinuation || run.Reason == reasonAfterLoad {
 			run.Reason = ""
 		}
 		run.Reason = strings.TrimSuffix(stopped.Reason.String()+"; "+run.Reason, "; ")
-	case errors.As(workErr, &stopped):
+	case errors.As(workErr, &stopped) && !stopped.Early:
 		run.State, run.Reason, run.Error = repo.RunCancelled, stopped.Reason.String(), stopped.Message
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, PublicText(workErr)
-		if invalid, ok := errors.AsType[*FailedError](workErr); ok && invalid.Reason != "" {
-			run.Reason = invalid.Reason
+		run.OverLimit = run.OverLimit || stopped.Early
+		if hasFailed && failed.Reason != "" {
+			run.Reason = failed.Reason
 		}
 	default:
 		run.State = repo.RunSucceeded
 	}
 }
 
-// EndsEarly says whether an error ends a run for its own sake: it succeeds, and what became of its items counts.
+// EndsEarly says whether an error ends a run on purpose: it succeeds unless some of its items failed.
 func EndsEarly(err error) bool {
 	stopped, ok := errors.AsType[StopError](err)
 	return ok && stopped.Early
