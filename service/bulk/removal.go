@@ -265,9 +265,8 @@ func (w *Sweeper) NextKeys(
 		b := repo.Batch{
 			Rows: min(portionRows, w.Sizes.Get(takes{rows})), SkipLocked: !c.waited,
 		}
-		began := time.Now()
-		values, err := w.take(ctx, rows, columns, c, &b)
-		class := ClassOf(err, time.Since(began), b.Limits)
+		values, took, err := w.take(ctx, rows, columns, c, &b)
+		class := ClassOf(err, took, b.Limits)
 		switch {
 		case err == nil && len(values[0]) == 0 && !c.waited:
 			c.waited = true
@@ -290,14 +289,16 @@ func (w *Sweeper) NextKeys(
 // take sends one statement, and sets its permit in b.
 func (w *Sweeper) take(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor, b *repo.Batch,
-) (values [][]string, err error) {
+) (values [][]string, took time.Duration, err error) {
 	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table, waitingLimits(b.Rows))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer permit.End(&err)
 	b.Permit = permit.Permit
-	return rows.Take(ctx, columns, c.Skipped, *b)
+	began := time.Now()
+	values, err = rows.Take(ctx, columns, c.Skipped, *b)
+	return values, time.Since(began), err
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
