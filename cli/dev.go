@@ -51,7 +51,8 @@ func (a *app) dev() *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&dir, "data-dir", "",
-		"`directory` of the database; default one in the cache directory, which is printed")
+		"`directory` of the database: a new or an empty one, or one of an earlier dev; default "+
+			"caretaker/dev in the cache directory, for root /var/lib/caretaker/dev")
 	command.Flags().StringVar(&listen, "listen", "",
 		"`address` of the server; default that of the configuration")
 	return command

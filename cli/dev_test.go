@@ -52,6 +52,25 @@ func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
 	want(t, 0, "help run", "Exit codes: 0 succeeded")
 }
 
+func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
+	dir := folder(t)
+	file := filepath.Join(dir, "loose_foreign_keys.yml")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := " --listen 127.0.0.1:0 --data-dir "
+	want(t, 1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
+		"name a new or an empty directory with --data-dir")
+	content, err := os.ReadFile(file)
+	if err != nil || string(content) != "mine" {
+		t.Errorf("the file is %q, %v", content, err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("there are %v, %v", files, err)
+	}
+	want(t, 1, "dev"+options+file, file+" is not a directory")
+}
+
 func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

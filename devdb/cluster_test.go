@@ -172,6 +172,11 @@ func TestCluster_InterruptedCreationIsRepeated(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"lock", "password"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := start(t, Config{Dir: dir})
 	if !answers(c.URL("postgres")) {
 		t.Error("no answer")

@@ -33,11 +33,15 @@ func (f folder) data() string            { return filepath.Join(f.path, "data") 
 func (f folder) file(name string) string { return filepath.Join(f.path, name) }
 
 // openFolder creates the folder if need be, checks that the server will be able
-// to work there, and locks it until close.
+// to work there, and locks it until close. It refuses, and leaves untouched, a
+// folder with files that is no cluster's.
 func openFolder(path string, owner account) (folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return folder{}, fmt.Errorf("data folder: %w", err)
+	}
+	if err := checkOurs(path); err != nil {
+		return folder{}, err
 	}
 	mode := fs.FileMode(0o700)
 	if owner.switched {
@@ -57,6 +61,29 @@ func openFolder(path string, owner account) (folder, error) {
 		return folder{}, err
 	}
 	return f, nil
+}
+
+// checkOurs refuses what is there already unless it is a cluster's folder, or an
+// empty one. A start that was interrupted early leaves the lock alone.
+func checkOurs(path string) error {
+	entries, err := os.ReadDir(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%s is not a directory: name a new or an empty one with --data-dir", path)
+	case err != nil:
+		return fmt.Errorf("read the data folder: %w", err)
+	}
+	names := map[string]bool{}
+	for _, entry := range entries {
+		names[entry.Name()] = true
+	}
+	if len(names) == 0 || names["lock"] && (names["password"] || len(names) == 1) {
+		return nil
+	}
+	return fmt.Errorf("%s has files that caretaker has not made, such as %s; nothing was changed: "+
+		"name a new or an empty directory with --data-dir", path, entries[0].Name())
 }
 
 // tempFolder makes a locked throw-away folder in the first of the places that
