@@ -173,13 +173,5 @@ func (d *Database) JobRuns(ctx context.Context, id int64) (runs bool, err error)
 	return runs, err
 }
 
-// JobKinds are all kinds.
-func JobKinds() []string {
-	return []string{
-		ContinueInactiveTokenDeletion{}.Kind(), DeletePlaceholderUser{}.Kind(),
-		DeleteUser{}.Kind(), DestroyGroup{}.Kind(),
-	}
-}
-
 // Pool is for River alone, which brings its own SQL.
 func (d *Database) Pool() *pgxpool.Pool { return d.pool }

@@ -85,6 +85,6 @@ func (s *Service) addWorkers(c Config) error {
 			return err
 		}
 	}
-	s.pool.Add(deletion.New(d))
+	s.pool.Add(deletion.New(d, s.engine.Workers))
 	return nil
 }

@@ -45,6 +45,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Untimed:       true,
 		Work:          k.work,
 		Backlog:       k.backlog,
+		JobReason:     deletion.GroupDeletedReason,
 		FailureCounts: []string{"failed_groups", "held_groups"},
 		Actions: map[string]string{
 			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
@@ -53,6 +54,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}
 	destroyGroup := job.Kind{
 		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Owner: job.OwnedBy(w.Name),
+		Traced: []string{"groups", "projects", "rows", "bots"},
 	}
 	return w, []job.Kind{destroyGroup}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -134,30 +135,37 @@ func refusalWords(d repo.UserDeletion) string {
 	return ""
 }
 
-// deletionOwner is the worker that has set off a deletion: the reason of the job says so, whichever
+// ownerAmong finds the worker that has set off a deletion: the reason of the job says so, whichever
 // job has queued it.
-func deletionOwner(raw json.RawMessage) string {
-	var args repo.DeleteUser
-	if json.Unmarshal(raw, &args) != nil {
-		return ""
+func ownerAmong(workers []*run.Worker) func(json.RawMessage) string {
+	return func(raw json.RawMessage) string {
+		var args repo.DeleteUser
+		if json.Unmarshal(raw, &args) != nil || args.Reason == "" {
+			return ""
+		}
+		i := slices.IndexFunc(workers, func(w *run.Worker) bool { return w.JobReason == args.Reason })
+		if i < 0 {
+			return ""
+		}
+		return workers[i].Name
 	}
-	return map[string]string{
-		repo.TokenDeletionReason:       "inactive_token_deletion",
-		repo.PlaceholderDeletionReason: "placeholder_user_cleanup",
-		groupDeletedReason:             "adjourned_group_deletion",
-	}[args.Reason]
 }
 
-// groupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
-const groupDeletedReason = "Group was deleted"
+// GroupDeletedReason is the reason of the jobs that remove the bots of removed groups and projects.
+const GroupDeletedReason = "Group was deleted"
 
 // InvalidSetting is the failure of a run or job whose setting of the application makes no sense.
 func InvalidSetting(s repo.TokenSetting) error {
 	return &run.FailedError{Text: s.Invalid, Reason: run.ReasonSettingInvalid, Redacted: s.Redacted}
 }
 
-// New is the job delete_user, which several workers queue.
-func New(d run.Deps) job.Kind {
+// New is the job delete_user, which several of these workers queue.
+func New(d run.Deps, workers []*run.Worker) job.Kind {
 	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
-	return job.Kind{Name: repo.DeleteUser{}.Kind(), Work: u.work, Owner: deletionOwner}
+	return job.Kind{
+		Name: repo.DeleteUser{}.Kind(), Work: u.work, Owner: ownerAmong(workers),
+		Traced: []string{
+			"memberships", "authorizations", "groups", "organizations", "ghost_migration_queued",
+		},
+	}
 }

@@ -77,7 +77,7 @@ func (s *Projects) NewRemover(
 		bot: func(id int64) repo.Job {
 			record := origin
 			record.Args = repo.DeleteUser{
-				UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: groupDeletedReason,
+				UserID: id, DeletedByID: actor, SkipAuthorization: true, Reason: GroupDeletedReason,
 			}
 			return record
 		},

@@ -52,11 +52,13 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Work:      k.work,
 		Abandoned: k.abandoned,
 		Backlog:   k.backlog,
+		JobReason: repo.TokenDeletionReason,
 		Actions:   map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
-	return k.worker, []job.Kind{
-		{Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass},
-	}, nil
+	return k.worker, []job.Kind{{
+		Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,
+		Traced: []string{"continued_by"},
+	}}, nil
 }
 
 // missing is what it needs itself, or its jobs need.

@@ -38,7 +38,7 @@ func jobStates() []string {
 // Jobs lists deferred jobs, the newest first. Errors: [*run.InvalidArgumentError],
 // [run.ErrUnreachable].
 func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
-	if err := oneOf("kind", f.Kind, repo.JobKinds()); err != nil {
+	if err := oneOf("kind", f.Kind, p.JobKinds()); err != nil {
 		return nil, err
 	}
 	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {

@@ -82,6 +82,8 @@ type Result struct {
 	Attributes []any
 	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
 	TraceParent string
+	// traced are the kind's.
+	traced []string
 	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it.
 	// WorkJob sets it.
 	TraceID string
@@ -110,6 +112,9 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
+	// Traced are the attributes of its results that spans have besides ids: nothing that names
+	// anybody. A key has one type in all kinds, as there are backends that refuse another one.
+	Traced []string
 	// Owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
 	// all.
 	Owner func(json.RawMessage) string
@@ -191,6 +196,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	defer span.End()
 	result, err := p.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
+	result.traced = p.Kinds[j.Kind].Traced
 	if err != nil && result.Reason == "" {
 		result.Reason = run.ReasonOf(err)
 	}

@@ -32,8 +32,14 @@ func TestJobs_KindThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
 func TestJobs_EveryKindCanBeWorked(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
-	if got, want := e.Service("", e.WithQueue).JobKinds(), slices.Sorted(slices.Values(repo.JobKinds())); !slices.Equal(got, want) {
-		t.Errorf("works %v, of %v", got, want)
+	works := e.Service("", e.WithQueue).JobKinds()
+	for _, args := range []repo.JobArgs{
+		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{},
+		repo.DestroyGroup{},
+	} {
+		if !slices.Contains(works, args.Kind()) {
+			t.Errorf("works %v, without %s", works, args.Kind())
+		}
 	}
 }
 

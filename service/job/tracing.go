@@ -68,7 +68,7 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	if r.Snooze > 0 {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
-	recordAttributes(span, r.Attributes)
+	recordAttributes(span, r.Attributes, r.traced)
 	if q, ok := ctx.Value(run.QueuedKey{}).(*run.Queued); ok {
 		// What an attempt has queued before it failed is left out: whether it was committed is not known.
 		q.Committed(err == nil)
@@ -80,32 +80,25 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 	}
 }
 
-// recordAttributes copies what the log says of a job to its span, as far as that names nobody: each key has one type, of
-// whatever kind the job is, as there are backends that refuse another one.
-func recordAttributes(span trace.Span, pairs []any) {
+// recordAttributes copies what the log says of a job to its span: ids, and the keys that its kind
+// lists.
+func recordAttributes(span trace.Span, pairs []any, traced []string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, _ := pairs[i].(string)
+		if !strings.HasSuffix(key, "_id") && !slices.Contains(traced, key) {
+			continue
+		}
 		name := attribute.Key("maintenance." + key)
 		switch value := pairs[i+1].(type) {
 		case int64:
-			switch key {
-			case "user_id", "deleted_by_id", "group_id", "placeholder_user_id", "memberships", "authorizations", "groups", "projects", "rows", "bots":
-				span.SetAttributes(name.Int64(value))
-			}
+			span.SetAttributes(name.Int64(value))
 		case []int64:
 			// Of these the user is the only owner; other jobs count groups.
-			if key == "groups" || key == "organizations" {
-				span.SetAttributes(attribute.Int64Slice("maintenance.owned_"+key, value))
-			}
+			span.SetAttributes(attribute.Int64Slice("maintenance.owned_"+key, value))
 		case bool:
-			if key == "ghost_migration_queued" {
-				span.SetAttributes(name.Bool(value))
-			}
+			span.SetAttributes(name.Bool(value))
 		case string:
-			switch key {
-			case "pass_id", "continued_by", "table", "column":
-				span.SetAttributes(name.String(value))
-			}
+			span.SetAttributes(name.String(value))
 		}
 	}
 }

@@ -52,10 +52,13 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Untimed:    true,
 		Work:       p.work,
 		Backlog:    p.backlog,
+		JobReason:  repo.PlaceholderDeletionReason,
 		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
-	kind := repo.DeletePlaceholderUser{}.Kind()
-	return w, []job.Kind{{Name: kind, Work: attempts.work, Owner: job.OwnedBy(w.Name)}}, nil
+	return w, []job.Kind{{
+		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work,
+		Owner: job.OwnedBy(w.Name), Traced: []string{"table", "column"},
+	}}, nil
 }
 
 // claimLimits bound each statement of a claim.

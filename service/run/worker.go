@@ -83,6 +83,9 @@ type Worker struct {
 	StatusReason func(reason string) string
 	// Flags are the feature flags that its runs read.
 	Flags []string
+	// JobReason is that of the jobs it queues of a kind that several workers queue: they wait with its
+	// pause. "": it queues none.
+	JobReason string
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }
