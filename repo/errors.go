@@ -359,3 +359,6 @@ func (e *LeaseHeldError) Error() string {
 	}
 	return text
 }
+
+// Public says that the text is fit for clients.
+func (e *LeaseHeldError) Public() {}

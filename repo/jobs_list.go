@@ -138,6 +138,9 @@ func (e *DuplicateJobError) Error() string {
 	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
 }
 
+// Public says that the text is fit for clients.
+func (e *DuplicateJobError) Public() {}
+
 const duplicateJobSQL = `
 SELECT other.id FROM maintenance.river_job j JOIN maintenance.river_job other USING (unique_key)
 WHERE j.id = $1 AND other.id <> j.id AND other.unique_states IS NOT NULL

@@ -100,6 +100,20 @@ func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	}
 }
 
+// What a continuation lacks is with the job, for clients.
+func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
+	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
+	e.Exec("main", `DROP TABLE personal_access_tokens`)
+	_, err := s.WorkJob(context.Background(), e.Running(repo.ContinueInactiveTokenDeletion{PassID: pass}))
+	if public := service.PublicJobError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
+		t.Errorf("%v for clients, of %v, want that personal_access_tokens is missing", public, err)
+	}
+}
+
 func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)

@@ -61,6 +61,9 @@ type InvalidArgumentError struct{ Field, Description string }
 // Error names the field first.
 func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
 
+// Public says that the text is fit for clients.
+func (e *InvalidArgumentError) Public() {}
+
 // RequestReusedError says that a request id has started a run of something else: of another worker, on another database,
 // or as a dry run.
 type RequestReusedError struct{ First Run }
@@ -76,6 +79,9 @@ func (e *RequestReusedError) Error() string {
 	}
 	return fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", e.First.ID, what)
 }
+
+// Public says that the text is fit for clients.
+func (e *RequestReusedError) Public() {}
 
 // WorkerPausedError says that a worker takes no new runs until it, or [AllWorkers], whichever the pause is of, is resumed.
 type WorkerPausedError struct {
@@ -104,11 +110,17 @@ func (e *WorkerPausedError) Error() string {
 	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.what(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
+// Public says that the text is fit for clients.
+func (e *WorkerPausedError) Public() {}
+
 // NotConfiguredError says what a worker lacks, and what to do about it.
 type NotConfiguredError struct{ Worker, Missing string }
 
 // Error names what is missing.
 func (e *NotConfiguredError) Error() string { return e.Worker + " is not configured: " + e.Missing }
+
+// Public says that the text is fit for clients.
+func (e *NotConfiguredError) Public() {}
 
 // unknownWorker lists the names there are.
 func (r *Runner) unknownWorker(name string) error {
