@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -27,6 +29,70 @@ func between(least, most int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// commandOnly refuses arguments of a command that only has other commands.
+func commandOnly(command *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return unknownCommand(command, args[0])
+	}
+	return nil
+}
+
+// unknownCommand names the command that was most likely meant.
+func unknownCommand(parent *cobra.Command, name string) error {
+	parent.SuggestionsMinimumDistance = 2
+	if near := parent.SuggestionsFor(name); len(near) > 0 {
+		return fmt.Errorf("unknown command %q, did you mean %s?", name, strings.Join(near, " or "))
+	}
+	return fmt.Errorf("unknown command %q", name)
+}
+
+// nothingEmpty refuses arguments and flags that are given but empty, most likely by a variable
+// that is not set: they must not stand for all databases or workers.
+func nothingEmpty(command *cobra.Command, args []string) (err error) {
+	for i, argument := range args {
+		if argument == "" {
+			return fmt.Errorf("argument %d must not be empty: %s", i+1, command.UseLine())
+		}
+	}
+	command.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.Value.String() == "" {
+			err = cmp.Or(err, fmt.Errorf("--%s must not be empty", f.Name))
+		}
+	})
+	return err
+}
+
+// howMany of the flags are given.
+func howMany(flags ...bool) (given int) {
+	for _, is := range flags {
+		if is {
+			given++
+		}
+	}
+	return given
+}
+
+// flagError says what a flag takes, instead of which function could not parse its value.
+func flagError(command *cobra.Command, err error) error {
+	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
+		return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
+	}
+	if err.Error() == "unknown flag: --limit" && command.Flags().Lookup("page-size") != nil {
+		return fmt.Errorf("%w, did you mean --page-size?", err)
+	}
+	invalid, isValue := errors.AsType[*pflag.InvalidValueError](err)
+	if !isValue {
+		return err
+	}
+	switch flag := invalid.GetFlag(); flag.Value.Type() {
+	case "bool":
+		return fmt.Errorf("--%s: %q is not true or false", flag.Name, invalid.GetValue())
+	case "int64":
+		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, invalid.GetValue())
+	}
+	return err
 }
 
 // optionalWorker accepts a worker's name, which may have been given with a flag before.

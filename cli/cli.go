@@ -16,7 +16,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -99,7 +98,7 @@ func (a *app) root() *cobra.Command {
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          commandOnly,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
@@ -117,12 +116,7 @@ func (a *app) root() *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.SetHelpCommand(help(root))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
-			return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
-		}
-		return err
-	})
+	root.SetFlagErrorFunc(flagError)
 	a.markBegin(root)
 	return root
 }
@@ -143,9 +137,12 @@ func help(root *cobra.Command) *cobra.Command {
 		Short: "Show what a command does",
 		RunE: func(_ *cobra.Command, args []string) error {
 			command, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				return usage(fmt.Errorf("unknown command %q: caretaker --help lists the commands",
-					strings.Join(args, " ")))
+			if err != nil {
+				return usage(err)
+			}
+			if len(rest) > 0 {
+				return usage(fmt.Errorf("%w: caretaker --help lists the commands",
+					unknownCommand(command, rest[0])))
 			}
 			return command.Help()
 		},
@@ -158,11 +155,14 @@ const (
 	groupClient = "client"
 )
 
-// markBegin makes all commands set began: errors before that are about usage, later ones are
-// failures.
+// markBegin makes all commands refuse empty arguments and flags, and then set began: errors before
+// that are about usage, later ones are failures.
 func (a *app) markBegin(command *cobra.Command) {
 	if do := command.RunE; do != nil {
 		command.RunE = func(c *cobra.Command, args []string) error {
+			if err := nothingEmpty(c, args); err != nil {
+				return err
+			}
 			a.began = true
 			return do(c, args)
 		}

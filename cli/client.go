@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -102,7 +103,9 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if err != nil {
 		return err
 	}
-	a.client.address = cmp.Or(a.client.address, config.ClientAddress(), defaultAddress)
+	if err := a.client.findAddress(); err != nil {
+		return err
+	}
 	for _, mistake := range config.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
@@ -123,6 +126,23 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", bearer)
 	}
 	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
+}
+
+// findAddress sets the address unless a flag has, and checks it: HOST:PORT, or what gRPC takes
+// besides, such as unix:/run/caretaker.sock.
+func (c *connection) findAddress() error {
+	from := "--address"
+	if c.address == "" {
+		from = config.AddressVariable
+	}
+	c.address = cmp.Or(c.address, config.ClientAddress(), defaultAddress)
+	if scheme, _, _ := strings.Cut(c.address, ":"); resolver.Get(scheme) != nil {
+		return nil
+	}
+	if err := config.CheckAddress(c.address, defaultAddress); err != nil {
+		return usage(fmt.Errorf("%s: %w: HOST:PORT", from, err))
+	}
+	return nil
 }
 
 func (c connection) credentials() (credentials.TransportCredentials, error) {
@@ -180,6 +200,14 @@ func (a *app) explain(err error) error {
 // explainTransport is explain for errors that the server has not written.
 func (a *app) explainTransport(s *status.Status) error {
 	code := s.Code()
+	if code == codes.Unavailable && strings.Contains(s.Message(), "not look like a TLS handshake") {
+		return fmt.Errorf("the server at %s does not use TLS: leave --tls and --tls-* out (%s)",
+			a.client.address, s.Message())
+	}
+	if code == codes.Unavailable && strings.Contains(s.Message(), "server preface") {
+		return fmt.Errorf("no gRPC at %s: give --tls or --tls-ca if the server uses TLS (%s)",
+			a.client.address, s.Message())
+	}
 	if code == codes.Unavailable {
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
 			"give the address of a running one with --address or %s (%s)",
@@ -235,7 +263,9 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	switch name {
 	case "ttl":
 		name = "--for"
-	case "page_size", "page_token", "database", "reason", "kind", "state", "outcome":
+	case "page_token":
+		return "--page-token: is not a token that the same list, with the same filters, has printed"
+	case "page_size", "database", "reason", "kind", "state", "outcome":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":
 		name = strings.ToUpper(name)

@@ -59,6 +59,8 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	}
 	r.want(t, 0, "run "+worker)
 	r.want(t, 0, "runs --page-size 1", "--page-token ")
+	r.want(t, 2, "runs --page-token x", "--page-token: is not a token that the same list, with the same filters, has printed")
+	r.want(t, 1, "status --tls", "does not use TLS: leave --tls and --tls-* out")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
@@ -117,7 +119,34 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	} {
 		want(t, 2, command, "caretaker: ")
 	}
-	want(t, 2, "cancel", "missing argument RUN")
+	for command, mistake := range map[string]string{
+		"cancel":                              "missing argument RUN",
+		"rum":                                 `unknown command "rum", did you mean run or runs?`,
+		"help rum":                            `unknown command "rum", did you mean run or runs?`,
+		"lfk lnit":                            `unknown command "lnit", did you mean lint?`,
+		"serve extra":                         `unexpected argument "extra": caretaker serve`,
+		"run " + worker + " --database=":      "--database must not be empty",
+		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,
+		"runs --worker=":                      "--worker must not be empty",
+		"runs --limit 3":                      "unknown flag: --limit, did you mean --page-size?",
+		"status --address=":                   "--address must not be empty",
+		"jobs --kind=":                        "--kind must not be empty",
+		"serve --config=":                     "--config must not be empty",
+		"pause " + worker:                     "--reason REASON is required",
+		"pause " + worker + " --reason=":      "--reason REASON is required",
+		"lfk retry":                           "name the records: --id N, --table T or --all",
+		"lfk retry --id x":                    `--id: "x" is not a whole number`,
+		"lfk retry --table=":                  "--table must not be empty",
+		"lfk lint --database=":                "--database must not be empty",
+		"lfk accept-absent --all --list":      "name the child tables",
+		"status --address 50051":              `--address: "50051" is not an address such as 127.0.0.1:50051`,
+		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address such as`,
+	} {
+		want(t, 2, command, mistake)
+	}
+	if code, _, errOut := caretaker(t, "status", ""); code != 2 || !strings.Contains(errOut, "argument 1 must not be empty") {
+		t.Errorf("an empty argument: exit %d: %s", code, errOut)
+	}
 	want(t, 2, "fires a b", `unexpected argument "b": caretaker fires [WORKER]`)
 	want(t, 0, "--help", "Client:")
 	want(t, 0, "--version", "caretaker version ")
@@ -133,6 +162,8 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	want(t, 1, "status", "no answer from 127.0.0.1:2:")
 	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1:")
 	want(t, 0, "status --help", "CARETAKER_ADDRESS")
+	t.Setenv("CARETAKER_ADDRESS", "bogus")
+	want(t, 2, "status", `CARETAKER_ADDRESS: "bogus" is not an address such as 127.0.0.1:50051`)
 }
 
 func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {

@@ -43,7 +43,7 @@ func (a *app) dev() *cobra.Command {
 		Use:     "dev",
 		Short:   "Try it out: a server with a private PostgreSQL and demo data",
 		GroupID: groupServe,
-		Args:    cobra.NoArgs,
+		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()

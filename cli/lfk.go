@@ -27,7 +27,7 @@ func (a *app) lfkCommand() *cobra.Command {
 		Use:     "lfk",
 		GroupID: groupServe,
 		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, dead records",
-		Args:    cobra.NoArgs,
+		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
 			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry or " +
 				"accept-absent; see caretaker lfk --help"))
@@ -104,7 +104,7 @@ func (l *lfk) lint() *cobra.Command {
 		Short: "Check the definitions against the databases, without changing anything",
 		Long: "Check the definitions file, tables, columns, indexes, triggers, the queue and its\n" +
 			"pending records. Exits with 1 if there are errors, with 0 if there are only warnings.",
-		Args: cobra.NoArgs,
+		Args: between(0, 0),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			result, err := keys.Lint(ctx)
 			if result.Findings != nil {
@@ -143,7 +143,7 @@ func (l *lfk) install() *cobra.Command {
 	return &cobra.Command{
 		Use:   "install",
 		Short: "Create the queue of deleted records and its trigger functions, where there is none",
-		Args:  cobra.NoArgs,
+		Args:  between(0, 0),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			done, err := keys.Install(ctx)
 			return l.report(err, map[string]any{"databases": done}, func() {

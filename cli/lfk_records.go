@@ -50,7 +50,7 @@ func (l *lfk) dead() *cobra.Command {
 			"With --failing, list the records that will be retried: those that have failed, or are\n" +
 			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
 			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps; - if a database did not answer.",
-		Args: cobra.NoArgs,
+		Args: between(0, 0),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {
 				records, err := keys.Failing(ctx, table)
@@ -112,15 +112,18 @@ func (l *lfk) retry() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "retry (--id N | --table T | --all)",
 		Short: "Put dead records back into the queue",
-		Args:  cobra.NoArgs,
 	}
 	flags := command.Flags()
+	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
+		if howMany(flags.Changed("id"), flags.Changed("table"), all) != 1 {
+			return errors.New("name the records: --id N, --table T or --all")
+		}
+		return nil
+	})
 	flags.Int64Var(&id, "id", 0, "`number` of the record")
 	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
 	flags.BoolVar(&all, "all", false, "all dead records")
-	command.MarkFlagsOneRequired("id", "table", "all")
-	command.MarkFlagsMutuallyExclusive("id", "table", "all")
-	put := l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+	command.RunE = l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 		var only *int64
 		if flags.Changed("id") {
 			only = &id
@@ -132,12 +135,6 @@ func (l *lfk) retry() *cobra.Command {
 			}
 		})
 	})
-	command.RunE = func(c *cobra.Command, args []string) error {
-		if !flags.Changed("id") && !all && table == "" { // as of --all=false and --table=
-			return usage(errors.New("name the records: --id N, --table T or --all"))
-		}
-		return put(c, args)
-	}
 	return command
 }
 
@@ -166,7 +163,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
 					"configured database has it"))
 			}
-			if (len(children) == 0) != (all || list) {
+			if given := howMany(all, list, revoke); given > 1 || (len(children) == 0) != (all || list) {
 				return usage(errors.New("name the child tables: CHILD…, --all, --list or --revoke CHILD…"))
 			}
 			return accept(c, children)
@@ -176,7 +173,6 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
 	flags.BoolVar(&list, "list", false, "list the accepted child tables")
 	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
-	command.MarkFlagsMutuallyExclusive("all", "list", "revoke")
 	command.SetHelpFunc(func(c *cobra.Command, args []string) {
 		_ = c.Flags().MarkHidden("database") // It is refused here.
 		c.Parent().HelpFunc()(c, args)

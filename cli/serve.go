@@ -18,7 +18,7 @@ func (a *app) serve() *cobra.Command {
 		Use:     "serve",
 		Short:   "Serve the API and run the workers on their schedules",
 		GroupID: groupServe,
-		Args:    cobra.NoArgs,
+		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
@@ -41,7 +41,7 @@ func (a *app) migrate() *cobra.Command {
 		Use:     "migrate",
 		Short:   "Create or update the schema maintenance in every configured database",
 		GroupID: groupServe,
-		Args:    cobra.NoArgs,
+		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,10 +37,15 @@ func (a *app) pause() *cobra.Command {
 		}),
 	}
 	workerOrAll(command, &request.Worker)
+	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
+		if request.GetReason() == "" {
+			return errors.New("--reason REASON is required: why, for those who find the worker paused")
+		}
+		return nil
+	})
 	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown wherever the pause is")
 	durationFlag(command, "for", "`duration` such as 30m or 8h; default until caretaker resume",
 		&request.Ttl)
-	_ = command.MarkFlagRequired("reason")
 	return command
 }
 
@@ -153,7 +159,7 @@ func (a *app) flags() *cobra.Command {
 	list := &cobra.Command{
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
-		Args:  cobra.NoArgs,
+		Args:  commandOnly,
 		RunE: call(a, api.ListFeatureFlags, &pb.ListFeatureFlagsRequest{},
 			func(answer *pb.ListFeatureFlagsResponse) error {
 				return a.describeFlags(answer.GetFlags()...)
