@@ -21,7 +21,7 @@ func (e *SkippedError) Error() string { return e.Reason }
 // FailedError ends a run as FAILED although it did all it could: its text is fit for clients.
 type FailedError struct {
 	Text string
-	// Reason is typed, redacted the text without values of rows: "" where there is none, and where the text has none.
+	// Reason is typed, Redacted the text without values of rows: "" where there is none, and where the text has none.
 	Reason, Redacted string
 }
 
@@ -33,8 +33,9 @@ func (e *FailedError) Public() {}
 // TypedReason is "" where there is none.
 func (e *FailedError) TypedReason() string { return e.Reason }
 
-// ItemsFailedError is a [failedError] of a run that went on to its end although some of what it had to do failed. class is
-// the one of all failures, "_OTHER" if they differ; reason is typed, "" where there is none.
+// ItemsFailedError is a [FailedError] of a run that went on to its end although some of what it had to
+// do failed. Class is the one of all failures, "_OTHER" if they differ; Reason is typed, "" where there
+// is none.
 type ItemsFailedError struct {
 	Text, Class, Reason string
 }
@@ -103,7 +104,7 @@ func ReasonOf(err error) string {
 // maxText is how long an error may be on record.
 const maxText = 64 << 10
 
-// Shorten cuts a text behind so many bytes, and says how many more there are, and where.
+// Shorten truncates text to that many bytes, and says how many more there are, and where.
 func Shorten(text string, most int, where string) string {
 	if len(text) <= most {
 		return text
@@ -150,7 +151,7 @@ func redactedText(text string, err error) string {
 	return text
 }
 
-// briefText is publicText without what was tried and what to do: for remarks.
+// briefText is PublicText without what was tried and what to do: for remarks.
 func briefText(err error) string {
 	if refused, ok := errors.AsType[*repo.Error](err); ok {
 		return refused.Condition()

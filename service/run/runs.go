@@ -86,7 +86,7 @@ var errForgotten = errors.New("run forgotten")
 // errSeen ends the watching of a run that has begun.
 var errSeen = errors.New("seen")
 
-// Join waits for a run of any replica: for its end, or if async, for its beginning.
+// join waits for a run of any replica: for its end, or if async, for its beginning.
 func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
 	if x := r.local(run.ID); x != nil {
 		return x.Join(ctx, async)
@@ -143,7 +143,7 @@ func (r *Runner) Run(ctx context.Context, id string) (Run, error) {
 	}
 	run, err := r.Main.Run(ctx, id)
 	if err == nil && run.State == repo.RunRunning && !run.SilentSince.IsZero() {
-		// Its process may have died. One that gives signs of life has not: whoever watches it asks twice a second.
+		// Its process may have died. One with heartbeats has not: whoever watches it asks twice a second.
 		if err = r.CloseAbandoned(ctx); err == nil {
 			run, err = r.Main.Run(ctx, id)
 		}

@@ -28,7 +28,8 @@ type Request struct {
 }
 
 // The life of a run, for every worker and trigger: pause and configuration are checked, the run is recorded, its lease
-// taken; the worker works while the lease is renewed and the record kept alive; lease back, record closed, waiters told.
+// taken; the worker works while the lease is renewed and the record kept alive; then the lease is
+// released, the record closed, and those who wait are notified.
 
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
 //
@@ -128,7 +129,7 @@ type knownRequestError struct{ run Run }
 
 func (e *knownRequestError) Error() string { return "request id used before" }
 
-// dryRunTTL is after how long without a sign of life a dry run, which has no lease, is taken for dead.
+// dryRunTTL is after how long without a heartbeat a dry run, which has no lease, is taken for dead.
 const dryRunTTL = 60 * time.Second
 
 // start records a run, takes its lease, and sets it to work. On an error nothing is left of it.
@@ -179,7 +180,7 @@ func (r *Runner) newExecution(
 	return ctx, x
 }
 
-// ttl is for how long a run's lease is taken, and after how long without a sign of life its process
+// ttl is for how long a run's lease is taken, and after how long without a heartbeat its process
 // is taken for dead.
 func (x *Execution) ttl() time.Duration {
 	if x.DryRun {
