@@ -134,7 +134,8 @@ type FireClaim struct {
 
 // ClaimFire claims the fire run.Fire and records its run, in the state of which the fire's outcome
 // is: [RunSkipped] or anything else. It also takes a lease, as [Database.InsertRun] does.
-// [ErrNotFound]: another server has claimed the fire, or moved the ledger on; nothing was changed.
+// [ErrNotFound]: another server has claimed the fire, or moved the ledger on; no run was recorded
+// and no lease taken. The ledger is moved on even then, if the fire has a row.
 func (d *Database) ClaimFire(
 	ctx context.Context, c FireClaim, run Run, ttl time.Duration, lease string,
 ) (stored Run, err error) {

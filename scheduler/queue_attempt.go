@@ -116,6 +116,7 @@ func (w *worker) end(
 	case result.Snooze > 0:
 		return river.JobSnooze(result.Snooze)
 	}
+	// River completes the job. It changes nothing where CompleteJob has done so.
 	err = errors.Join(record(ctx, result.Outcome, result.Reason),
 		setMetadata(ctx, processedByKey, result.TraceParent))
 	if err == nil && result.Outcome == service.JobRefused {

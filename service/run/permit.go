@@ -95,7 +95,8 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 	defer func() { x.recordWait(ctx, time.Since(began)) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(x.stopRequested, func() { cancel(x.Stopped()) })() //nolint:contextcheck // a signal
+	stop := func() { cancel(x.Stopped()) }
+	defer context.AfterFunc(x.stopRequested, stop)() //nolint:contextcheck // a signal, no parent
 	if x.leases.permits.Acquire(ctx, 1) != nil {
 		return context.Cause(ctx)
 	}

@@ -245,6 +245,8 @@ func (x *Execution) recorded(stored Run, before time.Time) {
 
 // takeLease takes the lease that the record has not taken, and the fence rows of the worker's other
 // databases. The lease's span begins at this time and has what record does, if it is not nil.
+//
+// In main record has taken the lease already, unless it is held: acquire then only returns it.
 func (r *Runner) takeLease(
 	ctx context.Context, x *Execution, began time.Time, record func(context.Context) error,
 ) error {
