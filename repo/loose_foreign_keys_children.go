@@ -58,7 +58,13 @@ type Child struct {
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
 	// gets along with the checks of foreign keys.
 	lock string
+	// mayKeep: a trigger or rule may keep rows that a statement would change, without an error.
+	mayKeep bool
 }
+
+// MayKeep says whether a row that a statement finds may be left as it is without an error: by a
+// BEFORE trigger, a rule, or another server.
+func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut
 // values off.
@@ -66,11 +72,27 @@ type columnTypes map[[2]string]string
 
 // childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose
 // enabled trigger refuses every write is a leftover of a split database and is no home.
+//
+// The last column says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and
+// all that inherit from it.
 const childTablesSQL = `
+WITH RECURSIVE member (root, oid) AS (
+  SELECT c.oid, c.oid FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+  WHERE c.relname = ANY ($1)
+  UNION
+  SELECT m.root, i.inhrelid FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
+), keeping AS (
+  SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
+  WHERE k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
+    SELECT FROM pg_trigger t
+    WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
+)
 SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname,
   EXISTS (
     SELECT FROM pg_index i
-    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
+    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey)),
+  EXISTS (SELECT FROM keeping k WHERE k.root = c.oid)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a
@@ -84,7 +106,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	tables, columns := namesOf(keys)
 	type column struct {
 		Table, Name, Type, Schema string
-		Unique                    bool
+		Unique, MayKeep           bool
 	}
 	find := newQuery("find child tables", childTablesSQL, tables, columns)
 	found, err := collect(ctx, d, find, pgx.RowToStructByPos[column])
@@ -95,8 +117,9 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		return nil, err
 	}
 	schemas, types, unique := map[string]string{}, columnTypes{}, map[[2]string]bool{}
+	mayKeep := map[string]bool{}
 	for _, c := range found {
-		schemas[c.Table] = c.Schema
+		schemas[c.Table], mayKeep[c.Table] = c.Schema, c.MayKeep
 		types[[2]string{c.Table, c.Name}] = c.Type
 		unique[[2]string{c.Table, c.Name}] = c.Unique
 	}
@@ -105,7 +128,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		if schema, ok := schemas[key.Table]; ok {
 			children[i] = &Child{
 				Key: key, Database: d, schema: schema, table: quote(schema, key.Table),
-				types: types, lock: "FOR UPDATE SKIP LOCKED",
+				types: types, lock: "FOR UPDATE SKIP LOCKED", mayKeep: mayKeep[key.Table],
 			}
 			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
 				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
@@ -180,6 +203,20 @@ tally AS MATERIALIZED (
   SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
 )`
 
+// purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
+// less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
+const purgeUncountedSQL = `
+WITH {guard},
+changed AS (
+  {change}
+  WHERE t.{column} = ANY ($1::bigint[]){conditions} AND (SELECT held FROM guard) = 1
+  RETURNING 1
+),
+tally AS MATERIALIZED (
+  SELECT n AS found, n AS changed FROM (SELECT count(*) AS n FROM changed) c
+  WHERE 1 / (n <= $2::bigint)::int = 1
+)`
+
 // purgeAllResultSQL ends the statement where no records are to be removed.
 const purgeAllResultSQL = `
 SELECT EXISTS (SELECT FROM guard), found, changed, 0::bigint FROM tally`
@@ -239,6 +276,10 @@ type Purge struct {
 	Keys []int64
 	// Cap is how many rows the statement may change.
 	Cap int64
+	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
+	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it takes all
+	// that it finds for changed.
+	Uncounted bool
 }
 
 // PurgeResult is what a statement did.
@@ -264,7 +305,11 @@ func (c *Child) PurgeAll(
 	if len(records) > 0 {
 		ending, first, args = purgeAllRemovalSQL, 5, append(args, recordArrays(records)...)
 	}
-	sql, values := c.sql(purgeAllSQL+ending, first, "{queue}", q.sql)
+	beginning := purgeAllSQL
+	if p.Uncounted {
+		beginning = purgeUncountedSQL
+	}
+	sql, values := c.sql(beginning+ending, first, "{queue}", q.sql)
 	err = c.Database.write(ctx, p.Permit,
 		newQuery("clean "+c.Key.String(), sql, append(args, values...)...),
 		&r.Found, affected{&r.Changed}, affected{&r.Removed})

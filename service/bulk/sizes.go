@@ -12,11 +12,11 @@ const (
 	FirstStatementRows = 1000
 	// MaxStatementRows is the most that a statement may have.
 	MaxStatementRows = 20_000
-	// statementGoal is how long a statement should take.
-	statementGoal = 250 * time.Millisecond
+	// StatementGoal is how long a statement should take.
+	StatementGoal = 250 * time.Millisecond
 	// statementAim is what one that took longer is made to last. With the goal itself every second
 	// one would be over it.
-	statementAim = statementGoal * 3 / 4
+	statementAim = StatementGoal * 3 / 4
 )
 
 // How long a statement on the application's rows may take, and how long one for a single row. How
@@ -72,13 +72,13 @@ func (z *StatementSizes) Get(s sized) int64 {
 func (z *StatementSizes) Observe(s sized, took time.Duration, limit, found int64, capped bool) {
 	size := z.Get(s)
 	switch {
-	case took > statementGoal:
+	case took > StatementGoal:
 		base := limit
 		if found > 0 {
 			base = min(limit, found)
 		}
 		size = min(size, max(1, base*int64(statementAim)/int64(took)))
-	case capped && limit >= size && took < statementGoal/2:
+	case capped && limit >= size && took < StatementGoal/2:
 		size = min(2*size, MaxStatementRows)
 	}
 	z.set(s, size)

@@ -19,6 +19,9 @@ import (
 type batch struct {
 	*plan
 	size int
+	// pages is how many loads it consists of.
+	pages int
+	statements
 	// keys in the order in which they get their share of a statement.
 	keys     []*openKey
 	taskRuns map[*childTask]*taskRun
@@ -39,8 +42,8 @@ type openKey struct {
 	large bool
 }
 
-func newBatch(p *plan, records []repo.Record) *batch {
-	b := &batch{plan: p, size: len(records), taskRuns: map[*childTask]*taskRun{}}
+func newBatch(p *plan, records []repo.Record, pages int) *batch {
+	b := &batch{plan: p, size: len(records), pages: pages, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[int64]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
@@ -90,7 +93,7 @@ func (b *batch) moveBehind(these func(*openKey) bool) {
 func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 	defer func() {
 		c.checkLimits()
-		c.loader.release()
+		c.loader.release(b)
 	}()
 	return c.x.Batch(ctx, func(ctx context.Context) error {
 		c.linkDeletions(ctx, b)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -22,6 +24,8 @@ type loader struct {
 	batchSize int
 	// plans of all parents with definitions, by their names in the records.
 	plans map[string]*plan
+	// room says whether the run's limits leave room for so many rows.
+	room func(rows int64) bool
 
 	mu       sync.Mutex
 	released *sync.Cond
@@ -34,15 +38,48 @@ type loader struct {
 	found   bool
 }
 
-func newLoader(
-	database *repo.Database, queue repo.DeletedRecords, batchSize int, plans []*plan,
-) *loader {
-	l := &loader{database: database, queue: queue, batchSize: batchSize, plans: map[string]*plan{}}
+func newLoader(c *cleanup, plans []*plan) *loader {
+	l := &loader{
+		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
+		plans: map[string]*plan{}, room: c.budget.room,
+	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range plans {
+		p.pages = 1
 		l.plans[p.recorded] = p
 	}
 	return l
+}
+
+// maxPages is how many pages one batch may have. With more, statements are hardly cheaper.
+const maxPages = 4
+
+// statements is what the statements of a batch were like.
+type statements struct {
+	// rows is the most that one has changed, filled how much of its cap that was, longest how long
+	// one took. split: some keys needed statements of their own.
+	rows    int64
+	filled  float64
+	longest time.Duration
+	split   bool
+}
+
+// observe notes a statement that has changed rows of the cap that it has by now.
+func (s *statements) observe(took time.Duration, rows, limit int64) {
+	s.rows, s.longest = max(s.rows, rows), max(s.longest, took)
+	s.filled = max(s.filled, float64(rows)/float64(limit))
+}
+
+// nextPages is how many pages the next batch of the parent may have: twice as many if its statements
+// can be expected to fit under their caps and to stay short.
+func (b *batch) nextPages() int {
+	switch {
+	case b.split || b.longest > bulk.StatementGoal:
+		return max(1, b.pages/2)
+	case b.filled <= 0.5 && b.longest < bulk.StatementGoal/4:
+		return min(2*b.pages, maxPages)
+	}
+	return b.pages
 }
 
 // begin begins a walk with the parents that have due records, in an order drawn at random.
@@ -93,10 +130,12 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	}
 }
 
-// release gives back a batch that has been worked.
-func (l *loader) release() {
+// release gives back a batch that has been worked, and learns from it how large the next one of its
+// parent may be.
+func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	b.plan.pages, b.plan.pageRows = b.nextPages(), b.rows/int64(b.pages)
 	l.inHand--
 	l.released.Broadcast()
 }
@@ -106,19 +145,41 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
 		p := l.parents[l.turn]
-		page := repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}
-		records, position, err := l.database.LoadRecords(ctx, l.queue, page, run.ReadLimits())
+		records, pages, err := l.loadPages(ctx, p)
 		if err != nil {
 			return nil, err
 		}
 		if len(records) > 0 {
-			p.position = position
 			l.turn++
-			return newBatch(p, records), nil
+			return newBatch(p, records, pages), nil
 		}
 		l.parents = append(l.parents[:l.turn:l.turn], l.parents[l.turn+1:]...)
 	}
 	return nil, nil
+}
+
+// limitShare is which part of what is left of the run's limits a batch of several pages may need, so
+// that parents still take turns, and few records are left incomplete, where a limit ends the run.
+const limitShare = 4
+
+// loadPages loads as many pages of a parent as its next batch may have.
+func (l *loader) loadPages(
+	ctx context.Context, p *plan,
+) (records []repo.Record, pages int, err error) {
+	wanted := p.pages
+	for wanted > 1 && !l.room(limitShare*int64(wanted)*p.pageRows) {
+		wanted--
+	}
+	for len(records) == pages*l.batchSize && pages < wanted {
+		page := repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}
+		loaded, position, err := l.database.LoadRecords(ctx, l.queue, page, run.ReadLimits())
+		if err != nil {
+			return nil, 0, err
+		}
+		records, p.position = append(records, loaded...), position
+		pages++
+	}
+	return records, pages, nil
 }
 
 // restart begins the next walk, over the partitions that the queue has by now.

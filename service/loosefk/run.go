@@ -49,7 +49,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	}
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
-	c.loader = newLoader(x.Database, queue, k.config.BatchSize, plans)
+	c.loader = newLoader(c, plans)
 	if err := c.loader.begin(ctx, limits); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (c *cleanup) run(ctx context.Context) error {
 // only while so much is left of the limits that it cannot take rows that the batch in hand needs.
 func (c *cleanup) drain(ctx context.Context, joining bool) error {
 	stop := func() bool {
-		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.hasRoomForStatement()
+		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.room(bulk.MaxStatementRows)
 	}
 	for !stop() {
 		b, err := c.loader.next(ctx, stop)
@@ -227,9 +227,9 @@ func (b *budget) exhausted() string {
 	return ""
 }
 
-// hasRoomForStatement says whether a full statement fits beside those in flight.
-func (b *budget) hasRoomForStatement() bool {
+// room says whether so many rows fit beside the statements in flight.
+func (b *budget) room(rows int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return min(b.deletes.left(), b.updates.left()) >= bulk.MaxStatementRows
+	return min(b.deletes.left(), b.updates.left()) >= rows
 }

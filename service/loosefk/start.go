@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
@@ -103,6 +105,10 @@ type plan struct {
 	// hold the records.
 	absent   []repo.LooseForeignKey
 	position repo.Position
+	// pages is how many loads the next batch may consist of, pageRows how many rows a statement for
+	// one of them has changed.
+	pages    int
+	pageRows int64
 }
 
 // childTask is one definition on one home of its child, in the order in which they are done.
@@ -113,6 +119,15 @@ type childTask struct {
 	database string
 	// down says why nothing can be done here in this run.
 	down error
+	// rowsPerKey is how many rows the last statement for all rows found, as math.Float64bits.
+	rowsPerKey atomic.Uint64
+}
+
+// fits says whether all rows of so many keys are likely to be found and changed by one statement
+// under a cap, so that they need not be counted first.
+func (t *childTask) fits(keys int, limit int64) bool {
+	found := math.Float64frombits(t.rowsPerKey.Load())
+	return found > 0 && found*float64(keys) <= float64(limit) && !t.child.MayKeep()
 }
 
 // SizeKey is what the sizes of its statements are remembered by.
@@ -153,8 +168,7 @@ func (k *looseForeignKeys) plan(
 			returned = append(returned, key.Table)
 		case found:
 		case silent != nil:
-			silent.key = key
-			p.tasks = append(p.tasks, new(*silent))
+			p.tasks = append(p.tasks, &childTask{key: key, database: silent.database, down: silent.down})
 		case !accepted[key.Table]:
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)

@@ -3,6 +3,7 @@ package loosefk
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ type taskRun struct {
 	*cleanup
 	batch *batch
 	task  *childTask
+	// counting: an uncounted statement has failed.
+	counting bool
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
@@ -41,12 +44,18 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 	for !t.checkLimits() {
 		m := everything
+		if !t.counting && t.task.fits(len(keys), t.sizes.Get(t.task)) {
+			m = uncounted
+		}
 		if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
 			m = shares
 		}
 		r, err := t.purge(ctx, keys, m)
 		switch class := classOf(err); {
+		case m == uncounted && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
+			t.counting = true
 		case err == nil && m == everything && r.Found > r.cap:
+			t.batch.split = true
 			for _, k := range keys {
 				k.large = true
 			}
@@ -78,6 +87,9 @@ type mode int
 const (
 	// everything: all rows of all keys if they fit under the cap.
 	everything mode = iota
+	// uncounted is everything, where that is likely to be so: if the rows do not fit under the cap, or
+	// take too long, nothing is changed, and everything is tried.
+	uncounted
 	// shares: as many rows of each key as the cap divided by the keys.
 	shares
 	// waiting and skipping are shares for keys whose rows are locked.
@@ -119,7 +131,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		return r, errNoBudget
 	}
 	defer func() { t.budget.spend(t.task, r.cap, r.Changed) }()
-	if m != everything {
+	if m != everything && m != uncounted {
 		r.perKey = max(1, r.cap/int64(len(keys)))
 	}
 	took, err := t.send(ctx, keys, m, &r)
@@ -127,7 +139,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		r.PurgeResult = repo.PurgeResult{}
 		return r, err
 	}
-	t.account(ctx, r, m, took)
+	t.account(ctx, r, m, len(keys), took)
 	return r, nil
 }
 
@@ -142,8 +154,11 @@ func (t *taskRun) send(
 		return 0, err
 	}
 	defer permit.End(&err)
-	p, began := repo.Purge{Permit: permit.Permit, Keys: numbers(keys), Cap: r.cap}, time.Now()
-	if m == everything {
+	p := repo.Purge{
+		Permit: permit.Permit, Keys: numbers(keys), Cap: r.cap, Uncounted: m == uncounted,
+	}
+	began := time.Now()
+	if r.perKey == 0 {
 		records := t.removable(keys)
 		r.removal = len(records) > 0
 		r.PurgeResult, err = child.PurgeAll(ctx, p, t.queue, records)
@@ -156,7 +171,10 @@ func (t *taskRun) send(
 // limits are those of a statement that may change so many rows of so many keys.
 func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
 	l := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
-	if rows == 1 && keys == 1 {
+	switch {
+	case m == uncounted:
+		l.Statement = bulk.StatementGoal
+	case rows == 1 && keys == 1:
 		l.Statement = bulk.SingleRowTime
 	}
 	if m == waiting {
@@ -182,14 +200,21 @@ func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 }
 
 // account counts what a statement has done, and learns from the time it took.
-func (t *taskRun) account(ctx context.Context, r purged, m mode, took time.Duration) {
+func (t *taskRun) account(
+	ctx context.Context, r purged, m mode, keys int, took time.Duration,
+) {
 	t.addWorked(t.task)
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
 	}
+	if r.perKey == 0 {
+		capped = r.Found <= r.cap && 2*r.Found > r.cap
+		t.task.rowsPerKey.Store(math.Float64bits(float64(r.Found) / float64(keys)))
+	}
 	if m != waiting {
 		t.sizes.Observe(t.task, took, r.cap, r.Found, capped)
+		t.batch.observe(took, r.Changed, t.sizes.Get(t.task))
 	}
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
