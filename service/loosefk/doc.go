@@ -9,15 +9,19 @@
 //
 // One batch; two are worked side by side:
 //
-//  1. Up to batch_size records of one parent are loaded; records of the same key are
-//     treated as one (loader.go).
+//  1. Up to batch_size records of one parent are loaded; records of the same key are treated as
+//     one. Where the statements of a batch stay short, and the limits leave room, the next one of
+//     the parent has twice as many loads, up to four: a statement for 2,000 keys costs a third less
+//     than four for 500 (loader.go).
 //  2. The tasks are the definitions in file order, each on every home of its child (a database that
 //     has the child table), the queue's own database last. For each task one statement handles the
-//     keys that have got so far (batch.go, statement.go). It takes all
-//     rows of all keys if they fit under its cap, else a share of each key: keys that still have
-//     rows are set aside, the others go on. It waits for nobody's locks, except once for a second
-//     where rows stay locked. A statement that fails is halved by keys until the fault is alone
-//     (isolate.go).
+//     keys that have got so far (batch.go, statement.go). It takes all rows of all keys if they fit
+//     under its cap, else a share of each key: keys that still have rows are set aside, the others
+//     go on. It counts the rows first, unless they are likely to fit and nothing can keep a row
+//     without an error. If they then do not fit, or take longer than the goal of a statement,
+//     nothing is changed, and they are counted. It waits for nobody's locks, except once for a
+//     second where rows stay locked. A statement that fails is halved by keys until the fault is
+//     alone (isolate.go).
 //  3. The records of keys that are complete for every definition are removed, with the last
 //     statement if it ran in the queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.
