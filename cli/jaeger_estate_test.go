@@ -133,14 +133,14 @@ func (e *tracedEstate) ask(request *maintenancev1.RunBatchRequest) (id string, _
 // finish waits for the end of a run and for its trace.
 func (e *tracedEstate) finish(id string, run *maintenancev1.Run) (*maintenancev1.Run, jaegerTrace) {
 	e.t.Helper()
-	for run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
-		time.Sleep(50 * time.Millisecond)
+	eventually(e.t, "the run has ended", e.log, func() bool {
 		again, err := e.client.GetRun(e.t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()})
 		if err != nil {
 			e.t.Fatal(err)
 		}
 		run = again.GetRun()
-	}
+		return run.GetState() != maintenancev1.RunState_RUN_STATE_RUNNING
+	})
 	if run.GetTraceId() != id {
 		e.t.Errorf("%s: trace %s, want the caller's", run.GetWorker(), run.GetTraceId())
 	}
@@ -173,6 +173,7 @@ func (e *tracedEstate) settled() {
 // tick waits for the trace of a run of the schedule, which comes every minute.
 func (e *tracedEstate) tick() jaegerTrace {
 	e.t.Helper()
+	// Longer than devdb.Patience: a minute may have just begun.
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if found := e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}); len(found) > 0 {
 			return found[0]

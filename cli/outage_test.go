@@ -118,7 +118,7 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	n.wantCondition(worker, maintenancev1.Condition_CONDITION_FAILING)
 	for time.Since(stopped) < 9*time.Second {
 		n.wantServing(true, "before ten seconds")
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // between two questions: that nothing changes takes its time to see
 	}
 	t.Logf("not ready %s after main's end", n.untilServing(false).Sub(stopped).Round(time.Millisecond))
 	if f := n.status(worker).GetFailing(); f.GetSince().AsTime().Sub(stopped).Abs() > 5*time.Second {

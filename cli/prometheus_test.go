@@ -63,6 +63,7 @@ func (c *causes) until(names ...string) {
 	missing := func() []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return c.fired[name] != "" })
 	}
+	// Prometheus scrapes and evaluates by its own clock; what fires between two looks is noted, so the pace matters.
 	for end := time.Now().Add(45 * time.Second); time.Now().Before(end) && len(missing()) > 0; time.Sleep(500 * time.Millisecond) {
 		for name, alerts := range c.firing() {
 			if c.fired[name] != "" {

@@ -64,7 +64,7 @@ func (s *shared) wantTakenOver(n *node) {
 			c != maintenancev1.Condition_CONDITION_FAILING {
 			s.t.Errorf("condition %s while another node holds the lease", c)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // between two questions, each of which must find a good condition
 	}
 }
 
@@ -198,7 +198,7 @@ func TestFault_Replicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
 	api := startNode(t, "api", s.url, noJobs)
 	timer := startNode(t, "timer", s.url, noJobs, schedules)
 	s.users(1, 5)
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // is long enough for a job that is worked, which none should be
 	s.want(`SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "available")
 	jobs := startNode(t, "jobs", s.url)
 	s.until(`SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")

@@ -258,7 +258,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
 	l.work(l.Queue, &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
 		if r.Kind == "destroy_group" {
 			m.add(r.ID, 1)
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // is what the job does: long enough for others to begin meanwhile
 			m.add(r.ID, -1)
 		}
 		return service.JobResult{Outcome: service.JobSucceeded}, nil
@@ -276,7 +276,7 @@ func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
 	m := &meter{times: map[int64]int{}}
 	w := &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
 		m.add(r.ID, 1)
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // is what the job does
 		m.add(r.ID, -1)
 		return service.JobResult{Outcome: service.JobSucceeded}, nil
 	}}

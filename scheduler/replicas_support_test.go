@@ -218,7 +218,7 @@ func doomedReplica(url string) {
 	_, _ = os.Stdout.WriteString("at work\n")
 	for {
 		clock.Advance(time.Minute)
-		time.Sleep(doomedReplicaPause)
+		time.Sleep(doomedReplicaPause) // is the pace of its ticks, nobody waits for it
 	}
 }
 

@@ -161,7 +161,7 @@ func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	e, _ := newStorm(t)
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
-	// The storm lasts for six seconds.
+	// The storm lasts for six seconds, with a gust every 300 ms.
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		passMinute(e)

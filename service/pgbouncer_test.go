@@ -120,7 +120,9 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if reason == "PAUSED" {
-			time.Sleep(2 * time.Second) // the next heartbeat sees it
+			// The next heartbeat sees it.
+			paused := e.Value("main", `SELECT clock_timestamp()::text`)
+			e.Eventually("main", `SELECT heartbeat_at > '`+paused+`' FROM maintenance.runs WHERE id = '`+r.ID+`'`, "true")
 		}
 		e.Lift("main", servicetest.App)
 		r = servicetest.Ended(t, s, r.ID)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Adds the worker of CONTRIBUTING.md, service/testdata/sixth_worker, to a copy of the working tree: one folder in
 # service, one file in repo, one line in the list, one page. Nothing else changes. The copy must build, and the tests
-# of whatever knows all workers must pass. Arguments replace those tests: packages and flags of go test.
+# of whatever knows all workers must pass, of other packages, too. Arguments replace those tests: packages and flags of go test.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,4 +24,7 @@ if [ $# -gt 0 ]; then
 else
 	go test ./service/authenticationevent
 	go test ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
+	# Of what shows or starts workers: status, lists, pages, ticks, help, log lines, metrics.
+	go test ./server ./web ./scheduler -skip TestFault_
+	go test ./cli -run 'TestLog_|TestMetrics_|TestClient_|TestRun_|TestRunbook_|TestWords_'
 fi

@@ -199,7 +199,7 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // for a run on the pictures that has been at work for a while
 	f.fresh()
 	b := browse(t)
 	for _, p := range []struct {

@@ -41,7 +41,6 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:          Name,
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
-		MaxRuntime:    run.Untimed,
 		Untimed:       true,
 		Work:          k.work,
 		Backlog:       k.backlog,

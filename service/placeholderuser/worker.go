@@ -45,15 +45,14 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Missing:    p.missing,
-		MaxRuntime: run.Untimed,
-		Untimed:    true,
-		Work:       p.work,
-		Backlog:    p.backlog,
-		JobReason:  repo.PlaceholderDeletionReason,
-		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+		Name:      Name,
+		Config:    config.WorkerConfig,
+		Missing:   p.missing,
+		Untimed:   true,
+		Work:      p.work,
+		Backlog:   p.backlog,
+		JobReason: repo.PlaceholderDeletionReason,
+		Actions:   map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
 	return w, []job.Kind{{
 		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work,

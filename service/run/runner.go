@@ -95,6 +95,9 @@ func (r *Runner) Add(w *Worker) error {
 	if err := w.validate(); err != nil {
 		return err
 	}
+	if w.Untimed {
+		w.MaxRuntime = untimed
+	}
 	r.warnOfShortRuns(w)
 	w.Missing = orNoSchema(w.Missing)
 	r.Workers = append(r.Workers, w)

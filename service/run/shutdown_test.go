@@ -62,7 +62,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	}()
 	most := 0
 	// For less time than a look may take: one that has been given up waits on until the server hears of it.
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // nothing is waited for: there is never more than one
 		var n int
 		_, err := fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n)

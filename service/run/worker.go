@@ -66,8 +66,9 @@ type Worker struct {
 	// Missing says what keeps it from running; "" when nothing does.
 	Missing func(ctx context.Context) (string, error)
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
+	// An untimed worker leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
-	// Untimed workers have no limit of their own: what MaxRuntime returns is that of the lease.
+	// Untimed workers have no limit of their own: their lease lasts [UntimedRun] and the margin, and is renewed.
 	Untimed bool
 	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as [conclude] says.
 	Work func(ctx context.Context, x *Execution) error
@@ -114,8 +115,8 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 // UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
 const UntimedRun = 60 * time.Second
 
-// Untimed is MaxRuntime of workers without a limit of their own: their lease lasts 60 s and the margin, and is renewed.
-func Untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
+// untimed is MaxRuntime of untimed workers.
+func untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
 
 // LeaseMargin is how much longer a lease lasts than the longest run.
 const LeaseMargin = 10 * time.Second

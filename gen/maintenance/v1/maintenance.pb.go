@@ -150,7 +150,7 @@ type FireOutcome int32
 const (
 	// Not set; as a filter: any outcome.
 	FireOutcome_FIRE_OUTCOME_UNSPECIFIED FireOutcome = 0
-	// A server has claimed it and is about to start its run.
+	// A server has claimed it and is about to start its run. Written by older versions only.
 	FireOutcome_FIRE_OUTCOME_CLAIMED FireOutcome = 1
 	// Its run was started; the run has its own outcome.
 	FireOutcome_FIRE_OUTCOME_RAN FireOutcome = 2
@@ -813,9 +813,9 @@ type Fire struct {
 	FireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=fire_time,json=fireTime,proto3" json:"fire_time,omitempty"`
 	// Its outcome.
 	Outcome FireOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=maintenance.v1.FireOutcome" json:"outcome,omitempty"`
-	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED. ABANDONED: it was missed because the server that had
-	// claimed it died. For a fire that ran, CAUGHT_UP if it had been missed, TAKEN_OVER if from a server that died or
-	// stopped.
+	// Why it was skipped, for instance LEASE_HELD or WORKER_PAUSED. For a fire that ran, CAUGHT_UP if it had been missed.
+	// Written by older versions only: ABANDONED, it was missed because the server that had claimed it died; TAKEN_OVER, it
+	// ran, from a server that died or stopped.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// ID of its run, also of one that was recorded as skipped; empty if there is none.
 	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
