@@ -34,7 +34,9 @@ func TestJobs_EveryKindCanBeWorked(t *testing.T) {
 	e := servicetest.New(t, "", "main")
 	works := e.Service("", e.WithQueue).JobKinds()
 	for _, args := range []repo.JobArgs{
-		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{},
+		repo.ContinueInactiveTokenDeletion{},
+		repo.DeletePlaceholderUser{},
+		repo.DeleteUser{},
 		repo.DestroyGroup{},
 	} {
 		if !slices.Contains(works, args.Kind()) {
