@@ -2,12 +2,15 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // app is what commands share.
@@ -34,6 +37,27 @@ func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*sett
 	var err error
 	s.Config, err = load(a.configFile, &s.service)
 	return s, err
+}
+
+// readFiles reads the files that a server needs, so that mistakes in all of them are reported
+// together with those of the configuration.
+func (s *settings) readFiles() error {
+	_, tokenErr := bearerToken(s.Auth)
+	var tlsErr, definitionsErr error
+	if s.TLS.CertFile != "" && s.TLS.KeyFile != "" {
+		_, tlsErr = s.tls().TLS()
+	}
+	if keys := service.Settings[loosefk.Config](&s.service); keys.DefinitionsFile != "" {
+		keys.Definitions, definitionsErr = loosefk.LoadDefinitions(keys.DefinitionsFile)
+	}
+	return errors.Join(tokenErr, tlsErr, definitionsErr)
+}
+
+// tls are the settings of the server that concern TLS.
+func (s *settings) tls() server.Config {
+	return server.Config{
+		CertFile: s.TLS.CertFile, KeyFile: s.TLS.KeyFile, ClientCAFile: s.TLS.ClientCAFile,
+	}
 }
 
 // usage makes an error one of usage: exit code 2.

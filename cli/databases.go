@@ -25,12 +25,15 @@ func databases(
 		}
 	}
 	for _, d := range c.Databases {
-		database, err := repo.Open(ctx, d.Name, d.URL)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
+		database, openErr := repo.Open(ctx, d.Name, d.URL)
+		if openErr == nil {
+			open = append(open, database)
 		}
-		open = append(open, database)
+		err = errors.Join(err, openErr)
+	}
+	if err != nil {
+		closeAll()
+		return nil, nil, err
 	}
 	repo.MustDiffer(open)
 	for _, d := range open {

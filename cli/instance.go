@@ -140,10 +140,8 @@ func (i *instance) wire(c *settings) (err error) {
 	if err != nil {
 		return err
 	}
-	api := server.Config{
-		Service: i.service, Logger: i.logger, Token: token,
-		CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ClientCAFile: c.TLS.ClientCAFile,
-	}
+	api := c.tls()
+	api.Service, api.Logger, api.Token = i.service, i.logger, token
 	if i.server, err = server.New(api); err != nil || c.WebListen == "" {
 		return err
 	}

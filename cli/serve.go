@@ -23,7 +23,7 @@ func (a *app) serve() *cobra.Command {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
 			c, err := a.settings(config.Load)
-			if err != nil {
+			if err := errors.Join(err, c.readFiles()); err != nil {
 				return err
 			}
 			i, err := a.newInstance(ctx, c, nil)

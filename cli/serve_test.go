@@ -110,7 +110,11 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	t.Run("a certificate", func(t *testing.T) {
 		t.Setenv("CARETAKER_TLS_CERT_FILE", "none.pem")
 		t.Setenv("CARETAKER_TLS_KEY_FILE", "none.pem")
-		want(t, 1, "serve", "tls.cert_file")
+		t.Setenv("CARETAKER_AUTH_TOKEN_FILE", "/no/token")
+		t.Setenv("CARETAKER_WEB_TRACE_URL", "nowhere")
+		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "/no/definitions.yml")
+		want(t, 1, "serve", "tls.cert_file", "auth.token_file: ", "CARETAKER_WEB_TRACE_URL: ",
+			"/no/definitions.yml: cannot be read: no such file or directory: correct workers.loose_foreign_keys_cleanup.definitions")
 	})
 	t.Run("two names of one database", func(t *testing.T) {
 		t.Setenv("CARETAKER_DATABASES_CI_URL", os.Getenv("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
@@ -120,7 +124,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("a URL, without its password", func(t *testing.T) {
 		t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		if out := want(t, 1, "serve", "databases.ci.url"); strings.Contains(out, "secret") {
+		if out := want(t, 1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"); strings.Contains(out, "secret") {
 			t.Errorf("got %s", out)
 		}
 	})

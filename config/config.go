@@ -34,11 +34,14 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,35 +110,55 @@ type Database struct {
 func DatabaseNames() []string { return []string{"main", "ci", "sec"} }
 
 // Load reads the file, "" for none, and the environment into a Config and the structs that into
-// points to. Its error lists every mistake, one a line.
+// points to. Its error lists every mistake, one a line, those of the file by their lines; what
+// could be read is returned besides.
 func Load(file string, into ...any) (*Config, error) {
 	return load(file, os.Environ(), into...)
 }
 
 // LoadPartial is Load for commands that bring their own databases: main's URL may be missing.
 func LoadPartial(file string, into ...any) (*Config, error) {
-	return read(file, os.Environ(), into...)
+	c, mistakes := read(file, os.Environ(), into...)
+	return c, joined(mistakes)
 }
 
 func load(file string, environ []string, into ...any) (*Config, error) {
-	c, err := read(file, environ, into...)
-	if err != nil {
-		return nil, err
-	}
+	c, mistakes := read(file, environ, into...)
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
-		return nil, errors.New("databases.main.url is required: set it in the file given with " +
-			"--config, or set " + Variable("databases.main.url"))
+		mistakes = append(mistakes, mistake{lastLine, errors.New("databases.main.url is required: set " +
+			"it in the file given with --config, or set " + Variable("databases.main.url"))})
 	}
-	return c, nil
+	return c, joined(mistakes)
+}
+
+// mistake is an error with its line in the file, lastLine for those that are not in the file.
+type mistake struct {
+	line int
+	err  error
+}
+
+const lastLine = math.MaxInt
+
+// joined are the mistakes in one error, by their lines.
+func joined(mistakes []mistake) error {
+	slices.SortStableFunc(mistakes, func(a, b mistake) int { return cmp.Compare(a.line, b.line) })
+	var all []error
+	for _, m := range mistakes {
+		all = append(all, m.err)
+	}
+	return errors.Join(all...)
 }
 
 // read is load without the check that a database is there.
-func read(file string, environ []string, into ...any) (*Config, error) {
+func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	c := &Config{}
 	keys := c.Keys(into...)
 	inFile, mistakes := fileValues(file, keys)
 	inEnvironment, more := environmentValues(environ, keys)
-	mistakes = append(mistakes, more...)
+	for _, err := range more {
+		mistakes = append(mistakes, mistake{lastLine, err})
+	}
+	used := map[string]value{}
 	for _, k := range keys {
 		v, given := inEnvironment[k.Path]
 		if given && v.text == "" && k.set("") != nil {
@@ -145,24 +168,31 @@ func read(file string, environ []string, into ...any) (*Config, error) {
 			v, given = inFile[k.Path]
 		}
 		if !given {
-			v = value{text: k.Default}
+			v = value{text: k.Default, line: lastLine}
 		}
+		used[k.Path] = v
 		if !given && k.Default == "" {
 			continue
 		}
 		if err := k.set(v.text); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("%s: %w", v.where, err))
+			mistakes = append(mistakes, mistake{v.line, fmt.Errorf("%s: %w", v.where, err)})
+			if k.Owner == reflect.TypeFor[Database]() {
+				k.to.SetString(v.text) // It is wrong, but not missing.
+			}
 		}
 	}
 	fill(keys)
 	c.OpenTelemetry = openTelemetry(environ)
 	c.Databases = slices.DeleteFunc(c.Databases,
 		func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
-	mistakes = append(mistakes, c.contradictions()...)
-	if len(mistakes) > 0 {
-		return nil, errors.Join(mistakes...)
+	for _, found := range c.contradictions() {
+		at := used[found.key]
+		if at.line != lastLine {
+			found.err = fmt.Errorf("%s:%d: %w", file, at.line, found.err)
+		}
+		mistakes = append(mistakes, mistake{at.line, found.err})
 	}
-	return c, nil
+	return c, mistakes
 }
 
 // Keys are those of c, with its databases, and of the other structs.
@@ -209,25 +239,54 @@ func CheckAddress(s, example string) error {
 	return nil
 }
 
+// Check returns an error for a URL that is none of PostgreSQL's. A wrong replica_url is no mistake:
+// a server then reads from the primary, and warns.
+func (d Database) Check(key, text string) error {
+	u, err := url.Parse(text)
+	isURL := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")
+	if key != "url" || text == "" || isURL || !strings.Contains(text, "://") && strings.Contains(text, "=") {
+		return nil
+	}
+	return errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, as " +
+		"it may have a password)")
+}
+
 // Validate reports settings that contradict each other, after a command has changed some.
-func (c *Config) Validate() error { return errors.Join(c.contradictions()...) }
+func (c *Config) Validate() error {
+	var all []error
+	for _, found := range c.contradictions() {
+		all = append(all, found.err)
+	}
+	return errors.Join(all...)
+}
+
+// contradiction is a mistake that concerns several keys, of which one is set.
+type contradiction struct {
+	key string
+	err error
+}
 
 // contradictions are the mistakes that concern several keys.
-func (c *Config) contradictions() (found []error) {
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		found = append(found,
-			errors.New("tls.cert_file and tls.key_file belong together: set both or none"))
+func (c *Config) contradictions() (found []contradiction) {
+	add := func(key, format string, args ...any) {
+		found = append(found, contradiction{key, fmt.Errorf(format, args...)})
+	}
+	if c.TLS.CertFile != "" && c.TLS.KeyFile == "" {
+		add("tls.cert_file", "tls.cert_file and tls.key_file belong together: set both or none")
+	}
+	if c.TLS.CertFile == "" && c.TLS.KeyFile != "" {
+		add("tls.key_file", "tls.cert_file and tls.key_file belong together: set both or none")
 	}
 	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
-		found = append(found, errors.New("tls.client_ca_file needs tls.cert_file and tls.key_file"))
+		add("tls.client_ca_file", "tls.client_ca_file needs tls.cert_file and tls.key_file")
 	}
 	if c.Auth.Token != "" && c.Auth.TokenFile != "" {
-		found = append(found, errors.New("auth.token and auth.token_file: set one of them"))
+		add("auth.token_file", "auth.token and auth.token_file: set one of them")
 	}
 	for _, d := range c.Databases {
 		if d.URL == "" {
-			found = append(found,
-				fmt.Errorf("databases.%s.replica_url is set without databases.%s.url", d.Name, d.Name))
+			key := "databases." + d.Name + ".replica_url"
+			add(key, "%s is set without databases.%s.url", key, d.Name)
 		}
 	}
 	if c.Insecure || c.TLS.CertFile != "" || c.Auth != (Auth{}) {
@@ -235,9 +294,9 @@ func (c *Config) contradictions() (found []error) {
 	}
 	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
 		if key, address := l[0], l[1]; address != "" && !loopback(address) {
-			found = append(found, fmt.Errorf("%s: %q can be reached from other hosts: configure tls "+
-				"(tls.cert_file, tls.key_file) or auth (auth.token_file), or set insecure: true, or "+
-				"listen on 127.0.0.1", key, address))
+			add(key, "%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
+				"tls.key_file) or auth (auth.token_file), or set insecure: true, or listen on 127.0.0.1",
+				key, address)
 		}
 	}
 	return found

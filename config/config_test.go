@@ -171,35 +171,38 @@ func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
 
 func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 	for content, want := range map[string]string{
-		"workers:\n  sweep:\n    batchsize: 1":           `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
-		"worker:\n  x: 1":                                `c.yml:1: worker: unknown key, did you mean workers?`,
-		"databases:\n  other: {url: x}":                  `c.yml:2: databases.other: unknown key`,
-		"jobs: {enabled: 1}":                             `jobs.enabled: "1" is not true or false`,
-		"job: {enabled: true}":                           `c.yml:1: job: unknown key`,
-		"listen: 8080":                                   `c.yml:1: listen: must be text: put it in quotes`,
-		"listen: nowhere":                                `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
-		"listen: h:99999":                                `"h:99999" is not an address`,
-		"web_listen: '8099'":                             `"8099" is not an address such as 127.0.0.1:8080`,
-		"history: {keep: 59m}":                           `history.keep: 59m is too short: at least 1h`,
-		"scheduler: {enabled: 1}":                        `scheduler.enabled: "1" is not true or false`,
-		"scheduler: on":                                  `c.yml:1: scheduler: must be a mapping`,
-		"- a":                                            `c.yml:1: the configuration: must be a mapping`,
-		"listen:":                                        `c.yml:1: listen: has no value`,
-		"listen: {a: b}":                                 `c.yml:1: listen: must be text`,
-		"log: {level: loud}":                             `log.level: "loud" is none of debug, info, warn, error`,
-		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":       `c.yml:2: listen: given twice`,
-		"a: b\n---\nc: d":                                `c.yml: more than one YAML document`,
-		"load: {rate: fast}":                             `load.rate: "fast" is not a size such as 64MB or 4GB`,
-		"load: {rate: -1}":                               `load.rate: -1 is negative: 0 is off`,
-		"load: {rate: 9000000TB}":                        `load.rate: 9000000TB is too large: at most 1024TB`,
-		"load: {rate: 99999999999999999999}":             `load.rate: 99999999999999999999 is too large: at most 1024TB`,
-		"history: {keep: 87601h}":                        `history.keep: 87601h is too long: at most 87600h`,
-		"history: {keep: 100000000000h}":                 `history.keep: 100000000000h is too long: at most 87600h`,
-		"workers: {sweep: {schedule: never}}":            `c.yml:1: workers.sweep.schedule: never fires`,
-		"workers: {sweep: {batch_size: 99999999999999}}": `batch_size: 99999999999999 is too large: at most 10000`,
-		"workers: {sweep: {batch_size: 99999999999999999999}}": `batch_size: 99999999999999999999 is too large: at most 10000`,
-		"workers: {sweep: {max_deletes: 100000001}}":           `max_deletes: 100000001 is too large: at most 100000000`,
-		"workers: {sweep: {max_queued: 10000001}}":             `max_queued: 10000001 is too large: at most 10000000`,
+		"workers:\n  sweep:\n    batchsize: 1":                  `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
+		"worker:\n  x: 1":                                       `c.yml:1: worker: unknown key, did you mean workers?`,
+		"databases:\n  other: {url: x}":                         `c.yml:2: databases.other: unknown key: databases has main, ci, sec`,
+		"workers:\n  lfk: {enabled: true}":                      `c.yml:2: workers.lfk: unknown key: workers has sweep`,
+		"workers:\n\tsweep:\n":                                  `(line 2 is indented with a tab: use spaces)`,
+		"databases: {ci: {url: mysql://x}}":                     `c.yml:1: databases.ci.url: is not a URL such as postgres://`,
+		"jobs: {enabled: 1}":                                    `jobs.enabled: "1" is not true or false`,
+		"job: {enabled: true}":                                  `c.yml:1: job: unknown key`,
+		"listen: 8080":                                          `c.yml:1: listen: must be text: put it in quotes`,
+		"listen: nowhere":                                       `c.yml:1: listen: "nowhere" is not an address such as 127.0.0.1:50051`,
+		"listen: h:99999":                                       `"h:99999" is not an address`,
+		"web_listen: '8099'":                                    `"8099" is not an address such as 127.0.0.1:8080`,
+		"history: {keep: 59m}":                                  `history.keep: 59m is too short: at least 1h`,
+		"scheduler: {enabled: 1}":                               `scheduler.enabled: "1" is not true or false`,
+		"scheduler: on":                                         `c.yml:1: scheduler: must be a mapping`,
+		"- a":                                                   `c.yml:1: the configuration: must be a mapping`,
+		"listen:":                                               `c.yml:1: listen: has no value`,
+		"listen: {a: b}":                                        `c.yml:1: listen: must be text`,
+		"log: {level: loud}":                                    `log.level: "loud" is none of debug, info, warn, error`,
+		"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2":              `c.yml:2: listen: given twice`,
+		"a: b\n---\nc: d":                                       `c.yml: more than one YAML document`,
+		"load: {rate: fast}":                                    `load.rate: "fast" is not a size such as 64MB or 4GB`,
+		"load: {rate: -1}":                                      `load.rate: -1 is negative: 0 is off`,
+		"load: {rate: 9000000TB}":                               `load.rate: 9000000TB is too large: at most 1024TB`,
+		"load: {rate: 99999999999999999999}":                    `load.rate: 99999999999999999999 is too large: at most 1024TB`,
+		"history: {keep: 87601h}":                               `history.keep: 87601h is too long: at most 87600h`,
+		"history: {keep: 100000000000h}":                        `history.keep: 100000000000h is too long: at most 87600h`,
+		"workers: {sweep: {schedule: never}}":                   `c.yml:1: workers.sweep.schedule: never fires`,
+		"workers: {sweep: {batch_size: 99999999999999}}":        `batch_size: 99999999999999 is too large: at most 10000`,
+		"workers: {sweep: {batch_size: 99999999999999999999}}":  `batch_size: 99999999999999999999 is too large: at most 10000`,
+		"workers: {sweep: {max_deletes: 100000001}}":            `max_deletes: 100000001 is too large: at most 100000000`,
+		"workers: {sweep: {max_queued: 10000001}}":              `max_queued: 10000001 is too large: at most 10000000`,
 		"load: {lag: -1s}":                                      `load.lag: -1s is negative: 0 is off`,
 		"workers: {sweep: {max_queued: -1}}":                    `max_queued: -1 is too small`,
 		"log: {format: xml}":                                    `log.format: "xml" is none of json, text`,
@@ -226,8 +229,18 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 
 func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 	_, err := loadWork(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
-	if err == nil || strings.Count(err.Error(), "\n") != 3 {
-		t.Errorf("got %v, want four lines", err)
+	if err == nil || strings.Count(err.Error(), "\n") != 4 || !strings.Contains(err.Error(), "databases.main.url is required") {
+		t.Errorf("got %v, want five lines", err)
+	}
+	_, err = loadWork(write(t, "tls: {cert_file: a}\nweb: {trace_url: x}\nb: 2\nlisten: 0.0.0.0:1\n"+
+		"databases: {main: {url: mysql://u:secret@db/z}, ci: {url: postgres://127.0.0.1:notaport/x}}"), nil)
+	places := ""
+	for line := range strings.Lines(err.Error()) {
+		place, _, _ := strings.Cut(line[strings.Index(line, "c.yml:")+len("c.yml:"):], ":")
+		places += place + " "
+	}
+	if places != "1 2 3 5 5 " || strings.Contains(err.Error(), "secret") {
+		t.Errorf("the lines are %s: %v", places, err)
 	}
 }
 
@@ -305,6 +318,8 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":                                       "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":                                             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=none,OTEL_METRICS_EXPORTER=console": "",
+		"OTEL_TRACES_EXPORTER=jaeger":                                                             `OTEL_TRACES_EXPORTER: "jaeger" is none of otlp, console, none`,
+		"OTEL_METRICS_EXPORTER=statsd":                                                            `OTEL_METRICS_EXPORTER: "statsd" is none of otlp, prometheus, console, none`,
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_SDK_DISABLED=true":                                  "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                                  "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                                       "",

@@ -45,7 +45,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			continue
 		}
 		if path, ok := byVariable[name]; ok {
-			values[path] = value{content, name}
+			values[path] = value{content, name, lastLine}
 			continue
 		}
 		near, section := nearest(name, append(names, AddressVariable)), inSection(name, keys)

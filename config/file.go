@@ -7,31 +7,35 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// value is a value as it is written, and its place.
-type value struct{ text, where string }
+// value is a value as it is written, and its place; its line is lastLine outside of the file.
+type value struct {
+	text, where string
+	line        int
+}
 
 // reader collects the values of a file.
 type reader struct {
 	file     string
 	keys     []Key
 	values   map[string]value
-	mistakes []error
+	mistakes []mistake
 }
 
 // fileValues reads the YAML file: nested mappings, one for each dot of a key.
-func fileValues(file string, keys []Key) (map[string]value, []error) {
+func fileValues(file string, keys []Key) (map[string]value, []mistake) {
 	r := reader{file: file, keys: keys, values: map[string]value{}}
 	if file == "" {
 		return nil, nil
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
+		return nil, []mistake{{0, fmt.Errorf("read the configuration: %w", err)}}
 	}
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
@@ -39,17 +43,22 @@ func fileValues(file string, keys []Key) (map[string]value, []error) {
 	case errors.Is(err, io.EOF):
 		return nil, nil
 	case err != nil:
-		return nil, []error{fmt.Errorf("%s: %w%s", file, err, hint(content))}
+		return nil, []mistake{{0, fmt.Errorf("%s: %w%s", file, err, hint(content))}}
 	}
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
-		return nil, []error{fmt.Errorf("%s: more than one YAML document", file)}
+		return nil, []mistake{{0, fmt.Errorf("%s: more than one YAML document", file)}}
 	}
 	r.mapping("", document.Content[0])
 	return r.values, r.mistakes
 }
 
-// hint explains the syntax error of a cron expression without quotes.
+// hint explains the syntax errors of a cron expression without quotes, and of a tab.
 func hint(content []byte) string {
+	for i, line := range strings.Split(string(content), "\n") {
+		if indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; strings.Contains(indent, "\t") {
+			return fmt.Sprintf(" (line %d is indented with a tab: use spaces)", i+1)
+		}
+	}
 	if regexp.MustCompile(`(?m)^\s*schedule:\s*\*`).Match(content) {
 		return ` (a schedule that begins with * has to be quoted: schedule: "* * * * *")`
 	}
@@ -118,7 +127,7 @@ func (r *reader) scalar(k Key, node *yaml.Node) {
 	case tag != tags[k.kind] && !number:
 		r.mistake(node, k.Path, wrong(node.Value, k.kind))
 	default:
-		r.values[k.Path] = value{node.Value, r.where(node, k.Path)}
+		r.values[k.Path] = value{node.Value, r.where(node, k.Path), node.Line}
 	}
 }
 
@@ -134,10 +143,10 @@ func (r *reader) where(node *yaml.Node, path string) string {
 }
 
 func (r *reader) mistake(node *yaml.Node, path string, err error) {
-	r.mistakes = append(r.mistakes, fmt.Errorf("%s: %w", r.where(node, path), err))
+	r.mistakes = append(r.mistakes, mistake{node.Line, fmt.Errorf("%s: %w", r.where(node, path), err)})
 }
 
-// nearest suggests a key, or a section, for an unknown key.
+// nearest suggests a key, or a section, for an unknown key, or lists what its section may have.
 func (r *reader) nearest(path string) string {
 	candidates := make([]string, 0, len(r.keys))
 	depth := strings.Count(path, ".") + 1
@@ -148,5 +157,16 @@ func (r *reader) nearest(path string) string {
 	if near := nearest(path, candidates); near != "" {
 		return ", did you mean " + near + "?"
 	}
-	return ""
+	section := path[:strings.LastIndex(path, ".")+1]
+	var names []string
+	for _, k := range r.keys {
+		if rest, ok := strings.CutPrefix(k.Path, section); ok && section != "" {
+			name, _, _ := strings.Cut(rest, ".")
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": " + strings.TrimSuffix(section, ".") + " has " + strings.Join(slices.Compact(names), ", ")
 }

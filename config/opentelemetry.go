@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -47,11 +48,28 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 			o.Mistakes = append(o.Mistakes, endpointMistakes(set, own)...)
 		}
 	}
-	o.Mistakes = slices.Compact(o.Mistakes)
+	o.Mistakes = append(slices.Compact(o.Mistakes), exporterMistakes(set)...)
 	if o.Traces {
 		o.Warnings = samplerWarnings(set)
 	}
 	return o
+}
+
+// exporterMistakes are about exporters that there are not.
+func exporterMistakes(set map[string]string) (mistakes []string) {
+	for _, variable := range []struct {
+		name    string
+		allowed []string
+	}{
+		{"OTEL_TRACES_EXPORTER", []string{"otlp", "console", "none"}},
+		{"OTEL_METRICS_EXPORTER", []string{"otlp", "prometheus", "console", "none"}},
+	} {
+		if exporter := set[variable.name]; exporter != "" && !slices.Contains(variable.allowed, exporter) {
+			mistakes = append(mistakes, fmt.Sprintf("%s: %q is none of %s",
+				variable.name, exporter, strings.Join(variable.allowed, ", ")))
+		}
+	}
+	return mistakes
 }
 
 // endpointMistakes is about the endpoint of a signal: its own, else the common one. Endpoints are

@@ -52,8 +52,8 @@ func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n"
 func LoadDefinitions(path string) (*Definitions, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s", path,
-			reason(err))}}
+		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s: correct "+
+			"workers.%s.definitions", path, reason(err), Name)}}
 	}
 	file := definitionsFile{Definitions: Definitions{File: path}}
 	file.read(content)
