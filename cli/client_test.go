@@ -78,7 +78,9 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	for _, size := range []string{"0", "1001", "99999999999", "x"} {
 		r.want(t, 2, "runs --page-size "+size, "a whole number from 1 to 1000")
 	}
-	r.want(t, 0, "leases", worker+"/main", "free")
+	if out := r.want(t, 0, "leases", worker+"/main", "free"); !strings.HasSuffix(out, " -\n") {
+		t.Errorf("a free lease expires: %s", out)
+	}
 	r.want(t, 0, "status", "scheduler off", worker)
 	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  off")
 	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")

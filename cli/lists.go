@@ -42,13 +42,13 @@ func (a *app) leases() *cobra.Command {
 func (a *app) describeLeases(leases []*pb.Lease) error {
 	heading := []string{"LEASE", "STATE", "HOLDER", "EPOCH", "ACQUIRED", "RENEWED", "EXPIRES"}
 	return printTable(a, heading, leases, func(l *pb.Lease) []string {
-		state := "held"
+		state, expires := "held", at(l.GetExpiresAt())
 		if l.GetExpired() {
-			state = "free"
+			state, expires = "free", none
 		}
 		return []string{
 			l.GetName(), state, l.GetHolder(), number(l.GetEpoch()),
-			at(l.GetAcquiredAt()), at(l.GetRenewedAt()), at(l.GetExpiresAt()),
+			at(l.GetAcquiredAt()), at(l.GetRenewedAt()), expires,
 		}
 	})
 }

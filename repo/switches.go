@@ -43,9 +43,12 @@ func (d *Database) Pause(ctx context.Context, worker, reason, by string, ttl tim
 	return err
 }
 
-const resumeSQL = `DELETE FROM maintenance.pauses WHERE worker = $1`
+// resumeSQL leaves a pause that has expired: nothing reads it.
+const resumeSQL = `
+DELETE FROM maintenance.pauses
+WHERE worker = $1 AND (until IS NULL OR until > clock_timestamp())`
 
-// Resume ends a worker's pause, and says whether there was one.
+// Resume ends a worker's pause, and says whether one was in force.
 func (d *Database) Resume(ctx context.Context, worker string) (ended bool, err error) {
 	n, err := d.exec(ctx, "resume the worker", resumeSQL, worker)
 	return n > 0, err

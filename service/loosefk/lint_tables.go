@@ -167,7 +167,8 @@ func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
 			"replicas only: run %s", t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "its trigger %s rests while "+
-			"session_replication_role is replica: if rows are deleted so, enable it ALWAYS", t.Name)
+			"session_replication_role is replica: if rows are deleted so, ALTER TABLE %s ENABLE ALWAYS "+
+			"TRIGGER %s", t.Name, t.Relation(), t.Name)
 	}
 }
 
