@@ -100,7 +100,7 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 		st.ConditionDetail = (&run.WorkerPausedError{Worker: run.AllWorkers, Pause: all[i]}).Error()
 	}
 	if alone := pausedAlone(all); len(alone) > 0 {
-		st.ConditionDetail += "; paused by themselves, whatever becomes of that: " + strings.Join(alone, ", ")
+		st.ConditionDetail += "; also paused individually: " + strings.Join(alone, ", ")
 	}
 	return st, nil
 }

@@ -65,7 +65,7 @@ func TestResumeWorker_OfAllWorkersLeavesThosePausedByThemselves(t *testing.T) {
 		t.Errorf("paused by %q, want that of all first", by)
 	}
 	st := servicetest.Resume(t, s, service.AllWorkers)
-	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "paused by themselves, whatever becomes of that: "+servicetest.AdjournedGroups) {
+	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
 	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {

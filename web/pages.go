@@ -150,7 +150,7 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob),
 		errors.Is(err, service.ErrUnknownWorker):
 		p.sorry(w, r, http.StatusNotFound,
-			"There is nothing of this name or number, or it is so old that it was deleted.")
+			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
 	default:
 		p.sorry(w, r, http.StatusServiceUnavailable,
 			"The database main does not answer: this cannot be read now.")

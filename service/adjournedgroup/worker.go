@@ -22,7 +22,7 @@ type Config struct {
 	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
 	// BatchSize is how many groups are decided about at a time.
 	BatchSize int `key:"batch_size" default:"100" max:"10000"`
-	// Interval lies between two places in the list of the groups that are due: 4320 fill a day.
+	// Interval is the time from one group that is due to the next: with 20s 4320 are begun a day at most.
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 

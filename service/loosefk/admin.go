@@ -66,7 +66,7 @@ func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error)
 		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
 			run.DatabaseNames(homes))
 	case len(homes) == 0:
-		return Tracked{}, fmt.Errorf("%w, except for write-protected leftovers", l.unknownTable(table))
+		return Tracked{}, fmt.Errorf("%w (write-protected leftovers do not count)", l.unknownTable(table))
 	}
 	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, column)
 	return Tracked{homes[0].Name, tracked}, err

@@ -67,7 +67,7 @@ func (e *entry) fields(
 				e.file.problem(where, "merge keys are not supported: write the keys out")
 			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed,
 				name.Value):
-				e.file.problem(where, "is no key there can be here: allowed are %s",
+				e.file.problem(where, "is not a key of this mapping: allowed are %s",
 					strings.Join(allowed, ", "))
 			case slices.Contains(seen, name.Value):
 				e.file.problem(where, "is there twice")

@@ -17,7 +17,7 @@ import (
 type WorkerConfig struct {
 	// Schedule is a cron expression of five fields, in UTC.
 	Schedule string `key:"schedule"`
-	// Enabled lets the schedule start runs; requests do in any case.
+	// Enabled lets the schedule start runs. Requests start them even if it is false.
 	Enabled *bool `key:"enabled" default:"true"`
 	// CatchUp makes up by one run for fires that were missed.
 	CatchUp *bool `key:"catch_up" default:"false"`
