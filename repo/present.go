@@ -104,7 +104,8 @@ func (p presence) lacks(essential ...Reference) string {
 	for _, c := range essential {
 		switch {
 		case p.Table(c.Table) == nil:
-			return fmt.Sprintf("database %s has no table %s in the application schema", p.Database.Name, c.Table)
+			return fmt.Sprintf("database %s has no table %s in the application schema, which is fine "+
+				"without GitLab", p.Database.Name, c.Table)
 		case !p.has(c):
 			return fmt.Sprintf("database %s has no column %s in its table %s", p.Database.Name, c.Column, c.Table)
 		}
