@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -73,10 +74,15 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 		for _, name := range applied {
 			a.text("%s: applied %s", d.Name, name)
 		}
-		if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
-			return connectionRefused(d.Name, refused)
-		}
-		if err != nil {
+		failed, ok := errors.AsType[*repo.Error](err)
+		switch {
+		case ok && failed.Refused():
+			return connectionRefused(d.Name, failed)
+		case ok && strings.Contains(err.Error(), "server refused TLS connection"):
+			return fmt.Errorf("%w: sslmode in databases.%s.url asks for TLS, which the server lacks", err, d.Name)
+		case ok: // It says on which database.
+			return err
+		case err != nil:
 			return fmt.Errorf("migrate %s: %w", d.Name, err)
 		}
 		if len(applied) == 0 {

@@ -208,7 +208,7 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 		}
 	}
 	t.Setenv("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
-	if out := want(t, 1, "migrate", "migrate sec"); strings.Contains(out, "secret") {
+	if out := want(t, 1, "migrate", "migrate on sec"); strings.Contains(out, "secret") {
 		t.Errorf("got %s", out)
 	}
 }

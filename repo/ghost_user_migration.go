@@ -38,7 +38,8 @@ func GhostTables() map[string][]string {
 // GhostQueue finds the queue. missing says which essential table or column is not there.
 func (c *Catalog) GhostQueue() (q GhostQueue, missing string) {
 	lacks := func(what string) string {
-		return fmt.Sprintf("database main has no %s in the application schema, which is fine without GitLab", what)
+		return fmt.Sprintf("database main has no %s in the application schema, which is fine "+
+			"without GitLab", what)
 	}
 	users := c.Table("users")
 	for _, column := range []string{"id", "user_type", "state"} {

@@ -80,7 +80,7 @@ func TestStatus_SaysThatGroupsAreHeld(t *testing.T) {
 	g.Group(10, 0, "g10")
 	g.MarkDetails(10, 15, `{}`)
 	g.Run("held_groups=1")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "1 groups are held: somebody has to decide about them")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "groups held until somebody decides: 1, warnings in the log name them")
 }
 
 func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {

@@ -202,7 +202,7 @@ func (r *workerRun) notDone(failed int64) string {
 	if len(words) == 0 {
 		return ""
 	}
-	return strings.Join(words, ", ") + ", the log names them"
+	return strings.Join(words, ", ") + ", warnings in the log name them"
 }
 
 // about are the keys of the one log line of a group. Its id is there twice: as group_id, which is

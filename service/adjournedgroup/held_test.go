@@ -67,7 +67,7 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	g.Mark(10, 1, 15)
 	g.Exec("main", `UPDATE namespaces SET state = 4`)
 	r := g.Run("held_groups=1")
-	if want := "groups are held (DELETION_IN_PROGRESS: 1), the log names them"; r.Reason != want {
+	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
 		t.Errorf("reason %q, want %q", r.Reason, want)
 	}
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")

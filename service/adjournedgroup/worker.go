@@ -159,7 +159,7 @@ func (k *worker) backlog(
 	err = countLostMarks(ctx, d, stores, &b)
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("%d groups are held: somebody has to decide about them", b.Dead))
+			fmt.Sprintf("groups held until somebody decides: %d, warnings in the log name them", b.Dead))
 	}
 	return b, strings.Join(remarks, "; "), err
 }
