@@ -14,7 +14,7 @@ var fragments = []string{
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "forgetSQL", "integerTypesSQL",
-	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "revokeFunctionSQL",
+	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",

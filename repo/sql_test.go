@@ -88,6 +88,8 @@ func statements(t *testing.T) map[string]string {
 	constants := sqlConstants(t)
 	constants["purgeAllSQL with its result"] = constants["purgeAllSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
+	constants["purgeUncountedSQL with its result"] = constants["purgeUncountedSQL"] + constants["purgeAllResultSQL"]
+	constants["purgeUncountedSQL with removal"] = constants["purgeUncountedSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
 		if _, ok := constants[name]; !ok {
 			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,4 +67,41 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 		c.settled() //nolint:contextcheck // the test's
 		return err
 	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
+}
+
+// A run that finds nothing, but for the first of its process, sends few statements to each database:
+// the settings of a read are one of them.
+func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e.Exec("main", `CREATE EXTENSION pg_stat_statements;
+		CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	s := e.Service(servicetest.OneChild)
+	statements := func(database string) int {
+		n, err := strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s
+			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+			WHERE query !~ 'pg_stat_statements'`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	e.Exec("ci", `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`)
+	for _, database := range []string{"main", "ci"} {
+		for range 2 {
+			servicetest.RunBatch(t, s, database)
+		}
+	}
+	for _, c := range []struct {
+		database  string
+		main, own int
+	}{{"main", 8, 0}, {"ci", 4, 5}} {
+		before := map[string]int{"main": statements("main"), "ci": statements("ci")}
+		servicetest.WantState(t, servicetest.RunBatch(t, s, c.database), "succeeded")
+		for name, most := range map[string]int{"main": c.main, "ci": c.own} {
+			if n := statements(name) - before[name]; n > most {
+				t.Errorf("a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most)
+			}
+		}
+	}
 }

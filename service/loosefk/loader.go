@@ -24,7 +24,7 @@ type loader struct {
 	batchSize int
 	// plans of all parents with definitions, by their names in the records.
 	plans map[string]*plan
-	// room says whether the run's limits leave room for so many rows.
+	// room says whether the load and the run's limits leave room for so many rows.
 	room func(rows int64) bool
 
 	mu       sync.Mutex
@@ -41,7 +41,8 @@ type loader struct {
 func newLoader(c *cleanup, plans []*plan) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
-		plans: map[string]*plan{}, room: c.budget.room,
+		plans: map[string]*plan{},
+		room:  func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
 	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range plans {
@@ -83,11 +84,7 @@ func (b *batch) nextPages() int {
 }
 
 // begin begins a walk with the parents that have due records, in an order drawn at random.
-func (l *loader) begin(ctx context.Context, limits repo.Limits) error {
-	due, err := l.database.DueParents(ctx, l.queue, limits)
-	if err != nil {
-		return err
-	}
+func (l *loader) begin(due []string) {
 	l.parents, l.turn, l.found = nil, 0, false
 	for _, recorded := range due {
 		if p := l.plans[recorded]; p != nil {
@@ -98,7 +95,6 @@ func (l *loader) begin(ctx context.Context, limits repo.Limits) error {
 	rand.Shuffle(len(l.parents), func(i, j int) {
 		l.parents[i], l.parents[j] = l.parents[j], l.parents[i]
 	})
-	return nil
 }
 
 // next hands out a batch, which must be released: nil when nothing is left, or no more is wanted.
@@ -190,5 +186,9 @@ func (l *loader) restart(ctx context.Context) error {
 	}
 	queue.At = l.queue.At
 	l.queue = queue
-	return l.begin(ctx, run.ReadLimits())
+	due, err := l.database.DueParents(ctx, queue, run.ReadLimits())
+	if err == nil {
+		l.begin(due)
+	}
+	return err
 }

@@ -39,6 +39,12 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
 	c.budget = newBudget(k.maxRows(turbo))
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	due, err := x.Database.DueParents(ctx, queue, limits)
+	if err != nil || len(due) == 0 && k.hasPlanned() {
+		return err
+	}
 	if x.Span.IsRecording() && !x.DryRun {
 		traced, err := x.Database.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
@@ -47,12 +53,8 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	limits := run.ReadLimits()
-	limits.ReadOnly = x.DryRun
 	c.loader = newLoader(c, plans)
-	if err := c.loader.begin(ctx, limits); err != nil {
-		return err
-	}
+	c.loader.begin(due)
 	defer c.reportHeld()
 	if x.DryRun {
 		return c.dryRun(ctx)

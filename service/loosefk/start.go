@@ -260,6 +260,14 @@ func (k *looseForeignKeys) endAbsence(ctx context.Context, x *run.Execution, fou
 	return nil
 }
 
+// hasPlanned says whether a run of this process has looked for the children. Where nothing is due,
+// only the first run does.
+func (k *looseForeignKeys) hasPlanned() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.absent != nil
+}
+
 // recordAbsent keeps the children that hold records, for the worker's status, and warns of each
 // once.
 func (k *looseForeignKeys) recordAbsent(ctx context.Context, x *run.Execution, absent []string) {
