@@ -110,7 +110,7 @@ func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	pace := service.Backoff{First: time.Second, Most: watchInterval}
 	logged, migrated := usable, false
 	for {
-		err := d.Writable(ctx)
+		err := d.StillWritable(ctx)
 		if err == nil && !migrated {
 			err = checkMigrated(ctx, d)
 			migrated = err == nil

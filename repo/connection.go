@@ -150,23 +150,32 @@ func poolerAdvice(database string) string {
 const backendSQL = `SELECT pg_backend_pid()`
 
 // CheckPooler says if something stands between us and the server that may not keep prepared
-// statements, while the URL does not forbid them. A pooler gives its clients numbers of its own
-// instead of those of the server's processes. One in session mode does no harm.
+// statements, while the URL does not forbid them. One in session mode does no harm.
 func (d *Database) CheckPooler(ctx context.Context) error {
 	if !d.sessions {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	var between bool
-	err := d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		var pid uint32
-		err := c.QueryRow(ctx, backendSQL).Scan(&pid)
-		between = pid != c.Conn().PgConn().PID()
-		return err
-	})
-	if err == nil && between {
+	direct, err := d.Direct(ctx)
+	if err == nil && !direct {
 		return errors.New(poolerAdvice(d.Name))
 	}
-	return d.wrap(ctx, "look for a pooler", err)
+	return err
+}
+
+// Direct says whether our connections are the server's own: one can listen there. It is false if the
+// URL is one for poolers, and if something in between gives its clients numbers of its own instead
+// of those of the server's processes, as poolers do.
+func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
+	if !d.sessions {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		var pid uint32
+		err := c.QueryRow(ctx, backendSQL).Scan(&pid)
+		direct = pid == c.Conn().PgConn().PID()
+		return err
+	})
+	return direct, d.wrap(ctx, "look for a pooler", err)
 }

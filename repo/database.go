@@ -43,7 +43,7 @@ type Database struct {
 // run at work (that of loose_foreign_keys_cleanup with two statements at a time, and each with the
 // renewal of its lease and its heartbeat), six jobs are worked at a time, River fetches and
 // completes them on connections of its own, and RPCs come on top. Waiting for a connection would
-// cost a lease.
+// cost a lease. The connection on which River listens is taken out of the pool for good.
 const maxConns = 20
 
 // minConns: a migration holds its lock on one connection and works on another.

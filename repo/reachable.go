@@ -19,6 +19,8 @@ type reachability struct {
 	readOnly time.Time
 	// resetAt is when connections were last given up because of that.
 	resetAt time.Time
+	// writableAt is when it was last found not to be read-only; zero: it has failed since.
+	writableAt time.Time
 }
 
 // readOnlyState is the SQLSTATE of a write on a standby, or where transactions are read-only by
@@ -32,6 +34,9 @@ const (
 	// finds that it is not: longer than the time between two of the questions of a server that watches
 	// it.
 	readOnlyMemory = 10 * time.Second
+	// writableMemory is for how long [Database.StillWritable] believes an answer: longer than the time
+	// between two looks for due jobs, which answer the question along the way.
+	writableMemory = 2500 * time.Millisecond
 )
 
 // observe records how a statement ended. After a fail-over connections may lead to a server
@@ -56,6 +61,7 @@ func (d *Database) observe(err error) {
 	case r.since.IsZero():
 		r.since = now
 	}
+	r.writableAt = time.Time{}
 	if refused.SQLState == readOnlyState {
 		r.readOnly = now
 		if now.Sub(r.resetAt) >= resetInterval {
@@ -83,13 +89,35 @@ func (d *Database) Writable(ctx context.Context) error {
 	defer cancel()
 	var readOnly bool
 	err := d.pool.QueryRow(ctx, writableSQL).Scan(&readOnly)
-	if err == nil && readOnly {
-		err = &pgconn.PgError{Severity: "ERROR", Code: readOnlyState, Message: "the server is read-only"}
-	}
 	if err == nil {
-		d.reachability.mu.Lock()
-		d.reachability.readOnly = time.Time{}
-		d.reachability.mu.Unlock()
+		err = d.noteWritable(readOnly)
 	}
 	return d.wrap(ctx, "look whether it can write", err)
+}
+
+// StillWritable is Writable for those who ask again and again: nothing is sent if a statement has
+// found it out within the last 2.5 s, and none has found the database down since.
+func (d *Database) StillWritable(ctx context.Context) error {
+	r := &d.reachability
+	now := time.Now() //nolint:forbidigo // how long ago we noticed
+	r.mu.Lock()
+	known := now.Sub(r.writableAt) < writableMemory
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	return d.Writable(ctx)
+}
+
+// noteWritable records that a database is not read-only, or returns the error of one that is.
+func (d *Database) noteWritable(readOnly bool) error {
+	if readOnly {
+		return &pgconn.PgError{Severity: "ERROR", Code: readOnlyState, Message: "the server is read-only"}
+	}
+	r := &d.reachability
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readOnly = time.Time{}
+	r.writableAt = time.Now() //nolint:forbidigo // when we noticed: there is no database to ask
+	return nil
 }

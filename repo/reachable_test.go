@@ -38,6 +38,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 		t.Errorf("unreachable since %s", since)
 	}
 	wantSays(t, b.Writable(ctx), "read-only")
+	wantSays(t, b.StillWritable(ctx), "read-only")
 	b.exec(`ALTER DATABASE ` + name + ` RESET default_transaction_read_only`)
 	devdb.Eventually(t, "main to be writable", func() bool {
 		if b.Writable(ctx) == nil {
@@ -50,6 +51,9 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	})
 	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
+	}
+	if err := b.StillWritable(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -27,8 +27,9 @@ import (
 //   - A job is due by the clock of main. Delays between attempts, and the age at which an attempt
 //     is taken for dead, are measured by the clocks of the servers, which must be right to within
 //     seconds.
-//   - Nothing needs a session of its own: there is no LISTEN, and a pooler in transaction mode
-//     works.
+//   - A job starts as soon as it is inserted, by whichever server, and when its time comes: see
+//     queue_due.go. Behind a pooler in transaction mode nothing needs a session of its own, and due
+//     jobs are looked for every [pooledPollInterval].
 //   - No attempt works longer than [attemptTimeout]. One older than [rescueAfter] is taken for
 //     dead, and River lets the job be tried again. Should the attempt be alive, it changes nothing
 //     more: each transaction in which an attempt writes, and each end that it reports, checks that
@@ -42,11 +43,16 @@ type Queue struct {
 
 	// starting is held by Start and Stop.
 	starting sync.Mutex
-	client   *river.Client[repo.Tx]
+	// workers are nil unless the queue has been started. cancel ends the loop, which sets client once
+	// River works.
+	workers *river.Workers
+	cancel  context.CancelFunc
+	loop    sync.WaitGroup
+	client  *river.Client[repo.Tx]
 	// stopping is closed when attempts should snooze.
 	stopping chan struct{}
-	cancel   context.CancelFunc
-	loop     sync.WaitGroup
+	// postponed gets word, without blocking, of attempts that put their jobs off.
+	postponed chan struct{}
 
 	mu sync.Mutex
 	// problem is why jobs are currently not worked.
@@ -60,8 +66,8 @@ type QueueConfig struct {
 	Logger *slog.Logger
 	// Workers is how many jobs are worked at a time, not counting those of destroy_group; 0: 4.
 	Workers int
-	// PollInterval is how often due jobs are looked for; 0: 500 ms, so that a job which another
-	// process has postponed is worked within a second.
+	// PollInterval is how often River looks for due jobs by itself; 0: [listenPollInterval], behind
+	// a pooler [pooledPollInterval].
 	PollInterval time.Duration
 	// StopPatience is how long Stop waits for attempts; 0: 15 s.
 	StopPatience time.Duration
@@ -84,37 +90,30 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
 	c.StopPatience = cmp.Or(c.StopPatience, 15*time.Second)
-	q := &Queue{database: main, config: c}
+	q := &Queue{database: main, config: c, postponed: make(chan struct{}, 1)}
 	var err error
-	if q.inserts, err = q.newClient(nil, nil); err != nil {
+	// River announces the jobs of a queue once in a cooldown: those of the next transaction must not
+	// be left out.
+	q.inserts, err = q.newClient(&river.Config{PollOnly: true, FetchCooldown: river.FetchCooldownMin})
+	if err != nil {
 		return nil, err
 	}
 	return q, nil
 }
 
-// newClient makes a client that works jobs or, without queues and workers, one that only inserts.
-func (q *Queue) newClient(
-	queues map[string]river.QueueConfig, workers *river.Workers,
-) (*river.Client[repo.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(q.database.Pool()), &river.Config{
-		Schema: schema, PollOnly: true, Queues: queues, Workers: workers,
-		FetchOnlyKnownKinds: true,
-
-		Logger: slog.New(newWarnings(q.config.Logger.Handler())),
-		Hooks:  []rivertype.Hook{&dueByDatabase{}},
-
-		FetchPollInterval: q.config.PollInterval,
-		FetchCooldown:     min(q.config.PollInterval, river.FetchCooldownDefault),
-		SoftStopTimeout:   q.config.StopPatience,
-
-		MaxAttempts: maxAttempts, RetryPolicy: retries{},
-		JobTimeout: attemptTimeout, RescueStuckJobsAfter: rescueAfter,
-
-		CompletedJobRetentionPeriod: keepCompleted, CancelledJobRetentionPeriod: keepFailed,
-		DiscardedJobRetentionPeriod: keepFailed,
-	})
+// newClient completes a client's configuration with what all have in common. Without queues and
+// workers it only inserts.
+func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
+	c.Schema, c.FetchOnlyKnownKinds = schema, true
+	c.Logger = slog.New(newWarnings(q.config.Logger.Handler()))
+	c.Hooks = []rivertype.Hook{&dueByDatabase{}}
+	c.SoftStopTimeout = q.config.StopPatience
+	c.MaxAttempts, c.RetryPolicy = maxAttempts, retries{}
+	c.JobTimeout, c.RescueStuckJobsAfter = attemptTimeout, rescueAfter
+	c.CompletedJobRetentionPeriod = keepCompleted
+	c.CancelledJobRetentionPeriod, c.DiscardedJobRetentionPeriod = keepFailed, keepFailed
+	client, err := river.NewClient(riverpgxv5.New(q.database.Pool()), c)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the queue of jobs: %w", err)
 	}

@@ -28,6 +28,8 @@ type worker struct {
 	service  jobWorker
 	database *repo.Database
 	stopping <-chan struct{}
+	// postponed gets word when a job is to be worked again.
+	postponed chan<- struct{}
 }
 
 // jobMetadata is what an attempt reads of its job's metadata.
@@ -65,6 +67,12 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 	// Also of an attempt that failed: that is when somebody looks for its trace.
 	if traceErr := setMetadata(ctx, traceIDKey, result.TraceID); err == nil {
 		err = traceErr
+	}
+	if err != nil || result.Snooze > 0 {
+		select {
+		case w.postponed <- struct{}{}:
+		default:
+		}
 	}
 	return w.end(ctx, job, result, err)
 }

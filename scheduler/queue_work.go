@@ -28,8 +28,8 @@ const (
 	rescueAfter = 2 * time.Minute
 	// skewLimit is how far the clock of this server may be off that of main without a warning.
 	skewLimit = 30 * time.Second
-	// probeInterval is how often main is probed; while it does not answer it is tried again after
-	// firstProbeRetry to probeInterval.
+	// probeInterval is how often main is probed where nothing else is asked of it; while it does not
+	// answer it is tried again after firstProbeRetry to lookInterval.
 	probeInterval   = 10 * time.Second
 	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
@@ -44,46 +44,46 @@ const (
 	destroyGroupWorkers = 2
 )
 
-// Start works jobs until Stop, if w has any kind. While main does not answer it retries: its error
-// is a bug.
+// Start works jobs until Stop, if w has any kind. While main does not answer it retries. It is an
+// error to start a queue twice.
 func (q *Queue) Start(w jobWorker) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
-	if q.client != nil {
+	if q.workers != nil {
 		return errors.New("the queue has been started already")
 	}
 	kinds := w.JobKinds()
 	if len(kinds) == 0 {
 		return nil
 	}
-	stopping := make(chan struct{})
-	workers := river.NewWorkers()
+	q.stopping, q.workers = make(chan struct{}), river.NewWorkers()
 	for _, kind := range kinds {
-		river.AddWorkerArgs(workers, arguments{kind}, river.Worker[arguments](
-			&worker{service: w, database: q.database, stopping: stopping}))
-	}
-	client, err := q.newClient(map[string]river.QueueConfig{
-		river.QueueDefault:                  {MaxWorkers: q.config.Workers},
-		queueOf(repo.DestroyGroup{}.Kind()): {MaxWorkers: destroyGroupWorkers},
-	}, workers)
-	if err != nil {
-		return err
+		river.AddWorkerArgs(q.workers, arguments{kind}, river.Worker[arguments](
+			&worker{service: w, database: q.database, stopping: q.stopping, postponed: q.postponed}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	q.client, q.stopping, q.cancel = client, stopping, cancel
-	q.loop.Go(func() { q.run(ctx, client) })
+	q.cancel = cancel
+	q.loop.Go(func() { q.run(ctx, kinds) })
 	return nil
 }
 
-// run starts River as soon as main answers, and probes main from then on.
-func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
-	pace := service.Backoff{First: firstProbeRetry, Most: probeInterval}
-	for started := false; ; {
-		now, err := q.database.Now(ctx)
-		if err == nil && !started {
-			q.checkClock(ctx, now)
-			err = q.begin(ctx, client)
-			started = err == nil
+// run starts River as soon as main answers, and from then on looks for jobs that become due, or
+// only whether main answers where River has to look for them by itself.
+func (q *Queue) run(ctx context.Context, kinds []string) {
+	pace := service.Backoff{First: firstProbeRetry, Most: lookInterval}
+	listens := false
+	for {
+		var err error
+		next := probeInterval
+		switch {
+		case q.client == nil:
+			// River looks for jobs as it starts.
+			next = lookInterval
+			listens, err = q.begin(ctx)
+		case listens:
+			next, err = q.wakeDue(ctx, kinds)
+		default:
+			_, err = q.database.Now(ctx)
 		}
 		if ctx.Err() != nil {
 			return
@@ -96,11 +96,25 @@ func (q *Queue) run(ctx context.Context, client *river.Client[repo.Tx]) {
 		case changed:
 			q.config.Logger.InfoContext(ctx, "jobs are worked again")
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(cmp.Or(wait, probeInterval)):
+		var postponed <-chan struct{}
+		if listens && err == nil {
+			postponed = q.postponed
 		}
+		if !rest(ctx, cmp.Or(wait, next), postponed) {
+			return
+		}
+	}
+}
+
+// rest waits for so long, or until an attempt has put its job off, which River stores in a moment.
+func rest(ctx context.Context, wait time.Duration, postponed <-chan struct{}) (goOn bool) {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	case <-postponed:
+		return rest(ctx, min(wait, storeTime), nil)
 	}
 }
 
@@ -132,15 +146,43 @@ func (q *Queue) Problem() (since time.Time, err error) {
 	return q.failingSince, q.problem
 }
 
-func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error {
+// begin starts River. It listens where connections are the server's own, as far as can be seen;
+// that is looked at once: nobody puts a pooler in front of a server that is at work.
+func (q *Queue) begin(ctx context.Context) (listens bool, err error) {
+	now, err := q.database.Now(ctx)
+	if err != nil {
+		return false, err
+	}
+	q.checkClock(ctx, now)
 	if err := CheckQueueMigrated(ctx, q.database); err != nil {
-		return err
+		return false, err
+	}
+	if listens, err = q.database.Direct(ctx); err != nil {
+		return false, err
+	}
+	poll := pooledPollInterval
+	if listens {
+		poll = listenPollInterval
+	}
+	poll = cmp.Or(q.config.PollInterval, poll)
+	client, err := q.newClient(&river.Config{
+		PollOnly: !listens, FetchPollInterval: poll,
+		FetchCooldown: min(poll, river.FetchCooldownDefault),
+		Workers:       q.workers,
+		Queues: map[string]river.QueueConfig{
+			river.QueueDefault:                  {MaxWorkers: q.config.Workers},
+			queueOf(repo.DestroyGroup{}.Kind()): {MaxWorkers: destroyGroupWorkers},
+		},
+	})
+	if err != nil {
+		return false, err
 	}
 	// Stop ends River, not this context.
 	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
-		return fmt.Errorf("start to work jobs: %w", err)
+		return false, fmt.Errorf("start to work jobs: %w", err)
 	}
-	return nil
+	q.client = client
+	return listens, nil
 }
 
 // Stop fetches no more jobs. Attempts snooze after the statement in flight; after StopPatience, or
@@ -148,27 +190,33 @@ func (q *Queue) begin(ctx context.Context, client *river.Client[repo.Tx]) error 
 func (q *Queue) Stop(ctx context.Context) error {
 	q.starting.Lock()
 	defer q.starting.Unlock()
-	if q.client == nil {
+	if q.workers == nil {
 		return nil
 	}
 	q.cancel()
 	q.loop.Wait()
+	client := q.client
+	q.workers, q.client = nil, nil
+	q.setTrouble(nil)
+	if client == nil {
+		return nil
+	}
 	// Fetching ends before attempts put their jobs back, which it would else fetch again.
 	stopping := q.stopping
 	fetched := time.AfterFunc(stopMargin, func() { close(stopping) })
-	err := q.client.Stop(ctx)
+	err := client.Stop(ctx)
 	if fetched.Stop() {
 		close(stopping)
 	}
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-		defer cancel()
-		err = q.client.StopAndCancel(ctx)
+		err = client.StopAndCancel(lasting)
 	}
-	q.client = nil
-	q.setTrouble(nil)
 	if err != nil {
 		return fmt.Errorf("stop the queue of jobs: %w", err)
 	}
+	// Other servers take at once what was put back, or soon, should this fail.
+	_ = q.wake(lasting, q.names())
 	return nil
 }

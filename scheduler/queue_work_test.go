@@ -296,6 +296,8 @@ func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
 func TestQueue_NeedsNoSession(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
+	l.url += "&default_query_exec_mode=exec"
+	l.Queue, l.main = l.another()
 	l.insert(deleteUser(1))
 	l.work(l.Queue, &jobs{})
 	l.until(fate, "completed 1 succeeded")

@@ -113,7 +113,7 @@ func New(c Config) (*Service, error) {
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
 func (s *Service) Healthy(ctx context.Context) error {
-	if err := s.engine.Main.Writable(ctx); err != nil || s.migrated.Load() {
+	if err := s.engine.Main.StillWritable(ctx); err != nil || s.migrated.Load() {
 		return err
 	}
 	err := s.engine.Main.CheckMigrated(ctx)

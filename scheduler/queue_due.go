@@ -1,0 +1,92 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// How a due job is found.
+//
+// Where connections are the server's own, River listens. A job that is inserted and due is announced
+// by the transaction that inserts it, and every server looks for it at once. Nobody announces a job
+// whose time comes, or one that goes back into the queue. So each server asks main, in one cheap
+// statement every [lookInterval], whether a job waits, and when the next is due; it asks again at
+// that time, and shortly after one of its own attempts has put its job off. If a job waits it has
+// River look ([Queue.wake]). That finds jobs whose announcement was lost, too, and says whether main
+// answers. River's own polling, every [listenPollInterval], is there in case all this fails.
+//
+// Behind a pooler nobody can listen, so River polls. A look costs it three statements for each of the
+// two queues.
+const (
+	lookInterval = 2 * time.Second
+	// takeTime is for how long a due job may wait before River is woken: what it was told of it takes
+	// sooner.
+	takeTime = 200 * time.Millisecond
+	// lookPause is the shortest time between two looks.
+	lookPause = 100 * time.Millisecond
+	// storeTime is how long River may take to store the end of an attempt: it stores several at once.
+	storeTime          = 250 * time.Millisecond
+	listenPollInterval = 30 * time.Second
+	// pooledPollInterval, to which River adds up to a tenth, lets jobs start within 2 s.
+	pooledPollInterval = 1800 * time.Millisecond
+)
+
+// names of the queues.
+func (q *Queue) names() []string {
+	return []string{river.QueueDefault, queueOf(repo.DestroyGroup{}.Kind())}
+}
+
+// wakeDue has River look where jobs of these kinds wait, and returns in how long to ask again.
+func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration, err error) {
+	due, err := q.database.DueJobs(ctx, repo.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
+	if err != nil {
+		return 0, err
+	}
+	next = lookInterval
+	var waiting []string
+	for _, d := range due {
+		if d.Waits {
+			waiting = append(waiting, d.Queue)
+		}
+		if d.Later {
+			next = min(next, max(d.In, lookPause))
+		}
+	}
+	return next, q.wake(ctx, waiting)
+}
+
+// wakeTimeout bounds the transaction that wakes River.
+const wakeTimeout = 5 * time.Second
+
+// wake has every server that listens look for jobs in these queues. That is what River does when a
+// job is inserted: one is, and is deleted by the same transaction, so that nobody ever sees it.
+func (q *Queue) wake(ctx context.Context, queues []string) error {
+	if len(queues) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
+	defer cancel()
+	tx, err := q.database.Pool().Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("wake the queue of jobs: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	for _, queue := range queues {
+		inserted, err := q.inserts.InsertTx(ctx, tx, arguments{"wake"}, &river.InsertOpts{Queue: queue})
+		if err == nil {
+			_, err = q.inserts.JobDeleteTx(ctx, tx, inserted.Job.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("wake the queue of jobs: %w", err)
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("wake the queue of jobs: %w", err)
+	}
+	return nil
+}
