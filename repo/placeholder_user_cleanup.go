@@ -93,7 +93,7 @@ claimed AS (
   RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
 )
 SELECT page.last, c.id IS NOT NULL,
-  coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
+  coalesce(c.id, 0), coalesce(c.placeholder_user_id, 0), coalesce(c.deletion_attempts, 0)
 FROM (SELECT max(id) AS last FROM eligible_for_deletion) page LEFT JOIN claimed c ON true
 ORDER BY c.id`
 
@@ -103,8 +103,6 @@ const BeforePlaceholders = int64(-1 << 63)
 
 // PlaceholderClaim is a page of claimed details.
 type PlaceholderClaim struct {
-	// Last is the id to go on behind; nil: there is no candidate left.
-	Last *int64
 	// Claimed rows, and Scheduled jobs of them really inserted.
 	Claimed, Scheduled int
 	// Exhausted are the users whose last attempt this is.
@@ -112,7 +110,7 @@ type PlaceholderClaim struct {
 }
 
 // PlaceholderPage is where to look for the next details to claim: up to limit of those behind an id
-// or, if a replica has found some, these ids.
+// or, unless found is nil, those of these ids.
 type PlaceholderPage struct {
 	rules PlaceholderRules
 	after int64
@@ -131,13 +129,16 @@ func (d *Database) PlaceholderPage(
 	page := PlaceholderPage{rules: rules, after: after, limit: limit}
 	q := newQuery("find placeholder users", findPlaceholdersSQL, rules.args(after, limit)...)
 	d.onReplica(ctx, l, q, collectInto(&page.found, pgx.RowTo[int64]))
+	if len(page.found) == 0 {
+		page.found = nil
+	}
 	return page
 }
 
-// claim is the statement for the page, and its parameters.
-func (p PlaceholderPage) claim() (sql string, args []any) {
+// statement claims the page.
+func (p PlaceholderPage) statement() (sql string, args []any) {
 	eligible, args := eligibleForDeletionSQL, p.rules.args(p.after, p.limit)
-	if len(p.found) > 0 {
+	if p.found != nil {
 		eligible, args = foundPlaceholdersSQL, p.rules.args(p.found)
 	}
 	return p.rules.Tables.fill(claimPlaceholdersSQL, "{eligible}", eligible), args
@@ -150,45 +151,95 @@ type PlaceholderJobs struct {
 	Origin   Job
 	First    int
 	Interval time.Duration
+	// Next is sent, as soon as the page is claimed, where the one behind it begins: that may be
+	// claimed while this one's jobs are inserted. Nothing is sent if the page has no candidate. It
+	// must have room for one value.
+	Next chan<- PlaceholderPosition
+}
+
+// PlaceholderPosition is where a page begins: behind the id After; the first row that it claims has
+// the index First in the run.
+type PlaceholderPosition struct {
+	After int64
+	First int
 }
 
 // ClaimPlaceholders counts an attempt for the eligible details of a page and queues their jobs, in
-// one transaction.
+// one transaction. Should the server end that to get out of a deadlock, the next try claims no row
+// that the first one has not: the page behind relies on how many those were.
 func (d *Database) ClaimPlaceholders(
 	ctx context.Context, p Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
+	told := false
 	err = d.transaction(ctx, "claim placeholder users", p, func(ctx context.Context, tx pgx.Tx) error {
 		claim = PlaceholderClaim{}
-		sql, args := page.claim()
-		rows, err := tx.Query(ctx, sql, args...) //nolint:rowserrcheck // ForEachRow returns it
-		if err != nil {
+		last, rows, err := page.claim(ctx, tx)
+		if err != nil || last == nil {
 			return err
 		}
-		var jobs []Job
-		var claimed bool
-		var user int64
-		var attempts int
-		_, err = pgx.ForEachRow(rows, []any{&claim.Last, &claimed, &user, &attempts}, func() error {
-			if !claimed {
-				return nil
+		if !told {
+			told, page.found = true, make([]int64, len(rows))
+			for i, row := range rows {
+				page.found[i] = row.id
 			}
-			job := to.Origin
-			job.Args = DeletePlaceholderUser{PlaceholderUserID: user}
-			job.ScheduledAt = page.rules.Now.Add(time.Duration(to.First+len(jobs)) * to.Interval)
-			jobs = append(jobs, job)
-			if attempts >= page.rules.MaxAttempts {
-				claim.Exhausted = append(claim.Exhausted, user)
-			}
+			to.Next <- PlaceholderPosition{*last, to.First + len(rows)}
+		}
+		if len(rows) == 0 {
 			return nil
-		})
-		if err != nil || len(jobs) == 0 {
-			return err
 		}
-		claim.Claimed = len(jobs)
-		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, jobs)
+		claim.Claimed, claim.Exhausted = len(rows), page.rules.exhausted(rows)
+		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))
 		return err
 	})
 	return claim, err
+}
+
+// claimedPlaceholder is a row that has been claimed.
+type claimedPlaceholder struct {
+	id, user int64
+	attempts int
+}
+
+// claim claims the rows of the page, in the order of their ids. last is the last candidate, claimed
+// or not; nil: there is none.
+func (p PlaceholderPage) claim(
+	ctx context.Context, tx pgx.Tx,
+) (last *int64, claimed []claimedPlaceholder, err error) {
+	sql, args := p.statement()
+	rows, err := tx.Query(ctx, sql, args...) //nolint:rowserrcheck // ForEachRow returns it
+	if err != nil {
+		return nil, nil, err
+	}
+	var row claimedPlaceholder
+	var is bool
+	_, err = pgx.ForEachRow(rows, []any{&last, &is, &row.id, &row.user, &row.attempts}, func() error {
+		if is {
+			claimed = append(claimed, row)
+		}
+		return nil
+	})
+	return last, claimed, err
+}
+
+// exhausted are the users of the rows whose last attempt this is.
+func (r PlaceholderRules) exhausted(rows []claimedPlaceholder) (users []int64) {
+	for _, row := range rows {
+		if row.attempts >= r.MaxAttempts {
+			users = append(users, row.user)
+		}
+	}
+	return users
+}
+
+// jobs are those of the rows of a page.
+func (to PlaceholderJobs) jobs(rules PlaceholderRules, rows []claimedPlaceholder) []Job {
+	jobs := make([]Job, len(rows))
+	for i, row := range rows {
+		jobs[i] = to.Origin
+		jobs[i].Args = DeletePlaceholderUser{PlaceholderUserID: row.user}
+		jobs[i].ScheduledAt = rules.Now.Add(time.Duration(to.First+i) * to.Interval)
+	}
+	return jobs
 }
 
 // A dry run asks which jobs a claim would really insert: one a user, none where one waits already.

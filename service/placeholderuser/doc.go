@@ -13,8 +13,14 @@
 //     T + i × interval. A user who has a waiting job gets no second one.
 //  3. A warning is logged for each row whose last attempt this was.
 //
+// As soon as a page is claimed it is known where the next one begins, and with which index: that is
+// claimed while the jobs of the first are inserted. Each page has a permit and a transaction of its
+// own.
+//
 // Invariants: attempt and job exist both or neither; two runs at once count no row twice. Rows that
-// others have locked are left for the next run. A failure ends the run; what is committed stays.
+// others have locked are left for the next run. A failure ends the run; what is committed stays. The
+// page behind one that fails may be committed: the next run begins at the first row again, and so
+// finds those of the page that failed.
 //
 // The job checks, in one transaction, that the user is a placeholder that nothing refers to, queues
 // the job delete_user and completes itself. A reference ends this attempt; the next one is the

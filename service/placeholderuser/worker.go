@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/deletion"
@@ -97,47 +99,78 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 	case x.DryRun:
 		return p.dryRun(ctx, x, rules)
 	}
-	last, index := repo.BeforePlaceholders, 0
-	for {
-		var claim repo.PlaceholderClaim
-		err := x.Batch(ctx, func(ctx context.Context) (err error) {
-			page := p.main.PlaceholderPage(ctx, rules, last, p.config.BatchSize, claimLimits())
-			claim, err = p.claim(ctx, x, page, index)
-			if err == nil {
-				x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
-				x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
-				x.Changed(deletion.ImportDetails, 0, int64(claim.Claimed))
-			}
-			return err
-		}, behind(last)...)
-		if err != nil {
-			return err
-		}
-		if claim.Last == nil {
-			return nil
-		}
-		last, index = *claim.Last, index+claim.Claimed
-		for _, user := range claim.Exhausted {
-			//nolint:sloglint // docs/workers/placeholder_user_cleanup.md fixes the text
-			x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. "+
-				"Making the final attempt to delete the placeholder user.", p.config.MaxAttempts),
-				"placeholder_user_id", user)
-		}
-	}
+	return p.claimAll(ctx, x, rules)
 }
 
-// claim claims a page, whose first row has this index in the run.
+// inFlight is how many pages are worked side by side: one is claimed while another one's jobs are
+// inserted.
+const inFlight = 2
+
+// claimAll claims page after page. A page that fails ends the run with the one beside it, which is
+// not stopped.
+func (p *placeholderUserCleanup) claimAll(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
+	var pages errgroup.Group
+	pages.SetLimit(inFlight)
+	var failed atomic.Bool
+	at, more := repo.PlaceholderPosition{After: repo.BeforePlaceholders}, true
+	for more && !failed.Load() {
+		next := make(chan repo.PlaceholderPosition, 1)
+		pages.Go(func() error {
+			defer close(next)
+			err := run.Guarded(func() error { return p.page(ctx, x, rules, at, next) })
+			if err != nil {
+				failed.Store(true)
+			}
+			return err
+		})
+		at, more = <-next
+	}
+	return pages.Wait()
+}
+
+// page claims the page that begins there and queues its jobs. next is sent where the one behind it
+// begins.
+func (p *placeholderUserCleanup) page(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+	at repo.PlaceholderPosition, next chan<- repo.PlaceholderPosition,
+) error {
+	var claim repo.PlaceholderClaim
+	err := x.Batch(ctx, func(ctx context.Context) (err error) {
+		page := p.main.PlaceholderPage(ctx, rules, at.After, p.config.BatchSize, claimLimits())
+		claim, err = p.claim(ctx, x, page, repo.PlaceholderJobs{
+			Queue: p.queue, Origin: x.Origin(ctx), First: at.First, Interval: p.config.Interval, Next: next,
+		})
+		if err == nil {
+			x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
+			x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
+			x.Changed(deletion.ImportDetails, 0, int64(claim.Claimed))
+		}
+		return err
+	}, behind(at.After)...)
+	if err != nil {
+		return err
+	}
+	for _, user := range claim.Exhausted {
+		//nolint:sloglint // docs/workers/placeholder_user_cleanup.md fixes the text
+		x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. "+
+			"Making the final attempt to delete the placeholder user.", p.config.MaxAttempts),
+			"placeholder_user_id", user)
+	}
+	return nil
+}
+
+// claim claims a page with its jobs.
 func (p *placeholderUserCleanup) claim(
-	ctx context.Context, x *run.Execution, page repo.PlaceholderPage, index int,
+	ctx context.Context, x *run.Execution, page repo.PlaceholderPage, jobs repo.PlaceholderJobs,
 ) (claim repo.PlaceholderClaim, err error) {
 	permit, err := x.Permit(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits())
 	if err != nil {
 		return claim, err
 	}
 	defer permit.End(&err)
-	return p.main.ClaimPlaceholders(ctx, permit.Permit, page, repo.PlaceholderJobs{
-		Queue: p.queue, Origin: x.Origin(ctx), First: index, Interval: p.config.Interval,
-	})
+	return p.main.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
 }
 
 // behind says on a batch's span where it begins, if that is not at the first.
