@@ -10,50 +10,67 @@ import (
 // JobCount is how many jobs of a kind are in a state.
 type JobCount struct {
 	Kind, State string
-	// Jobs is exact unless AtLeast: of each state, 10,000 in each of River's queues are counted,
-	// whatever their kinds.
+	// Jobs is exact unless AtLeast: 10,000 of each kind and state are counted.
 	Jobs    int64
 	AtLeast bool
-	// Overdue is for how long the one that is due longest has waited to be worked, among those that
-	// are counted; 0: none is due.
+	// Overdue is for how long the one that is due longest has waited to be worked, among the 10,000
+	// of each state and queue that are due longest; 0: none is due.
 	Overdue time.Duration
 }
 
-// countJobsSQL reads each state and queue by River's index of what to fetch, in its order: what is
-// due longest comes first (all jobs have one priority), so the bound hides no job that has waited
-// longer than those it shows. The queues of a state are found by looking for the next one. What has
-// been completed is not counted.
+// countJobsSQL counts by the index of [Database.IndexJobs], and looks for what is due by River's
+// index of what to fetch, in its order: what is due longest comes first (all jobs have one
+// priority), so the bound hides no job that has waited longer than those it shows. Kinds and queues,
+// which are few, are found by looking for the next one; a state is a range of one as in
+// [listJobsOfSQL]. What has been completed is not counted.
 const countJobsSQL = `
-WITH RECURSIVE lines (state, queue) AS (
+WITH RECURSIVE kinds (kind) AS (
+  SELECT min(kind) FROM maintenance.river_job
+  UNION ALL
+  SELECT (SELECT j.kind FROM maintenance.river_job j WHERE j.kind > k.kind ORDER BY j.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL
+),
+lines (state, queue) AS (
   SELECT s.state, (
     SELECT j.queue FROM maintenance.river_job j WHERE j.state = s.state ORDER BY j.queue LIMIT 1)
-  FROM unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'
-    ::maintenance.river_job_state[]) AS s (state)
+  FROM unnest('{available,scheduled,retryable}'::maintenance.river_job_state[]) AS s (state)
   UNION ALL
   SELECT l.state, (
     SELECT j.queue FROM maintenance.river_job j WHERE j.state = l.state AND j.queue > l.queue
     ORDER BY j.queue LIMIT 1)
   FROM lines l WHERE l.queue IS NOT NULL
-)
-SELECT c.kind, c.state::text, sum(c.jobs)::bigint, bool_or(c.full),
-  min(c.oldest) FILTER (WHERE c.state IN ('available', 'retryable', 'scheduled')), clock_timestamp()
-FROM (
-  SELECT j.kind, l.state, count(*) AS jobs, min(j.scheduled_at) AS oldest,
-    sum(count(*)) OVER (PARTITION BY l.state, l.queue) >= 10000 AS full
+),
+due (kind, state, oldest) AS (
+  SELECT j.kind, l.state, min(j.scheduled_at)
   FROM lines l
   CROSS JOIN LATERAL (
     SELECT r.kind, r.scheduled_at FROM maintenance.river_job r
     WHERE r.state = l.state AND r.queue = l.queue
-    ORDER BY r.priority, r.scheduled_at, r.id LIMIT 10000
+      AND r.priority = 1 AND r.scheduled_at <= (SELECT clock_timestamp())
+    ORDER BY r.scheduled_at, r.id LIMIT 10000
   ) j
-  GROUP BY j.kind, l.state, l.queue
+  GROUP BY 1, 2
+)
+SELECT k.kind, s.state::text, c.jobs, c.jobs >= 10000, due.oldest, clock_timestamp()
+FROM kinds k
+CROSS JOIN unnest('{available,pending,scheduled,retryable,running,cancelled,discarded}'
+  ::maintenance.river_job_state[]) AS s (state)
+CROSS JOIN LATERAL (
+  SELECT count(*) AS jobs FROM (
+    SELECT FROM maintenance.river_job j
+    WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state
+    ORDER BY j.state, j.id LIMIT 10000
+  ) counted
 ) c
-GROUP BY 1, c.state ORDER BY 1, c.state`
+LEFT JOIN due ON due.kind = k.kind AND due.state = s.state
+WHERE c.jobs > 0
+ORDER BY k.kind, s.state`
 
 // CountJobs counts the jobs that are not completed, by kind and state.
 func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 	q := newQuery("count jobs", countJobsSQL)
-	return collect(ctx, d, q, func(row pgx.CollectableRow) (c JobCount, err error) {
+	l := Limits{Statement: statementTimeout}
+	return readRows(ctx, d, l, q, func(row pgx.CollectableRow) (c JobCount, err error) {
 		var due *time.Time
 		var now time.Time
 		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)

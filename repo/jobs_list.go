@@ -1,10 +1,12 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -81,18 +83,44 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 
 const listJobsSQL = `
 SELECT ` + jobColumns + `
-FROM maintenance.river_job
-WHERE ($1::bigint = 0 OR id < $1) AND ($2 = '' OR kind = $2)
-  AND ($3 = '' OR state = nullif($3, '')::maintenance.river_job_state)
-ORDER BY id DESC LIMIT $4`
+FROM maintenance.river_job WHERE id < $1 ORDER BY id DESC LIMIT $2`
+
+// listJobsOfSQL takes the newest jobs of each kind and state that are asked for, by the index of
+// [Database.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids
+// may find nothing for long. A state is a range of one: for equal ones PostgreSQL may take that walk
+// all the same. The kinds that there are, few, are found by looking for the next one.
+const listJobsOfSQL = `
+WITH RECURSIVE kinds (kind) AS (
+  SELECT CASE $2 WHEN '' THEN (SELECT min(kind) FROM maintenance.river_job) ELSE $2 END
+  UNION ALL
+  SELECT (SELECT j.kind FROM maintenance.river_job j WHERE j.kind > k.kind ORDER BY j.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL AND $2 = ''
+),
+page (id) AS MATERIALIZED (
+  SELECT newest.id FROM kinds k
+  CROSS JOIN unnest(CASE $3 WHEN '' THEN enum_range(NULL::maintenance.river_job_state)
+    ELSE ARRAY[nullif($3, '')::maintenance.river_job_state] END) AS s (state)
+  CROSS JOIN LATERAL (
+    SELECT j.id FROM maintenance.river_job j
+    WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state AND j.id < $1
+    ORDER BY j.state DESC, j.id DESC LIMIT $4
+  ) newest
+  ORDER BY newest.id DESC LIMIT $4
+)
+SELECT ` + jobColumns + `
+FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY id DESC`
 
 // ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the
 // first page), of one kind and state, each "" for all. An unknown state is an error of ours.
 func (d *Database) ListJobs(
 	ctx context.Context, kind, state string, after int64, limit int,
 ) ([]QueuedJob, error) {
-	q := newQuery("list jobs", listJobsSQL, customPlan, after, kind, state, limit)
-	return collect(ctx, d, q, scanJob)
+	after = cmp.Or(after, math.MaxInt64)
+	q := newQuery("list jobs", listJobsSQL, after, limit)
+	if kind != "" || state != "" {
+		q = newQuery("list jobs", listJobsOfSQL, after, kind, state, limit)
+	}
+	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, scanJob)
 }
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`

@@ -283,11 +283,16 @@ func (p Position) keyset(partition int64) (after pgtype.Timestamptz, id, nullID 
 	return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, 0, p.id
 }
 
+// queueBacklogSQL reads in the order of the queue's index, so that it ends where the bound is: else
+// PostgreSQL may first make a bitmap of all that is pending.
 const queueBacklogSQL = `
 SELECT count(*), count(*) FILTER (WHERE consume_after IS NULL OR consume_after <= now()),
   min(created_at),
   (SELECT count(*) FROM (SELECT FROM maintenance.dead_records LIMIT $1) d), clock_timestamp()
-FROM (SELECT consume_after, created_at FROM {queue} WHERE status = 1 LIMIT $1) pending`
+FROM (
+  SELECT consume_after, created_at FROM {queue} WHERE status = 1
+  ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $1
+) pending`
 
 // QueueBacklog counts the pending and the dead records.
 func (d *Database) QueueBacklog(ctx context.Context, queue DeletedRecords, l Limits) (Backlog, error) {

@@ -212,22 +212,27 @@ func (d *Database) RunAtWork(ctx context.Context, run Run, holder string) (id st
 
 // runSummarySQL: what could not start has its place among the fires; a run that its setting kept
 // from working has run. The newest run of each state is looked up by itself: a worker may have had
-// nothing but skipped runs for months. The look-up is a range of runs_by_state: for equal values
-// PostgreSQL may walk through all runs by their ids instead.
+// nothing but skipped runs for months. It is the first at or behind its place in runs_by_state: for
+// equal values PostgreSQL may walk through all runs by their ids instead, and a range of pairs does
+// not end at a pair that there is not.
 const runSummarySQL = `
 WITH newest (id) AS (
   SELECT (
-    SELECT x.id FROM maintenance.runs x
-    WHERE (x.worker, x.state) >= ($1, s.state) AND (x.worker, x.state) <= ($1, s.state) AND (x.state = 'running' OR NOT x.dry_run)
-    ORDER BY x.worker, x.state, x.id DESC LIMIT 1)
+    SELECT x.id FROM (
+      SELECT r.id, r.worker, r.state FROM maintenance.runs r
+      WHERE (r.worker, r.state) >= ($1, s.state) AND (r.state = 'running' OR NOT r.dry_run)
+      ORDER BY r.worker, r.state, r.id DESC LIMIT 1
+    ) x
+    WHERE x.worker = $1 AND x.state = s.state)
   FROM unnest('{running,succeeded,failed,cancelled}'::text[]) AS s (state)
   UNION ALL
   (SELECT x.id FROM (
-    SELECT r.id, r.dry_run, r.reason FROM maintenance.runs r
-    WHERE (r.worker, r.state) >= ($1, 'skipped') AND (r.worker, r.state) <= ($1, 'skipped')
+    SELECT r.id, r.worker, r.state, r.dry_run, r.reason FROM maintenance.runs r
+    WHERE (r.worker, r.state) >= ($1, 'skipped')
     ORDER BY r.worker, r.state, r.id DESC LIMIT 100
   ) x
-  WHERE NOT x.dry_run AND x.reason LIKE 'SETTING%' ORDER BY x.id DESC LIMIT 1)
+  WHERE x.worker = $1 AND x.state = 'skipped' AND NOT x.dry_run
+    AND x.reason LIKE 'SETTING%' ORDER BY x.id DESC LIMIT 1)
 )
 SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = ANY (ARRAY(SELECT id FROM newest)) ORDER BY runs.id DESC`
 

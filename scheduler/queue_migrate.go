@@ -38,7 +38,11 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			name := strings.ReplaceAll(v.Name, " ", "_")
 			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, name))
 		}
-		return nil
+		made, err := main.IndexJobs(ctx)
+		if made {
+			applied = append(applied, "queue/index_by_kind_and_state")
+		}
+		return err
 	})
 	return applied, err
 }

@@ -15,7 +15,7 @@ type Count = repo.JobCount
 // jobsSearched is among how many newest jobs those of a run are looked for.
 const jobsSearched = 20_000
 
-// JobCounts counts the jobs that are not completed, by kind and state: of each state up to 10,000 a queue.
+// JobCounts counts the jobs that are not completed, by kind and state, up to 10,000 of each.
 func (p *Pool) JobCounts(ctx context.Context) ([]Count, error) {
 	return p.Main.CountJobs(ctx)
 }
