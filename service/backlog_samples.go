@@ -24,6 +24,9 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 		}
 		var sum Backlog
 		known := true
+		for _, d := range w.LeaseDatabases(s.engine) {
+			s.engine.Backlogs.Renew(w, d)
+		}
 		for _, p := range s.readBacklogs(ctx, w) {
 			known = known && p.known && p.err == nil
 			sum = addBacklogs(sum, p.backlog)

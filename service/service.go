@@ -82,6 +82,7 @@ type Service struct {
 	schedulerOff bool
 	queue        repo.JobQueue
 	noticed      noticed
+	failedJobs   failedJobs
 	schedule     *schedule.Dispatcher
 	gauges       metric.Registration
 	// migrated: main has been found so.

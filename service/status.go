@@ -56,7 +56,7 @@ func (s *Service) overview(ctx context.Context) (o overview) {
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is shown.
-		o.failed, _ = s.engine.Main.FailedJobs(ctx)
+		o.failed, _ = s.failedJobs.read(ctx, s.engine.Main)
 	}
 	return o
 }

@@ -15,12 +15,15 @@ import (
 const (
 	// BacklogAge is how old a figure may be before it is read again.
 	BacklogAge = 15 * time.Second
+	// DearAge is how old one may be that is dear to read.
+	DearAge = time.Minute
 	// BacklogPatience is how long one reading may take.
 	BacklogPatience = 2 * time.Second
 )
 
-// backlogs keeps the last known backlog of each worker and database, so that status calls and metrics cost at most one
-// bounded query every [BacklogAge].
+// backlogs keeps the last known backlog of each worker and database, so that status calls and
+// metrics cost at most one bounded query every [BacklogAge], and less often where that takes long: a
+// 200th of the time goes into it, until figures are as old as [DearAge].
 type backlogs struct {
 	mu    sync.Mutex
 	known map[backlogKey]*backlogEntry
@@ -36,6 +39,8 @@ type backlogEntry struct {
 	stale  atomic.Bool
 	mu     sync.Mutex
 	readAt time.Time
+	// took is how long the newest reading took; 0 if it failed.
+	took time.Duration
 	// measuredAt is when the known backlog was read.
 	measuredAt time.Time
 	known      bool
@@ -43,6 +48,17 @@ type backlogEntry struct {
 	remark     string
 	// failure is why the newest reading failed.
 	failure error
+}
+
+// manyPending is from how many on the end of a run is no reason to count again.
+const manyPending = 100_000
+
+// due says whether to read again.
+func (e *backlogEntry) due() bool {
+	if e.stale.Load() && (!e.known || e.backlog.Pending < manyPending) {
+		return true
+	}
+	return time.Since(e.readAt) > min(max(BacklogAge, 200*e.took), DearAge)
 }
 
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
@@ -53,15 +69,18 @@ func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if trouble == nil && (e.stale.Swap(false) || time.Since(e.readAt) > BacklogAge) {
+	if trouble == nil && e.due() {
+		e.stale.Store(false)
+		began := time.Now()
 		// What is read is for others too: this caller may go away.
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
 		defer cancel()
 		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
 		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
-		e.readAt, e.failure = time.Now(), err
+		e.readAt, e.took, e.failure = time.Now(), 0, err
 		if err == nil {
+			e.took = e.readAt.Sub(began)
 			e.backlog, e.remark, e.known, e.measuredAt = fresh, remark, true, e.readAt
 		}
 	}
@@ -72,6 +91,17 @@ func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble
 		return e.backlog, "backlog of " + d.Name + " not known: not read since this server was started (" + briefText(err) + ")", false
 	}
 	return e.backlog, e.remark, e.known
+}
+
+// Renew lets the next Get read figures that others would soon have to. It is for who comes each
+// [DearAge] and has time: then nobody else waits for what is dear to read.
+func (b *backlogs) Renew(w *Worker, d *repo.Database) {
+	e := b.entry(backlogKey{w.Name, d})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if time.Since(e.readAt) > DearAge/2 {
+		e.readAt = time.Time{}
+	}
 }
 
 // readRemark says why a backlog was not read from the replica that there is.

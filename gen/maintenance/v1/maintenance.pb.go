@@ -1116,7 +1116,7 @@ func (x *Pause) GetUntil() *timestamppb.Timestamp {
 }
 
 // Backlog is what is left to do. Figures are exact up to 1,000,000 a database, beyond that a lower bound, and may be up
-// to 15 seconds old; condition_detail says so.
+// to 15 seconds old, up to a minute where counting takes long; condition_detail says so.
 type Backlog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Everything that waits, including what is deferred, without what is dead.
