@@ -1,7 +1,7 @@
 // Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
 // statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
 // Scenarios (a) to (e) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
-// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job. It prints Markdown: docs/performance.md
+// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job, (l) what calls cost after years. It prints Markdown: docs/performance.md
 // says what the figures mean and has a run of them.
 //
 // It fails when rows are left over or missing, never because of a figure.
@@ -51,6 +51,7 @@ func scenarios() []scenario {
 		{"h", "Placeholder users to be claimed", compareClaims},
 		{"i", "Groups with many above them and many members", compareDecisions},
 		{"j", "A project with many issues", compareRemovals},
+		{"l", "A long history", measureHistory},
 	}
 }
 
@@ -60,9 +61,12 @@ type options struct {
 	backlog, definitions int
 	bots, contributions  int
 	placeholders, issues int
+	runs, jobs, records  int
+	watch                time.Duration
 	repeat, tries        int
 	only                 string
 	quick, durable       bool
+	plans                bool
 	timeout              time.Duration
 }
 
@@ -78,6 +82,11 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.IntVar(&o.contributions, "contributions", 1_000_000, "contributions of the user in (g)")
 	flags.IntVar(&o.placeholders, "placeholders", 100_000, "eligible rows in (h)")
 	flags.IntVar(&o.issues, "issues", 1_000_000, "issues of the project in (j)")
+	flags.IntVar(&o.runs, "runs", 1_000_000, "runs in (l), and as many fires")
+	flags.IntVar(&o.jobs, "jobs", 1_000_000, "jobs in (l)")
+	flags.IntVar(&o.records, "records", 10_000_000, "records in the queue in (l)")
+	flags.DurationVar(&o.watch, "watch", 3*time.Minute, "how long the server is polled in (l)")
+	flags.BoolVar(&o.plans, "plans", false, "show the plans of statements over 20 ms in (l)")
 	flags.IntVar(&o.repeat, "repeat", 5, "how often each side is measured, slow ones half as often")
 	flags.IntVar(&o.tries, "tries", 3, "how many rounds are measured at most for each that counts, while other programs disturb")
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
@@ -90,8 +99,11 @@ func parse(args []string, errors io.Writer) (options, error) {
 	if o.quick {
 		o.parents, o.children, o.backlog, o.definitions, o.repeat, o.tries = 1500, 4, 12_000, 20, 1, 1
 		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
+		o.runs, o.jobs, o.records, o.watch = 3000, 3000, 3000, time.Second
 	}
-	if flags.NArg() > 0 || min(o.parents, o.children, o.definitions, o.repeat, o.tries, o.bots, o.contributions/4, o.placeholders, o.issues) < 1 || o.backlog < smallBacklog && !o.quick {
+	smallest := min(o.parents, o.children, o.definitions, o.repeat, o.tries, o.bots, o.contributions/4,
+		o.placeholders, o.issues, o.runs, o.jobs, o.records)
+	if flags.NArg() > 0 || smallest < 1 || o.backlog < smallBacklog && !o.quick {
 		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
 	}
 	return o, nil
