@@ -1,8 +1,8 @@
 // Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
 // statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
 // Scenarios (a) to (e) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
-// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job, (l) what calls cost after years. It prints Markdown: docs/performance.md
-// says what the figures mean and has a run of them.
+// placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job; (k) is a server with nothing to do, (l) what
+// calls cost after years. It prints Markdown: docs/performance.md says what the figures mean and has a run of them.
 //
 // It fails when rows are left over or missing, never because of a figure.
 package main
@@ -51,6 +51,7 @@ func scenarios() []scenario {
 		{"h", "Placeholder users to be claimed", compareClaims},
 		{"i", "Groups with many above them and many members", compareDecisions},
 		{"j", "A project with many issues", compareRemovals},
+		{"k", "A server with nothing to do", measureIdle},
 		{"l", "A long history", measureHistory},
 	}
 }
@@ -67,7 +68,7 @@ type options struct {
 	only                 string
 	quick, durable       bool
 	plans                bool
-	timeout              time.Duration
+	timeout, idle        time.Duration
 }
 
 func parse(args []string, errors io.Writer) (options, error) {
@@ -92,12 +93,14 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
+	flags.DurationVar(&o.idle, "idle", 10*time.Minute, "how long the idle server of (k) is watched")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this long")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if o.quick {
 		o.parents, o.children, o.backlog, o.definitions, o.repeat, o.tries = 1500, 4, 12_000, 20, 1, 1
+		o.idle = 5 * time.Second
 		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
 		o.runs, o.jobs, o.records, o.watch = 3000, 3000, 3000, time.Second
 	}
