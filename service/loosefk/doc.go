@@ -10,9 +10,9 @@
 // One batch; two are worked side by side:
 //
 //  1. Up to batch_size records of one parent are loaded; records of the same key are treated as
-//     one. Where the statements of a batch stay short, and the limits leave room, the next one of
-//     the parent has twice as many loads, up to four: a statement for 2,000 keys costs a third less
-//     than four for 500 (loader.go).
+//     one. Where the statements of a batch stay short, and load and limits leave room, the next one
+//     of the parent has twice as many loads, up to 2,000 records: a statement for 2,000 keys costs
+//     a third less than four for 500 (loader.go).
 //  2. The tasks are the definitions in file order, each on every home of its child (a database that
 //     has the child table), the queue's own database last. For each task one statement handles the
 //     keys that have got so far (batch.go, statement.go). It takes all rows of all keys if they fit

@@ -52,8 +52,9 @@ func newLoader(c *cleanup, plans []*plan) *loader {
 	return l
 }
 
-// maxPages is how many pages one batch may have. With more, statements are hardly cheaper.
-const maxPages = 4
+// maxKeys is how many records a batch of several pages has at most: with more, statements are hardly
+// cheaper. Whoever has set a batch_size under minPage wants small statements, and gets them.
+const maxKeys, minPage = 2000, 500
 
 // statements is what the statements of a batch were like.
 type statements struct {
@@ -71,14 +72,16 @@ func (s *statements) observe(took time.Duration, rows, limit int64) {
 	s.filled = max(s.filled, float64(rows)/float64(limit))
 }
 
-// nextPages is how many pages the next batch of the parent may have: twice as many if its statements
-// can be expected to fit under their caps and to stay short.
-func (b *batch) nextPages() int {
+// nextPages is how many pages of a size the next batch of the parent may have: twice as many if its
+// statements can be expected to fit under their caps and to stay short.
+func (b *batch) nextPages(size int) int {
 	switch {
+	case size < minPage:
+		return 1
 	case b.split || b.longest > bulk.StatementGoal:
 		return max(1, b.pages/2)
 	case b.filled <= 0.5 && b.longest < bulk.StatementGoal/4:
-		return min(2*b.pages, maxPages)
+		return min(2*b.pages, max(1, maxKeys/size))
 	}
 	return b.pages
 }
@@ -131,7 +134,7 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b.plan.pages, b.plan.pageRows = b.nextPages(), b.rows/int64(b.pages)
+	b.plan.pages, b.plan.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
 	l.inHand--
 	l.released.Broadcast()
 }

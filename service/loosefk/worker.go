@@ -33,8 +33,8 @@ type Config struct {
 	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
 	// records due.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
-	// BatchSize is how many records are loaded at a time. Up to four loads are cleaned together where
-	// that is quick.
+	// BatchSize is how many records are loaded at a time. From 500 on, loads of together 2,000 records
+	// are cleaned at once where that is quick.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
 	// MaxDeletes is how many rows a run may delete. Turbo mode: 200000, or this if it is higher.
 	MaxDeletes int64 `key:"max_deletes" default:"100000" max:"100000000"`
