@@ -176,7 +176,8 @@ func (d *database) measureStarts(ctx context.Context, r *report) (err error) {
 	for n := range jobs {
 		job := repo.Job{Args: repo.DeleteUser{UserID: int64(1_000_000 + n), Reason: "bench"}}
 		if n%2 == 1 {
-			job.ScheduledAt = time.Now().Add(2*time.Second + time.Duration(n)*77*time.Millisecond)
+			// River looks 5 s ahead every 5 s: a job for a time that is nearer may be as late as that.
+			job.ScheduledAt = time.Now().Add(6*time.Second + time.Duration(n)*77*time.Millisecond)
 		}
 		err := pgx.BeginFunc(ctx, d.conn, func(tx pgx.Tx) error {
 			_, err := other.InsertJobs(ctx, tx, []repo.Job{job})
