@@ -145,7 +145,7 @@ func (c *connection) findAddress() error {
 	return nil
 }
 
-func (c connection) credentials() (credentials.TransportCredentials, error) {
+func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	if !c.tls && c.caFile == "" && c.certFile == "" {
 		return insecure.NewCredentials(), nil
 	}

@@ -43,7 +43,10 @@ func (c texts) add(file *ast.File) {
 			continue
 		}
 		for _, s := range group.Specs {
-			value := s.(*ast.ValueSpec)
+			value, ok := s.(*ast.ValueSpec)
+			if !ok {
+				continue
+			}
 			for i := range value.Values {
 				if text, ok := c.fold(value.Values[i]); ok {
 					c[value.Names[i].Name] = text

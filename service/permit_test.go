@@ -69,6 +69,7 @@ func TestPermit_ThatIsNotGivenBackFailsTheRunAndBlocksNothing(t *testing.T) {
 
 // forgetful forgets one permit and asks for more until that fails, which it does when the lease is to be renewed.
 func forgetful(t *testing.T) func(context.Context, *run.Execution) error {
+	t.Helper()
 	return func(ctx context.Context, x *run.Execution) error {
 		_, err := permitted(ctx, x)
 		devdb.Eventually(t, "a permit to be refused", func() bool {

@@ -134,7 +134,8 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b.plan.pages, b.plan.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
+	p := b.plan
+	p.pages, p.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
 	l.inHand--
 	l.released.Broadcast()
 }
