@@ -13,22 +13,21 @@ import (
 // How a due job is found.
 //
 // Where connections are the server's own, River listens. A job that is inserted and due is announced
-// by the transaction that inserts it, and every server looks for it at once. Nobody announces a job
+// by the transaction that inserts it, and every server asks for it at once. Nobody announces a job
 // whose time comes, or one that goes back into the queue. So each server asks main, in one cheap
-// statement every [lookInterval], whether a job waits, and when the next is due; it asks again at
-// that time, and shortly after one of its own attempts has put its job off. If a job waits it has
-// River look ([Queue.wake]). That finds jobs whose announcement was lost, too, and says whether main
+// statement every [checkInterval], whether a job waits, and when the next is due; it asks again at
+// that time, and shortly after one of its own attempts has postponed its job. If a job waits it has
+// River fetch it ([Queue.wake]). That finds jobs whose announcement was lost, too, and says whether main
 // answers. River's own polling, every [listenPollInterval], is there in case all this fails.
 //
-// Behind a pooler nobody can listen, so River polls. A look costs it three statements for each of the
-// two queues.
+// Behind a pooler nobody can listen, so River polls each of the two queues.
 const (
-	lookInterval = 2 * time.Second
-	// takeTime is for how long a due job may wait before River is woken: what it was told of it takes
-	// sooner.
+	checkInterval = 2 * time.Second
+	// takeTime is for how long a due job may wait before River is woken: what was announced to it, it
+	// takes sooner.
 	takeTime = 200 * time.Millisecond
-	// lookPause is the shortest time between two looks.
-	lookPause = 100 * time.Millisecond
+	// checkPause is the shortest time between two checks.
+	checkPause = 100 * time.Millisecond
 	// storeTime is how long River may take to store the end of an attempt: it stores several at once.
 	storeTime          = 250 * time.Millisecond
 	listenPollInterval = 30 * time.Second
@@ -41,20 +40,20 @@ func (q *Queue) names() []string {
 	return []string{river.QueueDefault, queueOf(repo.DestroyGroup{}.Kind())}
 }
 
-// wakeDue has River look where jobs of these kinds wait, and returns in how long to ask again.
+// wakeDue has River fetch where jobs of these kinds wait, and returns in how long to ask again.
 func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration, err error) {
 	due, err := q.database.DueJobs(ctx, repo.JobsIn{Queues: q.names(), Kinds: kinds, Grace: takeTime})
 	if err != nil {
 		return 0, err
 	}
-	next = lookInterval
+	next = checkInterval
 	var waiting []string
 	for _, d := range due {
 		if d.Waits {
 			waiting = append(waiting, d.Queue)
 		}
 		if d.Later {
-			next = min(next, max(d.In, lookPause))
+			next = min(next, max(d.In, checkPause))
 		}
 	}
 	return next, q.wake(ctx, waiting)

@@ -29,7 +29,7 @@ const (
 	// skewLimit is how far the clock of this server may be off that of main without a warning.
 	skewLimit = 30 * time.Second
 	// probeInterval is how often main is probed where nothing else is asked of it; while it does not
-	// answer it is tried again after firstProbeRetry to lookInterval.
+	// answer it is tried again after firstProbeRetry to checkInterval.
 	probeInterval   = 10 * time.Second
 	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
@@ -70,7 +70,7 @@ func (q *Queue) Start(w jobWorker) error {
 // run starts River as soon as main answers, and from then on looks for jobs that become due, or
 // only whether main answers where River has to look for them by itself.
 func (q *Queue) run(ctx context.Context, kinds []string) {
-	pace := service.Backoff{First: firstProbeRetry, Most: lookInterval}
+	pace := service.Backoff{First: firstProbeRetry, Most: checkInterval}
 	listens := false
 	for {
 		var err error
@@ -78,7 +78,7 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		switch {
 		case q.client == nil:
 			// River looks for jobs as it starts.
-			next = lookInterval
+			next = checkInterval
 			listens, err = q.begin(ctx)
 		case listens:
 			next, err = q.wakeDue(ctx, kinds)
