@@ -62,30 +62,34 @@ func (q *Queue) wakeDue(ctx context.Context, kinds []string) (next time.Duration
 // wakeTimeout bounds the transaction that wakes River.
 const wakeTimeout = 5 * time.Second
 
-// wake has every server that listens look for jobs in these queues. That is what River does when a
-// job is inserted: one is, and is deleted by the same transaction, so that nobody ever sees it.
+// wake has every server that listens fetch jobs of these queues. That is what River does when a job
+// is inserted: one is, and is deleted by the same transaction, so that nobody ever sees it.
 func (q *Queue) wake(ctx context.Context, queues []string) error {
 	if len(queues) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
+	if err := q.announce(ctx, queues); err != nil {
+		return fmt.Errorf("wake the queue of jobs: %w", err)
+	}
+	return nil
+}
+
+func (q *Queue) announce(ctx context.Context, queues []string) error {
 	tx, err := q.database.Pool().Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("wake the queue of jobs: %w", err)
+		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	for _, queue := range queues {
 		inserted, err := q.inserts.InsertTx(ctx, tx, arguments{"wake"}, &river.InsertOpts{Queue: queue})
-		if err == nil {
-			_, err = q.inserts.JobDeleteTx(ctx, tx, inserted.Job.ID)
-		}
 		if err != nil {
-			return fmt.Errorf("wake the queue of jobs: %w", err)
+			return err
+		}
+		if _, err := q.inserts.JobDeleteTx(ctx, tx, inserted.Job.ID); err != nil {
+			return err
 		}
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("wake the queue of jobs: %w", err)
-	}
-	return nil
+	return tx.Commit(ctx)
 }

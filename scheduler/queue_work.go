@@ -88,7 +88,7 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		if ctx.Err() != nil {
 			return
 		}
-		q.setTrouble(err)
+		q.setProblem(err)
 		wait, changed := pace.After(err)
 		switch {
 		case err != nil && changed:
@@ -106,8 +106,9 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 	}
 }
 
-// rest waits for so long, or until an attempt has put its job off, which River stores in a moment.
-func rest(ctx context.Context, wait time.Duration, postponed <-chan struct{}) (goOn bool) {
+// rest waits for so long, or until an attempt has postponed its job, which River stores in a moment.
+// It says whether ctx still lasts.
+func rest(ctx context.Context, wait time.Duration, postponed <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -127,7 +128,7 @@ func (q *Queue) checkClock(ctx context.Context, main time.Time) {
 	}
 }
 
-func (q *Queue) setTrouble(err error) {
+func (q *Queue) setProblem(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err == nil {
@@ -197,7 +198,7 @@ func (q *Queue) Stop(ctx context.Context) error {
 	q.loop.Wait()
 	client := q.client
 	q.workers, q.client = nil, nil
-	q.setTrouble(nil)
+	q.setProblem(nil)
 	if client == nil {
 		return nil
 	}
