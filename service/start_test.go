@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,8 +70,9 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
 }
 
-// A run that finds nothing, but for the first of its process, sends few statements to each database:
-// the settings of a read are one of them.
+// A run that finds nothing sends few statements to each database: the settings of a read are one of
+// them. The fewest of some runs count: a connection prepares its statements when it first sends
+// them, and a run on a busy machine has more than one heartbeat.
 func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main", "ci", "sec")
@@ -87,20 +89,22 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 		return n
 	}
 	e.Exec("ci", `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`)
-	for _, database := range []string{"main", "ci"} {
-		for range 2 {
-			servicetest.RunBatch(t, s, database)
-		}
-	}
 	for _, c := range []struct {
 		database  string
 		main, own int
 	}{{"main", 8, 0}, {"ci", 4, 5}} {
-		before := map[string]int{"main": statements("main"), "ci": statements("ci")}
-		servicetest.WantState(t, servicetest.RunBatch(t, s, c.database), "succeeded")
-		for name, most := range map[string]int{"main": c.main, "ci": c.own} {
-			if n := statements(name) - before[name]; n > most {
-				t.Errorf("a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most)
+		most := map[string]int{"main": c.main, "ci": c.own}
+		fewest := map[string]int{"main": math.MaxInt, "ci": math.MaxInt}
+		for range 12 {
+			before := map[string]int{"main": statements("main"), "ci": statements("ci")}
+			servicetest.WantState(t, servicetest.RunBatch(t, s, c.database), "succeeded")
+			for name := range most {
+				fewest[name] = min(fewest[name], statements(name)-before[name])
+			}
+		}
+		for name, n := range fewest {
+			if n > most[name] {
+				t.Errorf("a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
 			}
 		}
 	}
