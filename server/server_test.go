@@ -321,7 +321,12 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 }
 
 func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
-	changes := []string{"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "SetFeatureFlag"}
+	changes := []string{
+		"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "CancelJob", "SetFeatureFlag",
+		"ProtectTarget", "UnprotectTarget", "AckOutside",
+		// It only reads, but what it reads is much, and nobody polls it.
+		"PlanDeletion",
+	}
 	methods := maintenancev1.File_maintenance_v1_maintenance_proto.Services().Get(0).Methods()
 	for i := range methods.Len() {
 		name := string(methods.Get(i).Name())

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/compiler/protogen"
@@ -14,11 +17,15 @@ import (
 func main() {
 	protogen.Options{}.Run(func(plugin *protogen.Plugin) error {
 		plugin.SupportedFeatures = uint64(pluginpb.CodeGeneratorResponse_FEATURE_PROTO3_OPTIONAL)
+		packages := map[protoreflect.FullName][]*protogen.File{}
 		for _, file := range plugin.Files {
 			if file.Generate {
-				name := string(file.Desc.Package()) + ".md"
-				page{plugin.NewGeneratedFile(name, "")}.file(file)
+				name := file.Desc.Package()
+				packages[name] = append(packages[name], file)
 			}
+		}
+		for name, files := range packages {
+			page{plugin.NewGeneratedFile(string(name)+".md", "")}.files(name, files)
 		}
 		return nil
 	})
@@ -27,20 +34,27 @@ func main() {
 // page is a Markdown file in the making.
 type page struct{ out *protogen.GeneratedFile }
 
-func (p page) file(file *protogen.File) {
-	p.out.P("<!-- Generated from ", file.Desc.Path(), " by make generate. Do not edit. -->")
+// files writes the page of a package; the files with services, which the others serve, come first.
+func (p page) files(name protoreflect.FullName, files []*protogen.File) {
+	slices.SortStableFunc(files, func(a, b *protogen.File) int {
+		return cmp.Compare(len(b.Services), len(a.Services))
+	})
+	directory := path.Dir(files[0].Desc.Path())
+	p.out.P("<!-- Generated from ", directory, " by make generate. Do not edit. -->")
 	p.out.P()
-	p.out.P("# ", file.Desc.Package())
-	p.out.P()
-	p.out.P(prose(introduction(file)))
-	for _, service := range file.Services {
-		p.service(service)
-	}
-	for _, message := range file.Messages {
-		p.message(message)
-	}
-	for _, enum := range file.Enums {
-		p.enum(enum)
+	p.out.P("# ", name)
+	for _, file := range files {
+		p.out.P()
+		p.out.P(prose(introduction(file)))
+		for _, service := range file.Services {
+			p.service(service)
+		}
+		for _, message := range file.Messages {
+			p.message(message)
+		}
+		for _, enum := range file.Enums {
+			p.enum(enum)
+		}
 	}
 }
 

@@ -144,6 +144,79 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
+// JobState is the state of a deferred job.
+type JobState int32
+
+const (
+	// Not set; as a filter: any state.
+	JobState_JOB_STATE_UNSPECIFIED JobState = 0
+	// Due, or due in a moment.
+	JobState_JOB_STATE_AVAILABLE JobState = 1
+	// Starts later, or goes on later.
+	JobState_JOB_STATE_SCHEDULED JobState = 2
+	// Failed, and will be tried again.
+	JobState_JOB_STATE_RETRYABLE JobState = 3
+	// At work.
+	JobState_JOB_STATE_RUNNING JobState = 4
+	// Has ended; outcome says how.
+	JobState_JOB_STATE_COMPLETED JobState = 5
+	// Refused, or cancelled by CancelJob.
+	JobState_JOB_STATE_CANCELLED JobState = 6
+	// Failed in its last attempt.
+	JobState_JOB_STATE_DISCARDED JobState = 7
+)
+
+// Enum value maps for JobState.
+var (
+	JobState_name = map[int32]string{
+		0: "JOB_STATE_UNSPECIFIED",
+		1: "JOB_STATE_AVAILABLE",
+		2: "JOB_STATE_SCHEDULED",
+		3: "JOB_STATE_RETRYABLE",
+		4: "JOB_STATE_RUNNING",
+		5: "JOB_STATE_COMPLETED",
+		6: "JOB_STATE_CANCELLED",
+		7: "JOB_STATE_DISCARDED",
+	}
+	JobState_value = map[string]int32{
+		"JOB_STATE_UNSPECIFIED": 0,
+		"JOB_STATE_AVAILABLE":   1,
+		"JOB_STATE_SCHEDULED":   2,
+		"JOB_STATE_RETRYABLE":   3,
+		"JOB_STATE_RUNNING":     4,
+		"JOB_STATE_COMPLETED":   5,
+		"JOB_STATE_CANCELLED":   6,
+		"JOB_STATE_DISCARDED":   7,
+	}
+)
+
+func (x JobState) Enum() *JobState {
+	p := new(JobState)
+	*p = x
+	return p
+}
+
+func (x JobState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (JobState) Descriptor() protoreflect.EnumDescriptor {
+	return file_maintenance_v1_maintenance_proto_enumTypes[2].Descriptor()
+}
+
+func (JobState) Type() protoreflect.EnumType {
+	return &file_maintenance_v1_maintenance_proto_enumTypes[2]
+}
+
+func (x JobState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use JobState.Descriptor instead.
+func (JobState) EnumDescriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
+}
+
 // FireOutcome is the outcome of a fire.
 type FireOutcome int32
 
@@ -189,11 +262,11 @@ func (x FireOutcome) String() string {
 }
 
 func (FireOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_maintenance_v1_maintenance_proto_enumTypes[2].Descriptor()
+	return file_maintenance_v1_maintenance_proto_enumTypes[3].Descriptor()
 }
 
 func (FireOutcome) Type() protoreflect.EnumType {
-	return &file_maintenance_v1_maintenance_proto_enumTypes[2]
+	return &file_maintenance_v1_maintenance_proto_enumTypes[3]
 }
 
 func (x FireOutcome) Number() protoreflect.EnumNumber {
@@ -202,7 +275,7 @@ func (x FireOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FireOutcome.Descriptor instead.
 func (FireOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{2}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
 }
 
 // Condition is why a worker is, or is not, running now. Where several hold it is the first of: running, paused, not
@@ -268,11 +341,11 @@ func (x Condition) String() string {
 }
 
 func (Condition) Descriptor() protoreflect.EnumDescriptor {
-	return file_maintenance_v1_maintenance_proto_enumTypes[3].Descriptor()
+	return file_maintenance_v1_maintenance_proto_enumTypes[4].Descriptor()
 }
 
 func (Condition) Type() protoreflect.EnumType {
-	return &file_maintenance_v1_maintenance_proto_enumTypes[3]
+	return &file_maintenance_v1_maintenance_proto_enumTypes[4]
 }
 
 func (x Condition) Number() protoreflect.EnumNumber {
@@ -281,7 +354,7 @@ func (x Condition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Condition.Descriptor instead.
 func (Condition) EnumDescriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{3}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
 }
 
 // FailureClass is the class of the problem that keeps a worker from running.
@@ -349,11 +422,11 @@ func (x FailureClass) String() string {
 }
 
 func (FailureClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_maintenance_v1_maintenance_proto_enumTypes[4].Descriptor()
+	return file_maintenance_v1_maintenance_proto_enumTypes[5].Descriptor()
 }
 
 func (FailureClass) Type() protoreflect.EnumType {
-	return &file_maintenance_v1_maintenance_proto_enumTypes[4]
+	return &file_maintenance_v1_maintenance_proto_enumTypes[5]
 }
 
 func (x FailureClass) Number() protoreflect.EnumNumber {
@@ -362,7 +435,7 @@ func (x FailureClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureClass.Descriptor instead.
 func (FailureClass) EnumDescriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{4}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{5}
 }
 
 // Failing is why the condition of a worker is CONDITION_FAILING: the first of several problems.
@@ -636,9 +709,16 @@ type Run struct {
 	// the client's certificate if the server asks for one, else the value of the header caretaker-user.
 	RequestedBy string `protobuf:"bytes,18,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	// The server that runs or ran it, by the name under which it holds leases.
-	Replica       string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Replica string `protobuf:"bytes,19,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Dry runs of the four workers that queue or destroy: what a run would work on, in its order, the first 1,000. Lists
+	// and GetStatus leave them out.
+	Candidates []*Candidate `protobuf:"bytes,20,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// How many candidates there are beyond those listed.
+	MoreCandidates int64 `protobuf:"varint,21,opt,name=more_candidates,json=moreCandidates,proto3" json:"more_candidates,omitempty"`
+	// Digest of all candidates, also of those not listed: RunBatchRequest.expected_digest.
+	CandidatesDigest string `protobuf:"bytes,22,opt,name=candidates_digest,json=candidatesDigest,proto3" json:"candidates_digest,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
@@ -800,6 +880,27 @@ func (x *Run) GetRequestedBy() string {
 func (x *Run) GetReplica() string {
 	if x != nil {
 		return x.Replica
+	}
+	return ""
+}
+
+func (x *Run) GetCandidates() []*Candidate {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *Run) GetMoreCandidates() int64 {
+	if x != nil {
+		return x.MoreCandidates
+	}
+	return 0
+}
+
+func (x *Run) GetCandidatesDigest() string {
+	if x != nil {
+		return x.CandidatesDigest
 	}
 	return ""
 }
@@ -1354,6 +1455,9 @@ type Job struct {
 	// State, as in maintenance.river_job: available (due, or due in a moment), scheduled (starts later, or goes on later),
 	// retryable (failed, will be retried), running, completed, cancelled (refused), discarded (failed in its last
 	// attempt), pending (not used).
+	// Deprecated: job_state says the same.
+	//
+	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// Arguments; each kind has its own names.
 	Args *structpb.Struct `protobuf:"bytes,4,opt,name=args,proto3" json:"args,omitempty"`
@@ -1378,7 +1482,17 @@ type Job struct {
 	// When it ended; absent while it waits or runs.
 	FinalizedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=finalized_at,json=finalizedAt,proto3" json:"finalized_at,omitempty"`
 	// Trace ID of the last attempt that has ended, in whatever way; empty if there is none or its process died.
-	TraceId       string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// State.
+	JobState JobState `protobuf:"varint,16,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
+	// Rows that all of its attempts have changed, by table; while it runs: so far.
+	Tables []*TableCount `protobuf:"bytes,17,rep,name=tables,proto3" json:"tables,omitempty"`
+	// How many paths it left outside the database: ListOutside has them.
+	Outside int64 `protobuf:"varint,18,opt,name=outside,proto3" json:"outside,omitempty"`
+	// How long its attempts have worked, together.
+	Duration *durationpb.Duration `protobuf:"bytes,19,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The cancellation that was asked for; absent if there was none.
+	Cancellation  *Cancellation `protobuf:"bytes,20,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1427,6 +1541,7 @@ func (x *Job) GetKind() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 func (x *Job) GetState() string {
 	if x != nil {
 		return x.State
@@ -1518,6 +1633,105 @@ func (x *Job) GetTraceId() string {
 	return ""
 }
 
+func (x *Job) GetJobState() JobState {
+	if x != nil {
+		return x.JobState
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
+}
+
+func (x *Job) GetTables() []*TableCount {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+func (x *Job) GetOutside() int64 {
+	if x != nil {
+		return x.Outside
+	}
+	return 0
+}
+
+func (x *Job) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *Job) GetCancellation() *Cancellation {
+	if x != nil {
+		return x.Cancellation
+	}
+	return nil
+}
+
+// Cancellation is the wish that a job end.
+type Cancellation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, as given to CancelJob.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who asked, as in Run.requested_by.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cancellation) Reset() {
+	*x = Cancellation{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cancellation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cancellation) ProtoMessage() {}
+
+func (x *Cancellation) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cancellation.ProtoReflect.Descriptor instead.
+func (*Cancellation) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Cancellation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Cancellation) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Cancellation) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // JobError is the error of an attempt of a job.
 type JobError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1533,7 +1747,7 @@ type JobError struct {
 
 func (x *JobError) Reset() {
 	*x = JobError{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1759,7 @@ func (x *JobError) String() string {
 func (*JobError) ProtoMessage() {}
 
 func (x *JobError) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1772,7 @@ func (x *JobError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobError.ProtoReflect.Descriptor instead.
 func (*JobError) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *JobError) GetAt() *timestamppb.Timestamp {
@@ -1595,7 +1809,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1821,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1834,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1650,14 +1864,18 @@ type RunBatchRequest struct {
 	Async bool `protobuf:"varint,4,opt,name=async,proto3" json:"async,omitempty"`
 	// Chosen by the client, at most 128 characters: the same id again returns the first run and starts no second one. The
 	// request must be for the same worker, database (if it names one) and dry_run, else it is REQUEST_ID_REUSED.
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// It is kept as long as its run (history.keep).
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Run only if the candidates are those of the dry run with this candidates_digest, else PLAN_CHANGED; empty: run in any
+	// case. For the four workers that have candidates.
+	ExpectedDigest string `protobuf:"bytes,6,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1887,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1900,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -1720,6 +1938,13 @@ func (x *RunBatchRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *RunBatchRequest) GetExpectedDigest() string {
+	if x != nil {
+		return x.ExpectedDigest
+	}
+	return ""
+}
+
 // RunBatchResponse is the answer of RunBatch.
 type RunBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1731,7 +1956,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1968,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1981,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -1777,7 +2002,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +2014,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +2027,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -1823,7 +2048,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2060,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2073,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -1873,7 +2098,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2110,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2123,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -1935,7 +2160,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2172,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2185,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -1988,7 +2213,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2225,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2238,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -2034,7 +2259,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2271,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2284,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -2079,14 +2304,18 @@ type ListRunsRequest struct {
 	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only those that were started then or later; absent: any.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// Only those that were started before; absent: any.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2327,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2340,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -2142,6 +2371,20 @@ func (x *ListRunsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListRunsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListRunsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // ListRunsResponse is one page of runs.
 type ListRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2155,7 +2398,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2410,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2423,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2214,7 +2457,7 @@ type ListFiresRequest struct {
 
 func (x *ListFiresRequest) Reset() {
 	*x = ListFiresRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2469,7 @@ func (x *ListFiresRequest) String() string {
 func (*ListFiresRequest) ProtoMessage() {}
 
 func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2482,7 @@ func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresRequest.ProtoReflect.Descriptor instead.
 func (*ListFiresRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListFiresRequest) GetWorker() string {
@@ -2283,7 +2526,7 @@ type ListFiresResponse struct {
 
 func (x *ListFiresResponse) Reset() {
 	*x = ListFiresResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2538,7 @@ func (x *ListFiresResponse) String() string {
 func (*ListFiresResponse) ProtoMessage() {}
 
 func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2551,7 @@ func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresResponse.ProtoReflect.Descriptor instead.
 func (*ListFiresResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListFiresResponse) GetFires() []*Fire {
@@ -2336,7 +2579,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2591,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2604,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -2384,7 +2627,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2639,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2652,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -2437,7 +2680,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2692,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2705,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -2483,7 +2726,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2738,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2751,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -2533,7 +2776,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2788,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2801,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -2593,7 +2836,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2848,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2861,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -2639,7 +2882,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +2894,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +2907,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -2685,7 +2928,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2697,7 +2940,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2710,7 +2953,7 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
@@ -2725,21 +2968,31 @@ type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind; empty: all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// State; empty: any.
+	// State, as in Job.state; empty: any. Deprecated: job_state says the same.
+	//
+	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// At most so many, fewer where the answer would be too large; 0: 50, at most 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only the job with this ID, whatever the other fields are; 0: all. UNKNOWN_JOB if there is none.
-	Id            int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
+	// Only the job with this ID, whatever the other fields are; 0: all. UNKNOWN_JOB if there is none. Deprecated: GetJob.
+	//
+	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
+	Id int64 `protobuf:"varint,5,opt,name=id,proto3" json:"id,omitempty"`
+	// Only those that were queued then or later; absent: any.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// Only those that were queued before; absent: any.
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// State; unspecified: any. Not together with state.
+	JobState      JobState `protobuf:"varint,8,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +3004,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +3017,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListJobsRequest) GetKind() string {
@@ -2774,6 +3027,7 @@ func (x *ListJobsRequest) GetKind() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 func (x *ListJobsRequest) GetState() string {
 	if x != nil {
 		return x.State
@@ -2795,11 +3049,33 @@ func (x *ListJobsRequest) GetPageToken() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
 func (x *ListJobsRequest) GetId() int64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *ListJobsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListJobsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListJobsRequest) GetJobState() JobState {
+	if x != nil {
+		return x.JobState
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
 }
 
 // ListJobsResponse is one page of jobs.
@@ -2815,7 +3091,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +3103,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +3116,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2857,6 +3133,199 @@ func (x *ListJobsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// GetJobRequest names a job.
+type GetJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the job. Required.
+	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetJobRequest) Reset() {
+	*x = GetJobRequest{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJobRequest) ProtoMessage() {}
+
+func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
+func (*GetJobRequest) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GetJobRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// GetJobResponse is the answer of GetJob.
+type GetJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetJobResponse) Reset() {
+	*x = GetJobResponse{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJobResponse) ProtoMessage() {}
+
+func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
+func (*GetJobResponse) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GetJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+// CancelJobRequest names a job.
+type CancelJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the job. Required.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Why. Required, at most 500 characters.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelJobRequest) Reset() {
+	*x = CancelJobRequest{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelJobRequest) ProtoMessage() {}
+
+func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
+func (*CancelJobRequest) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CancelJobRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *CancelJobRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// CancelJobResponse is the answer of CancelJob.
+type CancelJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job as it is now.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelJobResponse) Reset() {
+	*x = CancelJobResponse{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelJobResponse) ProtoMessage() {}
+
+func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
+func (*CancelJobResponse) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CancelJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
 // RetryJobRequest names a job.
 type RetryJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2868,7 +3337,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +3349,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +3362,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -2914,7 +3383,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3395,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3408,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -2962,7 +3431,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3443,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3456,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -3015,7 +3484,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3027,7 +3496,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3040,7 +3509,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -3050,16 +3519,20 @@ func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
 	return nil
 }
 
-// ListFeatureFlagsRequest has no fields.
+// ListFeatureFlagsRequest selects flags.
 type ListFeatureFlagsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many; 0: 50, at most 1000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3544,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,21 +3557,37 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ListFeatureFlagsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListFeatureFlagsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 // ListFeatureFlagsResponse is the answer of ListFeatureFlags.
 type ListFeatureFlagsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Flags by name.
-	Flags         []*FeatureFlag `protobuf:"bytes,1,rep,name=flags,proto3" json:"flags,omitempty"`
+	Flags []*FeatureFlag `protobuf:"bytes,1,rep,name=flags,proto3" json:"flags,omitempty"`
+	// Token of the next page; empty: this was the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3599,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3612,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -3133,11 +3622,18 @@ func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
 	return nil
 }
 
+func (x *ListFeatureFlagsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x01\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x1cmaintenance/v1/outside.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
 	"\aFailing\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x1c.maintenance.v1.FailureClassR\x05class\x12\x18\n" +
@@ -3154,7 +3650,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x06parent\x18\x03 \x01(\tR\x06parent\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x12\n" +
 	"\x04rows\x18\x05 \x01(\x03R\x04rows\x12\x19\n" +
-	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\x8d\x06\n" +
+	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\x9e\a\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x1a\n" +
@@ -3180,7 +3676,12 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
 	"turbo_mode\x18\x11 \x01(\bR\tturboMode\x12!\n" +
 	"\frequested_by\x18\x12 \x01(\tR\vrequestedBy\x12\x18\n" +
-	"\areplica\x18\x13 \x01(\tR\areplica\x1a9\n" +
+	"\areplica\x18\x13 \x01(\tR\areplica\x129\n" +
+	"\n" +
+	"candidates\x18\x14 \x03(\v2\x19.maintenance.v1.CandidateR\n" +
+	"candidates\x12'\n" +
+	"\x0fmore_candidates\x18\x15 \x01(\x03R\x0emoreCandidates\x12+\n" +
+	"\x11candidates_digest\x18\x16 \x01(\tR\x10candidatesDigest\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x81\x03\n" +
@@ -3235,11 +3736,11 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
 	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
-	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xb7\x04\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xb9\x06\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
-	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\x12+\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
+	"\x05state\x18\x03 \x01(\tB\x02\x18\x01R\x05state\x12+\n" +
 	"\x04args\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x04args\x12\x18\n" +
 	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12!\n" +
 	"\fmax_attempts\x18\x06 \x01(\x05R\vmaxAttempts\x12=\n" +
@@ -3253,21 +3754,31 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12=\n" +
 	"\fattempted_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vattemptedAt\x12=\n" +
 	"\ffinalized_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vfinalizedAt\x12\x19\n" +
-	"\btrace_id\x18\x0f \x01(\tR\atraceId\"f\n" +
+	"\btrace_id\x18\x0f \x01(\tR\atraceId\x125\n" +
+	"\tjob_state\x18\x10 \x01(\x0e2\x18.maintenance.v1.JobStateR\bjobState\x122\n" +
+	"\x06tables\x18\x11 \x03(\v2\x1a.maintenance.v1.TableCountR\x06tables\x12\x18\n" +
+	"\aoutside\x18\x12 \x01(\x03R\aoutside\x125\n" +
+	"\bduration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12@\n" +
+	"\fcancellation\x18\x14 \x01(\v2\x1c.maintenance.v1.CancellationR\fcancellation\"b\n" +
+	"\fCancellation\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"f\n" +
 	"\bJobError\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\";\n" +
 	"\vFeatureFlag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aenabled\x18\x02 \x01(\bR\aenabled\"\x93\x01\n" +
+	"\aenabled\x18\x02 \x01(\bR\aenabled\"\xbc\x01\n" +
 	"\x0fRunBatchRequest\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n" +
 	"\bdatabase\x18\x02 \x01(\tR\bdatabase\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05async\x18\x04 \x01(\bR\x05async\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x05 \x01(\tR\trequestId\"9\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12'\n" +
+	"\x0fexpected_digest\x18\x06 \x01(\tR\x0eexpectedDigest\"9\n" +
 	"\x10RunBatchResponse\x12%\n" +
 	"\x03run\x18\x01 \x01(\v2\x13.maintenance.v1.RunR\x03run\"*\n" +
 	"\x10GetStatusRequest\x12\x16\n" +
@@ -3285,13 +3796,15 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\rGetRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"7\n" +
 	"\x0eGetRunResponse\x12%\n" +
-	"\x03run\x18\x01 \x01(\v2\x13.maintenance.v1.RunR\x03run\"\x95\x01\n" +
+	"\x03run\x18\x01 \x01(\v2\x13.maintenance.v1.RunR\x03run\"\xf9\x01\n" +
 	"\x0fListRunsRequest\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.maintenance.v1.RunStateR\x05state\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"c\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"c\n" +
 	"\x10ListRunsResponse\x12'\n" +
 	"\x04runs\x18\x01 \x03(\v2\x13.maintenance.v1.RunR\x04runs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9d\x01\n" +
@@ -3322,17 +3835,29 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x13ResumeWorkerRequest\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\"L\n" +
 	"\x14ResumeWorkerResponse\x124\n" +
-	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"\x87\x01\n" +
+	"\x06worker\x18\x01 \x01(\v2\x1c.maintenance.v1.WorkerStatusR\x06worker\"\xaa\x02\n" +
 	"\x0fListJobsRequest\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1b\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\x05state\x18\x02 \x01(\tB\x02\x18\x01R\x05state\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x0e\n" +
-	"\x02id\x18\x05 \x01(\x03R\x02id\"c\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x02id\x18\x05 \x01(\x03B\x02\x18\x01R\x02id\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x125\n" +
+	"\tjob_state\x18\b \x01(\x0e2\x18.maintenance.v1.JobStateR\bjobState\"c\n" +
 	"\x10ListJobsResponse\x12'\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x13.maintenance.v1.JobR\x04jobs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x1f\n" +
+	"\rGetJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"7\n" +
+	"\x0eGetJobResponse\x12%\n" +
+	"\x03job\x18\x01 \x01(\v2\x13.maintenance.v1.JobR\x03job\":\n" +
+	"\x10CancelJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\":\n" +
+	"\x11CancelJobResponse\x12%\n" +
+	"\x03job\x18\x01 \x01(\v2\x13.maintenance.v1.JobR\x03job\"!\n" +
 	"\x0fRetryJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"9\n" +
 	"\x10RetryJobResponse\x12%\n" +
@@ -3341,10 +3866,14 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\"I\n" +
 	"\x16SetFeatureFlagResponse\x12/\n" +
-	"\x04flag\x18\x01 \x01(\v2\x1b.maintenance.v1.FeatureFlagR\x04flag\"\x19\n" +
-	"\x17ListFeatureFlagsRequest\"M\n" +
+	"\x04flag\x18\x01 \x01(\v2\x1b.maintenance.v1.FeatureFlagR\x04flag\"U\n" +
+	"\x17ListFeatureFlagsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"u\n" +
 	"\x18ListFeatureFlagsResponse\x121\n" +
-	"\x05flags\x18\x01 \x03(\v2\x1b.maintenance.v1.FeatureFlagR\x05flags*\x9b\x01\n" +
+	"\x05flags\x18\x01 \x03(\v2\x1b.maintenance.v1.FeatureFlagR\x05flags\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x9b\x01\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RUN_STATE_RUNNING\x10\x01\x12\x17\n" +
@@ -3355,7 +3884,16 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\aTrigger\x12\x17\n" +
 	"\x13TRIGGER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10TRIGGER_SCHEDULE\x10\x01\x12\x13\n" +
-	"\x0fTRIGGER_REQUEST\x10\x02*\x8e\x01\n" +
+	"\x0fTRIGGER_REQUEST\x10\x02*\xd2\x01\n" +
+	"\bJobState\x12\x19\n" +
+	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13JOB_STATE_AVAILABLE\x10\x01\x12\x17\n" +
+	"\x13JOB_STATE_SCHEDULED\x10\x02\x12\x17\n" +
+	"\x13JOB_STATE_RETRYABLE\x10\x03\x12\x15\n" +
+	"\x11JOB_STATE_RUNNING\x10\x04\x12\x17\n" +
+	"\x13JOB_STATE_COMPLETED\x10\x05\x12\x17\n" +
+	"\x13JOB_STATE_CANCELLED\x10\x06\x12\x17\n" +
+	"\x13JOB_STATE_DISCARDED\x10\a*\x8e\x01\n" +
 	"\vFireOutcome\x12\x1c\n" +
 	"\x18FIRE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14FIRE_OUTCOME_CLAIMED\x10\x01\x12\x14\n" +
@@ -3382,7 +3920,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
 	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
 	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
-	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xa8\t\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\x98\x10\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -3394,9 +3932,20 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\bWatchRun\x12\x1f.maintenance.v1.WatchRunRequest\x1a\x18.maintenance.v1.RunEvent0\x01\x12P\n" +
 	"\tCancelRun\x12 .maintenance.v1.CancelRunRequest\x1a!.maintenance.v1.CancelRunResponse\x12V\n" +
 	"\vPauseWorker\x12\".maintenance.v1.PauseWorkerRequest\x1a#.maintenance.v1.PauseWorkerResponse\x12Y\n" +
-	"\fResumeWorker\x12#.maintenance.v1.ResumeWorkerRequest\x1a$.maintenance.v1.ResumeWorkerResponse\x12M\n" +
+	"\fResumeWorker\x12#.maintenance.v1.ResumeWorkerRequest\x1a$.maintenance.v1.ResumeWorkerResponse\x12G\n" +
+	"\x06GetJob\x12\x1d.maintenance.v1.GetJobRequest\x1a\x1e.maintenance.v1.GetJobResponse\x12P\n" +
+	"\tCancelJob\x12 .maintenance.v1.CancelJobRequest\x1a!.maintenance.v1.CancelJobResponse\x12M\n" +
 	"\bListJobs\x12\x1f.maintenance.v1.ListJobsRequest\x1a .maintenance.v1.ListJobsResponse\x12M\n" +
-	"\bRetryJob\x12\x1f.maintenance.v1.RetryJobRequest\x1a .maintenance.v1.RetryJobResponse\x12_\n" +
+	"\bRetryJob\x12\x1f.maintenance.v1.RetryJobRequest\x1a .maintenance.v1.RetryJobResponse\x12Y\n" +
+	"\fPlanDeletion\x12#.maintenance.v1.PlanDeletionRequest\x1a$.maintenance.v1.PlanDeletionResponse\x12\\\n" +
+	"\rProtectTarget\x12$.maintenance.v1.ProtectTargetRequest\x1a%.maintenance.v1.ProtectTargetResponse\x12b\n" +
+	"\x0fUnprotectTarget\x12&.maintenance.v1.UnprotectTargetRequest\x1a'.maintenance.v1.UnprotectTargetResponse\x12\\\n" +
+	"\rListProtected\x12$.maintenance.v1.ListProtectedRequest\x1a%.maintenance.v1.ListProtectedResponse\x12V\n" +
+	"\vListOutside\x12\".maintenance.v1.ListOutsideRequest\x1a#.maintenance.v1.ListOutsideResponse\x12S\n" +
+	"\n" +
+	"AckOutside\x12!.maintenance.v1.AckOutsideRequest\x1a\".maintenance.v1.AckOutsideResponse\x12Y\n" +
+	"\fListReceipts\x12#.maintenance.v1.ListReceiptsRequest\x1a$.maintenance.v1.ListReceiptsResponse\x12P\n" +
+	"\tListAudit\x12 .maintenance.v1.ListAuditRequest\x1a!.maintenance.v1.ListAuditResponse\x12_\n" +
 	"\x0eSetFeatureFlag\x12%.maintenance.v1.SetFeatureFlagRequest\x1a&.maintenance.v1.SetFeatureFlagResponse\x12e\n" +
 	"\x10ListFeatureFlags\x12'.maintenance.v1.ListFeatureFlagsRequest\x1a(.maintenance.v1.ListFeatureFlagsResponseBDZBgithub.com/caretaker-go/caretaker/gen/maintenance/v1;maintenancev1b\x06proto3"
 
@@ -3412,146 +3961,202 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 	return file_maintenance_v1_maintenance_proto_rawDescData
 }
 
-var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
-	(FireOutcome)(0),                 // 2: maintenance.v1.FireOutcome
-	(Condition)(0),                   // 3: maintenance.v1.Condition
-	(FailureClass)(0),                // 4: maintenance.v1.FailureClass
-	(*Failing)(nil),                  // 5: maintenance.v1.Failing
-	(*TableCount)(nil),               // 6: maintenance.v1.TableCount
-	(*DefinitionCount)(nil),          // 7: maintenance.v1.DefinitionCount
-	(*Run)(nil),                      // 8: maintenance.v1.Run
-	(*Fire)(nil),                     // 9: maintenance.v1.Fire
-	(*Lease)(nil),                    // 10: maintenance.v1.Lease
-	(*Pause)(nil),                    // 11: maintenance.v1.Pause
-	(*Backlog)(nil),                  // 12: maintenance.v1.Backlog
-	(*WorkerStatus)(nil),             // 13: maintenance.v1.WorkerStatus
-	(*Job)(nil),                      // 14: maintenance.v1.Job
-	(*JobError)(nil),                 // 15: maintenance.v1.JobError
-	(*FeatureFlag)(nil),              // 16: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 17: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 18: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 19: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 20: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 21: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 22: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 23: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 24: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 25: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 26: maintenance.v1.ListRunsResponse
-	(*ListFiresRequest)(nil),         // 27: maintenance.v1.ListFiresRequest
-	(*ListFiresResponse)(nil),        // 28: maintenance.v1.ListFiresResponse
-	(*WatchRunRequest)(nil),          // 29: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 30: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 31: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 32: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 33: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 34: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 35: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 36: maintenance.v1.ResumeWorkerResponse
-	(*ListJobsRequest)(nil),          // 37: maintenance.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 38: maintenance.v1.ListJobsResponse
-	(*RetryJobRequest)(nil),          // 39: maintenance.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),         // 40: maintenance.v1.RetryJobResponse
-	(*SetFeatureFlagRequest)(nil),    // 41: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 42: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 43: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 44: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 45: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 46: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 47: google.protobuf.Duration
-	(*structpb.Struct)(nil),          // 48: google.protobuf.Struct
+	(JobState)(0),                    // 2: maintenance.v1.JobState
+	(FireOutcome)(0),                 // 3: maintenance.v1.FireOutcome
+	(Condition)(0),                   // 4: maintenance.v1.Condition
+	(FailureClass)(0),                // 5: maintenance.v1.FailureClass
+	(*Failing)(nil),                  // 6: maintenance.v1.Failing
+	(*TableCount)(nil),               // 7: maintenance.v1.TableCount
+	(*DefinitionCount)(nil),          // 8: maintenance.v1.DefinitionCount
+	(*Run)(nil),                      // 9: maintenance.v1.Run
+	(*Fire)(nil),                     // 10: maintenance.v1.Fire
+	(*Lease)(nil),                    // 11: maintenance.v1.Lease
+	(*Pause)(nil),                    // 12: maintenance.v1.Pause
+	(*Backlog)(nil),                  // 13: maintenance.v1.Backlog
+	(*WorkerStatus)(nil),             // 14: maintenance.v1.WorkerStatus
+	(*Job)(nil),                      // 15: maintenance.v1.Job
+	(*Cancellation)(nil),             // 16: maintenance.v1.Cancellation
+	(*JobError)(nil),                 // 17: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 18: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 19: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 20: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 21: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 22: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 23: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 24: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 25: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 26: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 27: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 28: maintenance.v1.ListRunsResponse
+	(*ListFiresRequest)(nil),         // 29: maintenance.v1.ListFiresRequest
+	(*ListFiresResponse)(nil),        // 30: maintenance.v1.ListFiresResponse
+	(*WatchRunRequest)(nil),          // 31: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 32: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 33: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 34: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 35: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 36: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 37: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 38: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 39: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 40: maintenance.v1.ListJobsResponse
+	(*GetJobRequest)(nil),            // 41: maintenance.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 42: maintenance.v1.GetJobResponse
+	(*CancelJobRequest)(nil),         // 43: maintenance.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),        // 44: maintenance.v1.CancelJobResponse
+	(*RetryJobRequest)(nil),          // 45: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 46: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 47: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 48: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 49: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 50: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 51: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
+	(*Candidate)(nil),                // 53: maintenance.v1.Candidate
+	(*durationpb.Duration)(nil),      // 54: google.protobuf.Duration
+	(*structpb.Struct)(nil),          // 55: google.protobuf.Struct
+	(*PlanDeletionRequest)(nil),      // 56: maintenance.v1.PlanDeletionRequest
+	(*ProtectTargetRequest)(nil),     // 57: maintenance.v1.ProtectTargetRequest
+	(*UnprotectTargetRequest)(nil),   // 58: maintenance.v1.UnprotectTargetRequest
+	(*ListProtectedRequest)(nil),     // 59: maintenance.v1.ListProtectedRequest
+	(*ListOutsideRequest)(nil),       // 60: maintenance.v1.ListOutsideRequest
+	(*AckOutsideRequest)(nil),        // 61: maintenance.v1.AckOutsideRequest
+	(*ListReceiptsRequest)(nil),      // 62: maintenance.v1.ListReceiptsRequest
+	(*ListAuditRequest)(nil),         // 63: maintenance.v1.ListAuditRequest
+	(*PlanDeletionResponse)(nil),     // 64: maintenance.v1.PlanDeletionResponse
+	(*ProtectTargetResponse)(nil),    // 65: maintenance.v1.ProtectTargetResponse
+	(*UnprotectTargetResponse)(nil),  // 66: maintenance.v1.UnprotectTargetResponse
+	(*ListProtectedResponse)(nil),    // 67: maintenance.v1.ListProtectedResponse
+	(*ListOutsideResponse)(nil),      // 68: maintenance.v1.ListOutsideResponse
+	(*AckOutsideResponse)(nil),       // 69: maintenance.v1.AckOutsideResponse
+	(*ListReceiptsResponse)(nil),     // 70: maintenance.v1.ListReceiptsResponse
+	(*ListAuditResponse)(nil),        // 71: maintenance.v1.ListAuditResponse
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
-	46, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
-	4,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
+	52, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
+	5,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
 	1,  // 2: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
 	0,  // 3: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	46, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	46, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	45, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
-	6,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
-	7,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	46, // 9: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
-	2,  // 10: maintenance.v1.Fire.outcome:type_name -> maintenance.v1.FireOutcome
-	46, // 11: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
-	46, // 12: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
-	47, // 13: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
-	46, // 14: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	46, // 15: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	46, // 16: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	46, // 17: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	46, // 18: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	46, // 19: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	46, // 20: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
-	11, // 21: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
-	10, // 22: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
-	8,  // 23: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
-	8,  // 24: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	46, // 25: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
-	12, // 26: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
-	3,  // 27: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
-	5,  // 28: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
-	48, // 29: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
-	46, // 30: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
-	15, // 31: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
-	46, // 32: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	46, // 33: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
-	46, // 34: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
-	46, // 35: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	8,  // 36: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	13, // 37: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	10, // 38: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	8,  // 39: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 40: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	8,  // 41: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	2,  // 42: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
-	9,  // 43: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
-	8,  // 44: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	8,  // 45: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	47, // 46: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 47: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	13, // 48: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	14, // 49: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	14, // 50: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	16, // 51: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	16, // 52: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	17, // 53: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	19, // 54: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	21, // 55: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	23, // 56: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	25, // 57: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	27, // 58: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
-	29, // 59: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	31, // 60: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	33, // 61: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	35, // 62: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	37, // 63: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	39, // 64: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	41, // 65: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	43, // 66: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	18, // 67: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	20, // 68: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	22, // 69: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	24, // 70: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	26, // 71: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	28, // 72: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
-	30, // 73: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	32, // 74: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	34, // 75: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	36, // 76: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	38, // 77: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	40, // 78: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	42, // 79: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	44, // 80: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	67, // [67:81] is the sub-list for method output_type
-	53, // [53:67] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	52, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	52, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	51, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	7,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
+	8,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
+	53, // 9: maintenance.v1.Run.candidates:type_name -> maintenance.v1.Candidate
+	52, // 10: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
+	3,  // 11: maintenance.v1.Fire.outcome:type_name -> maintenance.v1.FireOutcome
+	52, // 12: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
+	52, // 13: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
+	54, // 14: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
+	52, // 15: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	52, // 16: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	52, // 17: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	52, // 18: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	52, // 19: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	52, // 20: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	52, // 21: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	12, // 22: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
+	11, // 23: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
+	9,  // 24: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
+	9,  // 25: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
+	52, // 26: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	13, // 27: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
+	4,  // 28: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
+	6,  // 29: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
+	55, // 30: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	52, // 31: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	17, // 32: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	52, // 33: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	52, // 34: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	52, // 35: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	2,  // 36: maintenance.v1.Job.job_state:type_name -> maintenance.v1.JobState
+	7,  // 37: maintenance.v1.Job.tables:type_name -> maintenance.v1.TableCount
+	54, // 38: maintenance.v1.Job.duration:type_name -> google.protobuf.Duration
+	16, // 39: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
+	52, // 40: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
+	52, // 41: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	9,  // 42: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	14, // 43: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	11, // 44: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	9,  // 45: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 46: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	52, // 47: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
+	52, // 48: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
+	9,  // 49: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	3,  // 50: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
+	10, // 51: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
+	9,  // 52: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	9,  // 53: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	54, // 54: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	14, // 55: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	14, // 56: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	52, // 57: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	52, // 58: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	2,  // 59: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
+	15, // 60: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	15, // 61: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 62: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 63: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	18, // 64: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	18, // 65: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	19, // 66: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	21, // 67: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	23, // 68: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	25, // 69: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	27, // 70: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	29, // 71: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
+	31, // 72: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	33, // 73: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	35, // 74: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	37, // 75: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	41, // 76: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
+	43, // 77: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
+	39, // 78: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	45, // 79: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	56, // 80: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
+	57, // 81: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
+	58, // 82: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
+	59, // 83: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
+	60, // 84: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
+	61, // 85: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
+	62, // 86: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
+	63, // 87: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
+	47, // 88: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	49, // 89: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	20, // 90: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	22, // 91: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	24, // 92: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	26, // 93: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	28, // 94: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	30, // 95: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	32, // 96: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	34, // 97: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	36, // 98: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	38, // 99: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	42, // 100: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
+	44, // 101: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
+	40, // 102: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	46, // 103: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	64, // 104: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
+	65, // 105: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
+	66, // 106: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
+	67, // 107: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
+	68, // 108: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
+	69, // 109: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
+	70, // 110: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
+	71, // 111: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
+	48, // 112: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	50, // 113: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	90, // [90:114] is the sub-list for method output_type
+	66, // [66:90] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -3559,13 +4164,18 @@ func file_maintenance_v1_maintenance_proto_init() {
 	if File_maintenance_v1_maintenance_proto != nil {
 		return
 	}
+	file_maintenance_v1_audit_proto_init()
+	file_maintenance_v1_outside_proto_init()
+	file_maintenance_v1_plan_proto_init()
+	file_maintenance_v1_protection_proto_init()
+	file_maintenance_v1_receipt_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   41,
+			NumEnums:      6,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,8 +31,18 @@ const (
 	MaintenanceService_CancelRun_FullMethodName        = "/maintenance.v1.MaintenanceService/CancelRun"
 	MaintenanceService_PauseWorker_FullMethodName      = "/maintenance.v1.MaintenanceService/PauseWorker"
 	MaintenanceService_ResumeWorker_FullMethodName     = "/maintenance.v1.MaintenanceService/ResumeWorker"
+	MaintenanceService_GetJob_FullMethodName           = "/maintenance.v1.MaintenanceService/GetJob"
+	MaintenanceService_CancelJob_FullMethodName        = "/maintenance.v1.MaintenanceService/CancelJob"
 	MaintenanceService_ListJobs_FullMethodName         = "/maintenance.v1.MaintenanceService/ListJobs"
 	MaintenanceService_RetryJob_FullMethodName         = "/maintenance.v1.MaintenanceService/RetryJob"
+	MaintenanceService_PlanDeletion_FullMethodName     = "/maintenance.v1.MaintenanceService/PlanDeletion"
+	MaintenanceService_ProtectTarget_FullMethodName    = "/maintenance.v1.MaintenanceService/ProtectTarget"
+	MaintenanceService_UnprotectTarget_FullMethodName  = "/maintenance.v1.MaintenanceService/UnprotectTarget"
+	MaintenanceService_ListProtected_FullMethodName    = "/maintenance.v1.MaintenanceService/ListProtected"
+	MaintenanceService_ListOutside_FullMethodName      = "/maintenance.v1.MaintenanceService/ListOutside"
+	MaintenanceService_AckOutside_FullMethodName       = "/maintenance.v1.MaintenanceService/AckOutside"
+	MaintenanceService_ListReceipts_FullMethodName     = "/maintenance.v1.MaintenanceService/ListReceipts"
+	MaintenanceService_ListAudit_FullMethodName        = "/maintenance.v1.MaintenanceService/ListAudit"
 	MaintenanceService_SetFeatureFlag_FullMethodName   = "/maintenance.v1.MaintenanceService/SetFeatureFlag"
 	MaintenanceService_ListFeatureFlags_FullMethodName = "/maintenance.v1.MaintenanceService/ListFeatureFlags"
 )
@@ -49,7 +59,8 @@ type MaintenanceServiceClient interface {
 	//
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
-	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
+	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or
+	// PLAN_CHANGED (the candidates are not those of expected_digest),
 	// ALREADY_EXISTS REQUEST_ID_REUSED if the request_id has started a different run, UNAVAILABLE if the run's database
 	// cannot be reached or the server is stopping.
 	RunBatch(ctx context.Context, in *RunBatchRequest, opts ...grpc.CallOption) (*RunBatchResponse, error)
@@ -79,6 +90,12 @@ type MaintenanceServiceClient interface {
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
 	// pause; workers with a pause of their own stay paused, and condition_detail names them.
 	ResumeWorker(ctx context.Context, in *ResumeWorkerRequest, opts ...grpc.CallOption) (*ResumeWorkerResponse, error)
+	// GetJob returns a job by its id, with all of its errors. Errors: NOT_FOUND UNKNOWN_JOB.
+	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
+	// CancelJob stops a deferred job for good. One that waits never starts; one at work stops after the statement in
+	// flight, and what it has done until then stays done. It answers with the job as it is now; cancelling a job that has
+	// ended changes nothing. RetryJob makes it due again. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
+	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
 	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
@@ -87,7 +104,29 @@ type MaintenanceServiceClient interface {
 	// that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION DUPLICATE_JOB if another
 	// job with the same arguments waits or runs already.
 	RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error)
-	// SetFeatureFlag switches a feature flag; runs read it when they start.
+	// PlanDeletion says what deleting a user, group or placeholder user would do, by the same rules as the deletion. It
+	// writes nothing, reads from the replica where there is one, and counts up to a limit. Errors: NOT_FOUND
+	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
+	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
+	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
+	// workers pass it over, and jobs refuse it with PROTECTED. Protecting what is protected replaces reason and time. What
+	// has not been created yet may be protected, too. Errors: INVALID_ARGUMENT.
+	ProtectTarget(ctx context.Context, in *ProtectTargetRequest, opts ...grpc.CallOption) (*ProtectTargetResponse, error)
+	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
+	UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error)
+	// ListProtected lists the protections in force, by kind and id.
+	ListProtected(ctx context.Context, in *ListProtectedRequest, opts ...grpc.CallOption) (*ListProtectedResponse, error)
+	// ListOutside lists what jobs have left outside the database, for instance repositories, the oldest first.
+	ListOutside(ctx context.Context, in *ListOutsideRequest, opts ...grpc.CallOption) (*ListOutsideResponse, error)
+	// AckOutside marks paths as removed by whatever removes them. Marking one twice changes nothing. All of them exist, or
+	// none is marked. Errors: NOT_FOUND UNKNOWN_PATH.
+	AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error)
+	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
+	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
+	ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error)
+	// ListAudit lists who asked for what, the newest first: runs, pauses, cancellations, retries, flags, protections.
+	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
+	// SetFeatureFlag switches a feature flag; runs read it when they start. Errors: NOT_FOUND UNKNOWN_FLAG.
 	SetFeatureFlag(ctx context.Context, in *SetFeatureFlagRequest, opts ...grpc.CallOption) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
 	ListFeatureFlags(ctx context.Context, in *ListFeatureFlagsRequest, opts ...grpc.CallOption) (*ListFeatureFlagsResponse, error)
@@ -210,6 +249,26 @@ func (c *maintenanceServiceClient) ResumeWorker(ctx context.Context, in *ResumeW
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetJobResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_GetJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelJobResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_CancelJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListJobsResponse)
@@ -224,6 +283,86 @@ func (c *maintenanceServiceClient) RetryJob(ctx context.Context, in *RetryJobReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RetryJobResponse)
 	err := c.cc.Invoke(ctx, MaintenanceService_RetryJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanDeletionResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_PlanDeletion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ProtectTarget(ctx context.Context, in *ProtectTargetRequest, opts ...grpc.CallOption) (*ProtectTargetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProtectTargetResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ProtectTarget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnprotectTargetResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_UnprotectTarget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListProtected(ctx context.Context, in *ListProtectedRequest, opts ...grpc.CallOption) (*ListProtectedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListProtectedResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListProtected_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListOutside(ctx context.Context, in *ListOutsideRequest, opts ...grpc.CallOption) (*ListOutsideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOutsideResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListOutside_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AckOutsideResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_AckOutside_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReceiptsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListReceipts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAuditResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListAudit_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +401,8 @@ type MaintenanceServiceServer interface {
 	//
 	// The run belongs to the server: a client that hangs up or whose deadline passes does not stop it; CancelRun does.
 	// A run that ended FAILED, CANCELLED or SKIPPED is an OK answer with that state. Errors: NOT_FOUND UNKNOWN_WORKER or
-	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED or WORKER_NOT_CONFIGURED,
+	// UNKNOWN_DATABASE, INVALID_ARGUMENT, ABORTED LEASE_HELD, FAILED_PRECONDITION WORKER_PAUSED, WORKER_NOT_CONFIGURED or
+	// PLAN_CHANGED (the candidates are not those of expected_digest),
 	// ALREADY_EXISTS REQUEST_ID_REUSED if the request_id has started a different run, UNAVAILABLE if the run's database
 	// cannot be reached or the server is stopping.
 	RunBatch(context.Context, *RunBatchRequest) (*RunBatchResponse, error)
@@ -292,6 +432,12 @@ type MaintenanceServiceServer interface {
 	// ResumeWorker ends a pause. Resuming a worker that is not paused changes nothing. The worker "*" ends the global
 	// pause; workers with a pause of their own stay paused, and condition_detail names them.
 	ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error)
+	// GetJob returns a job by its id, with all of its errors. Errors: NOT_FOUND UNKNOWN_JOB.
+	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
+	// CancelJob stops a deferred job for good. One that waits never starts; one at work stops after the statement in
+	// flight, and what it has done until then stays done. It answers with the job as it is now; cancelling a job that has
+	// ended changes nothing. RetryJob makes it due again. Errors: NOT_FOUND UNKNOWN_JOB, INVALID_ARGUMENT without reason.
+	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)
 	// ListJobs lists the deferred jobs that the workers queue, the newest first, with their outcomes. Jobs that have ended
 	// are kept: completed ones for 3 days, cancelled and discarded ones for 30.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
@@ -300,7 +446,29 @@ type MaintenanceServiceServer interface {
 	// that is running or due is not changed. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION DUPLICATE_JOB if another
 	// job with the same arguments waits or runs already.
 	RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error)
-	// SetFeatureFlag switches a feature flag; runs read it when they start.
+	// PlanDeletion says what deleting a user, group or placeholder user would do, by the same rules as the deletion. It
+	// writes nothing, reads from the replica where there is one, and counts up to a limit. Errors: NOT_FOUND
+	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
+	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
+	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
+	// workers pass it over, and jobs refuse it with PROTECTED. Protecting what is protected replaces reason and time. What
+	// has not been created yet may be protected, too. Errors: INVALID_ARGUMENT.
+	ProtectTarget(context.Context, *ProtectTargetRequest) (*ProtectTargetResponse, error)
+	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
+	UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error)
+	// ListProtected lists the protections in force, by kind and id.
+	ListProtected(context.Context, *ListProtectedRequest) (*ListProtectedResponse, error)
+	// ListOutside lists what jobs have left outside the database, for instance repositories, the oldest first.
+	ListOutside(context.Context, *ListOutsideRequest) (*ListOutsideResponse, error)
+	// AckOutside marks paths as removed by whatever removes them. Marking one twice changes nothing. All of them exist, or
+	// none is marked. Errors: NOT_FOUND UNKNOWN_PATH.
+	AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error)
+	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
+	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
+	ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error)
+	// ListAudit lists who asked for what, the newest first: runs, pauses, cancellations, retries, flags, protections.
+	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// SetFeatureFlag switches a feature flag; runs read it when they start. Errors: NOT_FOUND UNKNOWN_FLAG.
 	SetFeatureFlag(context.Context, *SetFeatureFlagRequest) (*SetFeatureFlagResponse, error)
 	// ListFeatureFlags lists the flags that caretaker knows or that have been set.
 	ListFeatureFlags(context.Context, *ListFeatureFlagsRequest) (*ListFeatureFlagsResponse, error)
@@ -344,11 +512,41 @@ func (UnimplementedMaintenanceServiceServer) PauseWorker(context.Context, *Pause
 func (UnimplementedMaintenanceServiceServer) ResumeWorker(context.Context, *ResumeWorkerRequest) (*ResumeWorkerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeWorker not implemented")
 }
+func (UnimplementedMaintenanceServiceServer) GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetJob not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelJob not implemented")
+}
 func (UnimplementedMaintenanceServiceServer) ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListJobs not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetryJob not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ProtectTarget(context.Context, *ProtectTargetRequest) (*ProtectTargetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ProtectTarget not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnprotectTarget not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListProtected(context.Context, *ListProtectedRequest) (*ListProtectedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListProtected not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListOutside(context.Context, *ListOutsideRequest) (*ListOutsideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOutside not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AckOutside not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReceipts not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) SetFeatureFlag(context.Context, *SetFeatureFlagRequest) (*SetFeatureFlagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetFeatureFlag not implemented")
@@ -550,6 +748,42 @@ func _MaintenanceService_ResumeWorker_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_GetJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).GetJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_GetJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).GetJob(ctx, req.(*GetJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_CancelJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).CancelJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_CancelJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).CancelJob(ctx, req.(*CancelJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_ListJobs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListJobsRequest)
 	if err := dec(in); err != nil {
@@ -582,6 +816,150 @@ func _MaintenanceService_RetryJob_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MaintenanceServiceServer).RetryJob(ctx, req.(*RetryJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_PlanDeletion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanDeletionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).PlanDeletion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_PlanDeletion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).PlanDeletion(ctx, req.(*PlanDeletionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ProtectTarget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProtectTargetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ProtectTarget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ProtectTarget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ProtectTarget(ctx, req.(*ProtectTargetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_UnprotectTarget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnprotectTargetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).UnprotectTarget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_UnprotectTarget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).UnprotectTarget(ctx, req.(*UnprotectTargetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListProtected_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListProtectedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListProtected(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListProtected_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListProtected(ctx, req.(*ListProtectedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListOutside_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOutsideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListOutside(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListOutside_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListOutside(ctx, req.(*ListOutsideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_AckOutside_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AckOutsideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).AckOutside(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_AckOutside_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).AckOutside(ctx, req.(*AckOutsideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListReceipts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReceiptsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListReceipts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListReceipts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListReceipts(ctx, req.(*ListReceiptsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListAudit(ctx, req.(*ListAuditRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -666,12 +1044,52 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _MaintenanceService_ResumeWorker_Handler,
 		},
 		{
+			MethodName: "GetJob",
+			Handler:    _MaintenanceService_GetJob_Handler,
+		},
+		{
+			MethodName: "CancelJob",
+			Handler:    _MaintenanceService_CancelJob_Handler,
+		},
+		{
 			MethodName: "ListJobs",
 			Handler:    _MaintenanceService_ListJobs_Handler,
 		},
 		{
 			MethodName: "RetryJob",
 			Handler:    _MaintenanceService_RetryJob_Handler,
+		},
+		{
+			MethodName: "PlanDeletion",
+			Handler:    _MaintenanceService_PlanDeletion_Handler,
+		},
+		{
+			MethodName: "ProtectTarget",
+			Handler:    _MaintenanceService_ProtectTarget_Handler,
+		},
+		{
+			MethodName: "UnprotectTarget",
+			Handler:    _MaintenanceService_UnprotectTarget_Handler,
+		},
+		{
+			MethodName: "ListProtected",
+			Handler:    _MaintenanceService_ListProtected_Handler,
+		},
+		{
+			MethodName: "ListOutside",
+			Handler:    _MaintenanceService_ListOutside_Handler,
+		},
+		{
+			MethodName: "AckOutside",
+			Handler:    _MaintenanceService_AckOutside_Handler,
+		},
+		{
+			MethodName: "ListReceipts",
+			Handler:    _MaintenanceService_ListReceipts_Handler,
+		},
+		{
+			MethodName: "ListAudit",
+			Handler:    _MaintenanceService_ListAudit_Handler,
 		},
 		{
 			MethodName: "SetFeatureFlag",
