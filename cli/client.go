@@ -245,7 +245,10 @@ func asCommands(text string) string {
 	commands := map[string]string{
 		"RunBatch": "run", "GetStatus": "status", "ListLeases": "leases", "GetRun": "watch",
 		"ListRuns": "runs", "WatchRun": "watch", "CancelRun": "cancel", "PauseWorker": "pause",
-		"ResumeWorker": "resume", "ListJobs": "jobs", "RetryJob": "jobs retry", "ListFires": "fires",
+		"ResumeWorker": "resume", "ListJobs": "jobs", "GetJob": "jobs show", "RetryJob": "jobs retry",
+		"CancelJob": "jobs cancel", "ListOutside": "jobs outside", "AckOutside": "jobs outside --ack",
+		"ProtectTarget": "protect", "UnprotectTarget": "unprotect", "ListProtected": "protected",
+		"ListFires":      "fires",
 		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags",
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).

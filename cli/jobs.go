@@ -30,8 +30,7 @@ func (a *app) jobs() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
-	flags.StringVar(&request.State, "state", "", "only this `state`: available, scheduled, "+
-		"retryable, running, completed, cancelled or discarded; default all")
+	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	pageFlags(command, &request.PageSize, &request.PageToken)
 	command.AddCommand(a.showJob(), a.retryJob())
 	return command
@@ -42,12 +41,14 @@ func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	heading := []string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "RUN", "OUTCOME"}
 	return printTable(a, heading, answer.GetJobs(), func(j *pb.Job) []string {
 		return []string{
-			number(j.GetId()), j.GetKind(), arguments(j), j.GetState(),
+			number(j.GetId()), j.GetKind(), arguments(j), jobState(j),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), at(j.GetScheduledAt()),
 			cmp.Or(j.GetRunId(), none), lastOutcome(j),
 		}
 	})
 }
+
+func jobState(job *pb.Job) string { return word(job.GetJobState(), "JOB_STATE_") }
 
 // arguments are those of a job that are not null, in one line.
 func arguments(job *pb.Job) string {
@@ -91,19 +92,19 @@ func failure(job *pb.Job) string {
 
 // showJob shows a job with its failed attempts.
 func (a *app) showJob() *cobra.Command {
-	request := &pb.ListJobsRequest{}
+	request := &pb.GetJobRequest{}
 	return &cobra.Command{
 		Use:   "show JOB",
 		Short: "Show a job, its failed attempts and its outcome",
 		Args:  jobArgument(&request.Id),
-		RunE: call(a, api.ListJobs, request, func(answer *pb.ListJobsResponse) error {
-			return a.describeJob(answer.GetJobs()[0])
+		RunE: call(a, api.GetJob, request, func(answer *pb.GetJobResponse) error {
+			return a.describeJob(answer.GetJob())
 		}),
 	}
 }
 
 func (a *app) describeJob(job *pb.Job) error {
-	a.say("job %d %s %s", job.GetId(), job.GetKind(), job.GetState())
+	a.say("job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
 	a.fields(
 		"for", arguments(job),
 		"outcome", lastOutcome(job),
@@ -132,13 +133,13 @@ func (a *app) retryJob() *cobra.Command {
 		Args:  jobArgument(&request.Id),
 		RunE: call(a, api.RetryJob, request, func(answer *pb.RetryJobResponse) error {
 			job := answer.GetJob()
-			if job.GetState() == "running" {
+			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
 				a.say("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
 			a.say("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
 				"caretaker jobs show %d shows its outcome",
-				job.GetId(), job.GetKind(), job.GetState(), at(job.GetScheduledAt()), job.GetId())
+				job.GetId(), job.GetKind(), jobState(job), at(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // States of a job: River's.
@@ -83,7 +84,9 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 
 const listJobsSQL = `
 SELECT ` + jobColumns + `
-FROM maintenance.river_job WHERE id < $1 ORDER BY id DESC LIMIT $2`
+FROM maintenance.river_job
+WHERE id < $1 AND created_at >= $3 AND created_at < $4
+ORDER BY id DESC LIMIT $2`
 
 // listJobsOfSQL takes the newest jobs of each kind and state that are asked for, by the index of
 // [Database.IndexJobs]: kinds and states come in blocks, so a walk through all jobs by their ids
@@ -103,6 +106,7 @@ page (id) AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT j.id FROM maintenance.river_job j
     WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state AND j.id < $1
+      AND j.created_at >= $5 AND j.created_at < $6
     ORDER BY j.state DESC, j.id DESC LIMIT $4
   ) newest
   ORDER BY newest.id DESC LIMIT $4
@@ -110,17 +114,46 @@ page (id) AS MATERIALIZED (
 SELECT ` + jobColumns + `
 FROM maintenance.river_job WHERE id = ANY (ARRAY(SELECT id FROM page)) ORDER BY id DESC`
 
-// ListJobs reads up to limit jobs, the newest first, behind the job with the id after (0 for the
-// first page), of one kind and state, each "" for all. An unknown state is an error of ours.
-func (d *Database) ListJobs(
-	ctx context.Context, kind, state string, after int64, limit int,
-) ([]QueuedJob, error) {
-	after = cmp.Or(after, math.MaxInt64)
-	q := newQuery("list jobs", listJobsSQL, after, limit)
-	if kind != "" || state != "" {
-		q = newQuery("list jobs", listJobsOfSQL, after, kind, state, limit)
+// JobList selects jobs for a list.
+type JobList struct {
+	// Kind and State are names; "": all. An unknown state is an error of ours.
+	Kind, State string
+	// Since and Until bound when they were queued: from the one on, before the other; zero: no bound.
+	Since, Until time.Time
+	// After is the id behind which the page begins; 0: the first page. Limit is the most jobs to read.
+	After int64
+	Limit int
+}
+
+// ListJobs reads a page of jobs, the newest first.
+func (d *Database) ListJobs(ctx context.Context, l JobList) ([]QueuedJob, error) {
+	after := cmp.Or(l.After, math.MaxInt64)
+	since, until := bound(l.Since, pgtype.NegativeInfinity), bound(l.Until, pgtype.Infinity)
+	q := newQuery("list jobs", listJobsSQL, after, l.Limit, since, until)
+	if l.Kind != "" || l.State != "" {
+		q = newQuery("list jobs", listJobsOfSQL, after, l.Kind, l.State, l.Limit, since, until)
 	}
 	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, scanJob)
+}
+
+// bound is a time, or infinity where it is not set.
+func bound(t time.Time, otherwise pgtype.InfinityModifier) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: otherwise, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
+// ReadJob reads a job by its id, or returns [ErrNotFound].
+func (d *Database) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
+	found, err := collect(ctx, d, newQuery("read a job", readJobSQL, id), scanJob)
+	if err == nil && len(found) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return QueuedJob{}, err
+	}
+	return found[0], nil
 }
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`

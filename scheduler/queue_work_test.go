@@ -56,7 +56,7 @@ func TestQueue_TraceOfTheLastAttemptIsKeptHoweverItEnds(t *testing.T) {
 				return r, err
 			}})
 			l.until(`SELECT state::text FROM maintenance.river_job`, state)
-			listed, err := l.main.ListJobs(context.Background(), "", "", 0, 10)
+			listed, err := l.main.ListJobs(context.Background(), repo.JobList{Limit: 10})
 			if err != nil || len(listed) != 1 || listed[0].TraceID != "0af7651916cd43dd8448eb211c80319c" {
 				t.Errorf("%+v, %v", listed, err)
 			}

@@ -20,6 +20,7 @@ const (
 	conditionPrefix = "CONDITION_"
 	classPrefix     = "FAILURE_CLASS_"
 	outcomePrefix   = "FIRE_OUTCOME_"
+	jobStatePrefix  = "JOB_STATE_"
 )
 
 // enum is the value of an enum for a word of package service, 0 for a word that it does not have.
@@ -103,7 +104,8 @@ func listedJob(j *service.Job) *pb.Job {
 func toJob(j *service.Job, most int, rest string) *pb.Job {
 	job := &pb.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
-		Attempt: int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // smallint
+		JobState: enum[pb.JobState](pb.JobState_value, jobStatePrefix, j.State),
+		Attempt:  int32(j.Attempt), MaxAttempts: int32(j.MaxAttempts), //nolint:gosec // smallint
 		Outcome: j.Outcome, Reason: run.Shorten(j.Reason, most, rest),
 		RunId: j.RunID, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), ScheduledAt: toTime(j.ScheduledAt),

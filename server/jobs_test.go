@@ -4,8 +4,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -141,4 +143,66 @@ func TestRetryJob_RefusesWhatCannotBeRetried(t *testing.T) {
 	if !strings.Contains(s.Message(), "job 2") {
 		t.Errorf("%s does not name the job", s.Message())
 	}
+}
+
+func TestGetJob_IsTheWholeJob(t *testing.T) {
+	f := start(t)
+	f.queued(2, "delete_user", "discarded", `{"user_id": 1}`)
+	long := strings.Repeat("e", 4000)
+	f.exec(`UPDATE maintenance.river_job
+		SET errors = ARRAY[jsonb_build_object('at', '2040-01-01T00:00:00Z', 'attempt', 1, 'error', $1::text)]`, long)
+	answer, err := f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 1})
+	j := answer.GetJob()
+	if err != nil || j.GetId() != 1 || j.GetState() != "discarded" ||
+		j.GetJobState() != maintenancev1.JobState_JOB_STATE_DISCARDED || j.GetErrors()[0].GetError() != long {
+		t.Errorf("got %v, %v", answer, err)
+	}
+	_, err = f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 9})
+	f.failure(err, codes.NotFound, "UNKNOWN_JOB")
+	_, err = f.GetJob(t.Context(), &maintenancev1.GetJobRequest{})
+	f.failure(err, codes.NotFound, "UNKNOWN_JOB")
+}
+
+func TestListJobs_SelectsByStateAndTime(t *testing.T) {
+	f := start(t)
+	f.queued(2, "delete_user", "completed", `{"user_id": 1}`)
+	f.queued(2, "destroy_group", "cancelled", `{"group_id": 1}`)
+	f.exec(`UPDATE maintenance.river_job SET created_at = '2040-01-01'::timestamptz + id * interval '1 day'`)
+	ids := func(r *maintenancev1.ListJobsRequest) (ids string) {
+		answer, err := f.ListJobs(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range answer.GetJobs() {
+			ids += strconv.FormatInt(j.GetId(), 10)
+		}
+		return ids
+	}
+	day := func(n int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2040, 1, 1+n, 0, 0, 0, 0, time.UTC))
+	}
+	for want, r := range map[string]*maintenancev1.ListJobsRequest{
+		"43":  {JobState: maintenancev1.JobState_JOB_STATE_CANCELLED},
+		"21":  {State: "completed"},
+		"432": {Since: day(2)},
+		"1":   {Until: day(2)},
+		"32":  {Since: day(2), Until: day(4)},
+		"3":   {Kind: "destroy_group", Since: day(2), Until: day(4)},
+		"":    {JobState: maintenancev1.JobState_JOB_STATE_COMPLETED, Since: day(3)},
+	} {
+		if got := ids(r); got != want {
+			t.Errorf("%v: got %s, want %s", r, got, want)
+		}
+	}
+	both := &maintenancev1.ListJobsRequest{State: "completed", JobState: maintenancev1.JobState_JOB_STATE_COMPLETED}
+	_, err := f.ListJobs(t.Context(), both)
+	f.violates(err, "state")
+	_, err = f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{JobState: 99})
+	f.violates(err, "job_state")
+	first, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{PageSize: 1, Since: day(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Since: day(2), PageToken: first.GetNextPageToken()})
+	f.violates(err, "page_token")
 }

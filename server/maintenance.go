@@ -194,7 +194,11 @@ func (m *maintenance) ResumeWorker(
 func (m *maintenance) ListJobs(
 	ctx context.Context, r *pb.ListJobsRequest,
 ) (*pb.ListJobsResponse, error) {
-	p, err := newPage("jobs", r, r.GetKind(), r.GetState())
+	state, err := jobState(r)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPage("jobs", r, append([]string{r.GetKind(), state}, times(r)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +216,8 @@ func (m *maintenance) ListJobs(
 		return response, nil
 	}
 	jobs, err := m.service.Jobs(ctx, service.JobFilter{
-		Kind: r.GetKind(), State: r.GetState(), After: after, Limit: p.size + 1,
+		Kind: r.GetKind(), State: state, After: after, Limit: p.size + 1,
+		Since: fromTime(r.GetSince()), Until: fromTime(r.GetUntil()),
 	})
 	if err != nil {
 		return nil, err
@@ -220,6 +225,15 @@ func (m *maintenance) ListJobs(
 	response.Jobs, response.NextPageToken = fill(p, jobs, listedJob,
 		func(j *service.Job) string { return strconv.FormatInt(j.ID, 10) })
 	return response, nil
+}
+
+// GetJob returns a job.
+func (m *maintenance) GetJob(ctx context.Context, r *pb.GetJobRequest) (*pb.GetJobResponse, error) {
+	job, err := m.service.Job(ctx, r.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetJobResponse{Job: wholeJob(&job)}, nil
 }
 
 // RetryJob makes a job due now.

@@ -12,7 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -67,6 +69,38 @@ func filter(field, prefix string, value protoreflect.Enum) (string, error) {
 		return "", nil
 	}
 	return strings.ToLower(strings.TrimPrefix(string(known.Name()), prefix)), nil
+}
+
+// jobState is the state by which jobs are filtered, in whichever of the two fields it is.
+func jobState(r *pb.ListJobsRequest) (string, error) {
+	state, err := filter("job_state", jobStatePrefix, r.GetJobState())
+	switch {
+	case err != nil || state == "":
+		return r.GetState(), err
+	case r.GetState() != "":
+		return "", invalid("state", "give state or job_state, not both")
+	}
+	return state, nil
+}
+
+// fromTime is zero for a time that is not set.
+func fromTime(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// times are the bounds of a list as its filters have them, none if there are none.
+func times(r interface {
+	GetSince() *timestamppb.Timestamp
+	GetUntil() *timestamppb.Timestamp
+},
+) []string {
+	if r.GetSince() == nil && r.GetUntil() == nil {
+		return nil
+	}
+	return []string{r.GetSince().String(), r.GetUntil().String()}
 }
 
 // Numbers of entries of a page.

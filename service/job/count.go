@@ -52,12 +52,6 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 
 // Job is a job by its id, or [run.ErrUnknownJob].
 func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
-	jobs, err := p.Main.ListJobs(ctx, "", "", id+1, 1)
-	if err != nil {
-		return Job{}, err
-	}
-	if id < 1 || len(jobs) == 0 || jobs[0].ID != id {
-		return Job{}, fmt.Errorf("%w %d", run.ErrUnknownJob, id)
-	}
-	return jobs[0], nil
+	job, err := p.Main.ReadJob(ctx, id)
+	return job, unknownJob(id, err)
 }

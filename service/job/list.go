@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -21,6 +22,8 @@ type DuplicateJobError = repo.DuplicateJobError
 type Filter struct {
 	// Kind and State are names; "": all.
 	Kind, State string
+	// Since and Until bound when they were queued; zero: no bound.
+	Since, Until time.Time
 	// After is the id of the last job of the page before; 0: the first page.
 	After int64
 	// Limit is the most jobs to return.
@@ -44,7 +47,7 @@ func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {
 		return nil, err
 	}
-	return p.Main.ListJobs(ctx, f.Kind, f.State, f.After, f.Limit)
+	return p.Main.ListJobs(ctx, repo.JobList(f))
 }
 
 func oneOf(field, value string, allowed []string) error {
@@ -60,11 +63,22 @@ func oneOf(field, value string, allowed []string) error {
 // Errors: [run.ErrUnknownJob], [*run.InvalidArgumentError], [*DuplicateJobError], [run.ErrUnreachable].
 func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	if id <= 0 {
-		return Job{}, &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number; ListJobs has the ids"}
+		return Job{}, errNoJobID()
 	}
 	job, err := p.Main.RetryJob(ctx, id)
-	if errors.Is(err, repo.ErrNotFound) {
-		err = fmt.Errorf("%w %d", run.ErrUnknownJob, id)
+	return job, unknownJob(id, err)
+}
+
+func errNoJobID() error {
+	return &run.InvalidArgumentError{
+		Field: "id", Description: "is required, a positive number; ListJobs has the ids",
 	}
-	return job, err
+}
+
+// unknownJob is [run.ErrUnknownJob] if the job has not been found.
+func unknownJob(id int64, err error) error {
+	if errors.Is(err, repo.ErrNotFound) {
+		return fmt.Errorf("%w %d", run.ErrUnknownJob, id)
+	}
+	return err
 }
