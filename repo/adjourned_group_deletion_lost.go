@@ -154,3 +154,36 @@ func (d *Database) GroupBacklog(
 	}
 	return b, err
 }
+
+const waitingGroupsSQL = `
+WITH marked AS MATERIALIZED (
+  SELECT group_id FROM (
+    SELECT l.group_id FROM {legacy} l
+    UNION SELECT d.group_id FROM {modern} d
+  ) ids LIMIT $3
+),
+judged AS (
+  SELECT n.id, mark.user_id, mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AS held,
+    NOT mark.ripe AND NOT mark.begun AS deferred,
+    greatest(d.marked_at, CASE WHEN l.marked_on < '10000-01-01'
+      THEN l.marked_on::timestamp AT TIME ZONE 'UTC' END) AS marked_at
+  FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
+)
+SELECT j.id, (SELECT r.path FROM routes r WHERE r.source_type = 'Namespace' AND r.source_id = j.id),
+  j.marked_at,
+  CASE WHEN j.deferred THEN (j.marked_at AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC'
+    + make_interval(days => $2::integer) END,
+  CASE WHEN j.deferred THEN 'in its grace period' ELSE 'the user who marked it does not exist' END
+FROM judged j WHERE CASE WHEN $4::boolean THEN j.held ELSE j.deferred END
+ORDER BY j.marked_at NULLS LAST, j.id LIMIT $5`
+
+// WaitingGroups are the first 100 marked groups that are held (dead), or in their grace period, the
+// oldest mark first. Groups whose removal has begun are neither.
+func (d *Database) WaitingGroups(
+	ctx context.Context, s GroupStores, a Adjournment, dead bool, l Limits,
+) ([]Waiting, error) {
+	args := a.args(backlogCap, dead, waitingShown)
+	q := newQuery("list groups that wait", s.fill(waitingGroupsSQL), args...)
+	rows, err := readRows(ctx, d, l, q, pgx.RowToStructByPos[waitingRow])
+	return waiting("group", rows), err
+}

@@ -212,3 +212,23 @@ func (d *Database) GhostBacklog(
 	}
 	return b.capped(), err
 }
+
+const waitingGhostsSQL = `
+SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
+  CASE WHEN NOT $1::boolean THEN q.consume_after END,
+  CASE WHEN $1::boolean THEN 'users of this type are never deleted'
+    ELSE 'postponed after an error, a lock or the end of its time' END
+FROM {ghosts} q JOIN users u ON u.id = q.user_id
+WHERE CASE WHEN $1::boolean THEN NOT ` + migratableSQL + `
+  ELSE ` + migratableSQL + ` AND q.consume_after > now() END
+ORDER BY q.consume_after, q.id LIMIT $2`
+
+// WaitingGhosts are the first 100 users of the queue that are refused (dead), or postponed, those
+// that are due first at the head.
+func (d *Database) WaitingGhosts(
+	ctx context.Context, q GhostQueue, dead bool, l Limits,
+) ([]Waiting, error) {
+	list := newQuery("list users that wait", q.fill(waitingGhostsSQL), dead, waitingShown)
+	rows, err := readRows(ctx, d, l, list, pgx.RowToStructByPos[waitingRow])
+	return waiting("user", rows), err
+}

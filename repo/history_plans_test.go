@@ -158,6 +158,8 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"JobsOfRun":      func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
 		"RetryJob":       func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
 		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
+		"JobStates":      func(context.Context) error { a.JobStates(); return nil },
+		"Waiting":        a.listWaiting,
 		"WorkJob":        a.workJobs,
 		"BacklogSamples": func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
 		"SampleBacklogs": a.SampleBacklogs,
@@ -214,6 +216,16 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 				f := service.JobFilter{Kind: kind, State: state, After: after, Limit: 50}
 				err = errors.Join(err, second(a.Jobs(ctx, f)))
 			}
+		}
+	}
+	return err
+}
+
+func (a *aged) listWaiting(ctx context.Context) (err error) {
+	for _, worker := range servicetest.Configured(a.t, a.Service) { //nolint:contextcheck // the test's
+		for _, dead := range []bool{false, true} {
+			_, _, failed := a.Waiting(ctx, worker, dead)
+			err = errors.Join(err, failed)
 		}
 	}
 	return err

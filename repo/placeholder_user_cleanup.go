@@ -298,3 +298,25 @@ func (d *Database) PlaceholderBacklog(
 	b.OldestAt = orZero(oldest)
 	return b.capped(), err
 }
+
+const waitingPlaceholdersSQL = `
+SELECT d.placeholder_user_id, to_jsonb(u) ->> 'username', {d.created_at},
+  CASE WHEN NOT $4::boolean THEN d.last_deletion_attempt_at + $3::interval END,
+  d.deletion_attempts || CASE WHEN d.deletion_attempts = 1 THEN ' attempt' ELSE ' attempts' END
+FROM import_placeholder_user_details d LEFT JOIN users u ON u.id = d.placeholder_user_id
+WHERE d.namespace_id IS NULL AND CASE WHEN $4::boolean THEN d.deletion_attempts >= $1
+  ELSE d.deletion_attempts < $1
+    AND d.last_deletion_attempt_at >= $2::timestamptz - $3::interval END
+ORDER BY d.last_deletion_attempt_at, d.id LIMIT $5`
+
+// WaitingPlaceholders are the first 100 placeholder users without a namespace that are given up
+// (dead), or wait for their next attempt, the oldest last attempt first.
+func (d *Database) WaitingPlaceholders(
+	ctx context.Context, rules PlaceholderRules, dead bool, l Limits,
+) ([]Waiting, error) {
+	sql := rules.Tables.fill(waitingPlaceholdersSQL)
+	args := append(rules.args(BeforePlaceholders, waitingShown)[:3], dead, waitingShown)
+	rows, err := readRows(ctx, d, l, newQuery("list placeholder users that wait", sql, args...),
+		pgx.RowToStructByPos[waitingRow])
+	return waiting("placeholder", rows), err
+}

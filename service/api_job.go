@@ -48,6 +48,9 @@ func (s *Service) WorkJob(ctx context.Context, r JobRequest) (JobResult, error) 
 // JobKinds are the kinds of job that this process can work.
 func (s *Service) JobKinds() []string { return s.pool.JobKinds() }
 
+// JobStates are the states that jobs are chosen by.
+func (s *Service) JobStates() []string { return job.States() }
+
 // JobCounts are how many jobs there are, by kind and state.
 func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) { return s.pool.JobCounts(ctx) }
 

@@ -90,6 +90,25 @@ func used(all []service.WorkerStatus, are bool) []service.WorkerStatus {
 		func(w service.WorkerStatus) bool { return (w.NotUsed == "") != are })
 }
 
+// InBanner reports whether the banner has said why a worker is failing: its database keeps others
+// from running, too.
+func (b *board) InBanner(w service.WorkerStatus) bool {
+	return slices.ContainsFunc(outages(b.Used()), func(o outage) bool {
+		return slices.Contains(o.Workers, w.Worker)
+	})
+}
+
+// NotRead says once for all lists that they are older; "" while main answers.
+func (b *board) NotRead() string {
+	if !b.Down() {
+		return ""
+	}
+	if b.Runs.At.IsZero() {
+		return "Not read just now: lists are empty."
+	}
+	return "Not read just now: lists are of " + clock(b.Runs.At) + " UTC."
+}
+
 // Down reports whether main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 

@@ -46,7 +46,7 @@ func newPages(c Config) (*pages, error) {
 	}
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
-	for _, name := range []string{"overview", "worker", "run", "job", "sorry"} {
+	for _, name := range []string{"overview", "worker", "waiting", "runs", "run", "jobs", "job", "sorry"} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
 		if err != nil {
@@ -82,7 +82,10 @@ func (p *pages) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", p.overview)
 	mux.HandleFunc("GET /workers/{name}", p.worker)
+	mux.HandleFunc("GET /workers/{name}/{what}", p.waiting)
+	mux.HandleFunc("GET /runs", p.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
+	mux.HandleFunc("GET /jobs", p.jobList)
 	mux.HandleFunc("GET /jobs/{id}", p.job)
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
@@ -108,9 +111,9 @@ type frame struct {
 	Now            time.Time
 	// Refresh is in seconds; 0: never.
 	Refresh int
-	// Here is the page's path.
-	Here string
-	Body any
+	// Refreshing is the page's address, Still the one at which it is not reloaded.
+	Refreshing, Still string
+	Body              any
 }
 
 // refreshSeconds is how often a browser reloads the page.
@@ -122,11 +125,18 @@ func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string,
 }
 
 func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name string, f frame) {
-	f.Version, f.Now, f.Here = p.config.Version, time.Now().UTC(), r.URL.Path
-	f.Refresh = refreshSeconds
-	if r.URL.Query().Get("refresh") == "off" {
+	f.Version, f.Now, f.Refresh = p.config.Version, time.Now().UTC(), refreshSeconds
+	query := r.URL.Query()
+	if query.Get("refresh") == "off" {
 		f.Refresh = 0
 	}
+	query.Del("refresh")
+	f.Refreshing = r.URL.Path
+	if len(query) > 0 {
+		f.Refreshing += "?" + query.Encode()
+	}
+	query.Set("refresh", "off")
+	f.Still = r.URL.Path + "?" + query.Encode()
 	var out bytes.Buffer
 	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
 		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
@@ -155,6 +165,20 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 		p.sorry(w, r, http.StatusServiceUnavailable,
 			"The database main does not answer: this cannot be read now.")
 	}
+}
+
+// refused writes that a list cannot be asked for so, and reports whether it did. A database that
+// does not answer is no such error: the page says so where the list is.
+func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
+	if invalid, ok := errors.AsType[*service.InvalidArgumentError](err); ok {
+		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
+		return true
+	}
+	if errors.Is(err, service.ErrUnknownWorker) {
+		p.fail(w, r, err)
+		return true
+	}
+	return false
 }
 
 // jobOf reads the number in a path.

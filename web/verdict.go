@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/service"
@@ -41,6 +42,15 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 		return verdict{"main is down", "The database main does not answer. What follows is what this " +
 			"server knows by itself; lists are older.", "bad"}
 	}
+	if common := outages(workers); len(common) > 0 {
+		parts := make([]string, len(common))
+		names := make([]string, len(common))
+		for i, o := range common {
+			names[i] = o.Database
+			parts[i] = o.Message + ". Failing: " + strings.Join(o.Workers, ", ") + "."
+		}
+		return verdict{strings.Join(names, ", ") + " unreachable", strings.Join(parts, " "), "bad"}
+	}
 	for _, c := range []service.Condition{
 		service.ConditionFailing, service.ConditionPaused, service.ConditionThrottled,
 		service.ConditionLeaseHeldElsewhere, service.ConditionRunning,
@@ -63,6 +73,29 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 		return verdict{"nothing used", "No worker is enabled and configured.", "off"}
 	}
 	return verdict{"in order", "All workers are in order and wait for their next run.", "good"}
+}
+
+// outage is a database that keeps several workers from running.
+type outage struct {
+	Database, Message string
+	Workers           []string
+}
+
+// outages are told once for all workers, instead of once for each.
+func outages(workers []service.WorkerStatus) (common []outage) {
+	for _, w := range workers {
+		f := w.Failing
+		if f == nil || f.Class != service.FailureUnreachable || f.Database == "" {
+			continue
+		}
+		i := slices.IndexFunc(common, func(o outage) bool { return o.Database == f.Database })
+		if i < 0 {
+			i = len(common)
+			common = append(common, outage{Database: f.Database, Message: f.Message})
+		}
+		common[i].Workers = append(common[i].Workers, w.Worker)
+	}
+	return slices.DeleteFunc(common, func(o outage) bool { return len(o.Workers) < 2 })
 }
 
 // withDead adds to a verdict that is no failure what was given up or needs a decision. Some of it

@@ -44,6 +44,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Untimed:       true,
 		Work:          k.work,
 		Backlog:       k.backlog,
+		Waiting:       k.waiting,
 		JobReason:     deletion.GroupDeletedReason,
 		FailureCounts: []string{"failed_groups", "held_groups"},
 		Actions: map[string]string{
@@ -126,28 +127,47 @@ func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, er
 	return *days, nil
 }
 
+func backlogLimits() repo.Limits {
+	return repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
+}
+
+// marks are the stores of marks, and what is due now.
+func (k *worker) marks(
+	ctx context.Context, d *repo.Database,
+) (stores repo.GroupStores, a repo.Adjournment, remarks []string, err error) {
+	if stores, err = k.stores(ctx); err != nil || stores.Missing != "" {
+		return stores, a, nil, err
+	}
+	if a.At, err = d.Now(ctx); err != nil {
+		return stores, a, nil, err
+	}
+	a.Days, err = k.period(ctx, stores)
+	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
+		// Nothing is due then, but what is marked still counts.
+		a.Days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
+	}
+	return stores, a, remarks, err
+}
+
+func (k *worker) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	stores, adjournment, _, err := k.marks(ctx, d)
+	if err != nil || stores.Missing != "" {
+		return nil, err
+	}
+	return d.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
+}
+
 func (k *worker) backlog(
 	ctx context.Context, d *repo.Database,
 ) (b repo.Backlog, remark string, err error) {
-	stores, err := k.stores(ctx)
+	stores, adjournment, remarks, err := k.marks(ctx, d)
 	if err != nil || stores.Missing != "" {
 		return b, "", err
 	}
-	now, err := d.Now(ctx)
-	if err != nil {
-		return b, "", err
-	}
-	var remarks []string
-	days, err := k.period(ctx, stores)
-	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
-		// Nothing is due then, but what is marked still counts.
-		days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
-	}
-	if err != nil {
-		return b, "", err
-	}
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
-	b, err = d.GroupBacklog(ctx, stores, repo.Adjournment{At: now, Days: days}, limits)
+	limits := backlogLimits()
+	b, err = d.GroupBacklog(ctx, stores, adjournment, limits)
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}

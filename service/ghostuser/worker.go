@@ -45,6 +45,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		},
 		Work:    w.work,
 		Backlog: w.backlog,
+		Waiting: w.waiting,
 		Actions: map[string]string{
 			"migrated_users": "migrated_users", "deferred_users": "deferred_users",
 			"failed_users": "failed_users", "moved_rows": "moved", "nullified_rows": "nullified",
@@ -74,6 +75,20 @@ func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, s
 	}
 	backlog, err := d.GhostBacklog(ctx, queue, backlogLimits())
 	return backlog, "", err
+}
+
+func (w *worker) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	c, err := d.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return nil, err
+	}
+	queue, missing := c.GhostQueue()
+	if missing != "" {
+		return nil, nil
+	}
+	return d.WaitingGhosts(ctx, queue, dead, backlogLimits())
 }
 
 func backlogLimits() repo.Limits {

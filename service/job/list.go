@@ -30,8 +30,8 @@ type Filter struct {
 	Limit int
 }
 
-// jobStates are the states that a job can be in. River has one more, pending, which nothing here uses.
-func jobStates() []string {
+// States are the states that a job can be in. River has one more, pending, which nothing here uses.
+func States() []string {
 	return []string{
 		repo.JobAvailable, repo.JobScheduled, repo.JobRetryable, repo.JobRunning, repo.JobCompleted, repo.JobCancelled,
 		repo.JobDiscarded,
@@ -44,7 +44,7 @@ func (p *Pool) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := oneOf("kind", f.Kind, p.JobKinds()); err != nil {
 		return nil, err
 	}
-	if err := oneOf("state", f.State, jobStates()); err != nil && f.State != repo.JobPending {
+	if err := oneOf("state", f.State, States()); err != nil && f.State != repo.JobPending {
 		return nil, err
 	}
 	return p.Main.ListJobs(ctx, repo.JobList(f))

@@ -1,6 +1,7 @@
 package loosefk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -82,6 +84,44 @@ func (k *looseForeignKeys) backlog(
 	}
 	return backlog, strings.Join(remarks, "; "), nil
 }
+
+// waitingShown is how many records one database lists.
+const waitingShown = 100
+
+// waiting lists the dead records, or those that have failed and are tried again. The server's
+// messages may quote rows, and are left to `caretaker lfk dead`.
+func (k *looseForeignKeys) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) (list []repo.Waiting, err error) {
+	queue, err := d.DeletedRecordsShape(ctx)
+	if err != nil || !queue.Exists {
+		return nil, err
+	}
+	if dead {
+		records, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{}, 0, waitingShown)
+		for _, r := range records {
+			list = append(list, repo.Waiting{
+				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key), Since: r.DeadAt,
+				Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
+			})
+		}
+		return list, err
+	}
+	records, err := d.FailingRecords(ctx, "", repo.FailingRecord{}, waitingShown)
+	for _, r := range records {
+		w := repo.Waiting{
+			Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key), Since: r.FailedAt,
+			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
+		}
+		if r.NextTry != nil {
+			w.Until = *r.NextTry
+		}
+		list = append(list, w)
+	}
+	return list, err
+}
+
+func recordName(table string, key int64) string { return fmt.Sprintf("%s %d", table, key) }
 
 // failingRemark says that records have failed or are held, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {

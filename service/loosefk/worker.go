@@ -80,6 +80,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		MaxRuntime:    k.maxRuntime,
 		Work:          k.work,
 		Backlog:       k.backlog,
+		Waiting:       k.waiting,
 		FailureCounts: []string{"rescheduled_records"},
 		StatusReason:  withoutHeld,
 		Sli:           true,

@@ -53,6 +53,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Untimed:   true,
 		Work:      p.work,
 		Backlog:   p.backlog,
+		Waiting:   p.waiting,
 		JobReason: repo.PlaceholderDeletionReason,
 		Actions:   map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 	}
@@ -214,18 +215,37 @@ func (p *placeholderUserCleanup) dryRun(
 	return nil
 }
 
+func backlogLimits() repo.Limits {
+	return repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+}
+
 func (p *placeholderUserCleanup) backlog(
 	ctx context.Context, d *repo.Database,
 ) (repo.Backlog, string, error) {
-	now, err := d.Now(ctx)
-	if err != nil {
-		return repo.Backlog{}, "", err
-	}
-	rules, err := p.rules(ctx, now)
+	rules, err := p.rulesNow(ctx, d)
 	if err != nil || rules.Tables.Missing != "" {
 		return repo.Backlog{}, "", err
 	}
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
-	b, err := d.PlaceholderBacklog(ctx, rules, limits)
+	b, err := d.PlaceholderBacklog(ctx, rules, backlogLimits())
 	return b, "", err
+}
+
+func (p *placeholderUserCleanup) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	rules, err := p.rulesNow(ctx, d)
+	if err != nil || rules.Tables.Missing != "" {
+		return nil, err
+	}
+	return d.WaitingPlaceholders(ctx, rules, dead, backlogLimits())
+}
+
+func (p *placeholderUserCleanup) rulesNow(
+	ctx context.Context, d *repo.Database,
+) (rules repo.PlaceholderRules, err error) {
+	now, err := d.Now(ctx)
+	if err == nil {
+		rules, err = p.rules(ctx, now)
+	}
+	return rules, err
 }

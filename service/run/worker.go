@@ -74,6 +74,9 @@ type Worker struct {
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts what waits in a database, and may add a remark for condition_detail.
 	Backlog func(ctx context.Context, database *repo.Database) (repo.Backlog, string, error)
+	// Waiting lists the first of what the backlog of a database counts as dead, or as deferred; nil: it
+	// has no list.
+	Waiting func(ctx context.Context, database *repo.Database, dead bool) ([]repo.Waiting, error)
 	// Abandoned says that its last run died and left work that must not wait for the schedule; nil: none does.
 	Abandoned func(ctx context.Context) (bool, error)
 	// Actions are the labels of maintenance_rows_total by the keys of counts.

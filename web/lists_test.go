@@ -1,0 +1,117 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, requested_by, replica, heartbeat_ttl, started_at, finished_at)
+		SELECT ('01900000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, $1, 'request', CASE i % 2 WHEN 0 THEN 'failed' ELSE 'succeeded' END,
+		'', '', '10s', now(), now() FROM generate_series(1, 120) i`, tokens)
+	first := f.page("/runs?worker="+tokens+"&state=failed", "000000000120", "Older runs", `class="chosen" aria-current="true">failed</a>`)
+	if strings.Contains(first, "000000000119") || strings.Contains(first, "000000000020") {
+		t.Error("the list has runs of another state, or more than a page")
+	}
+	f.page("/runs?before=01900000-0000-7000-8000-000000000022&state=failed&worker="+tokens, "000000000020", "000000000002", "stop refreshing")
+	f.page("/runs?state=cancelled", "There is no such run.")
+	for path, words := range map[string]string{
+		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "kind", "/jobs?state=x": "state",
+	} {
+		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != http.StatusBadRequest || !strings.Contains(body, words) {
+			t.Errorf("%s: %s, %s", path, answer.Status, body)
+		}
+	}
+	if answer, _ := f.request(http.MethodGet, "/runs?worker=nobody"); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("a worker that does not exist: %s", answer.Status)
+	}
+}
+
+func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 100})
+	if err != nil || len(jobs) == 0 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+	f.page("/jobs?kind=delete_user&state=available", fmt.Sprintf(`href="/jobs/%d"`, jobs[0].ID))
+	f.page(fmt.Sprintf("/jobs?before=%d", jobs[len(jobs)-1].ID), "There is no such job.")
+	f.page("/jobs?kind=destroy_group", "There is no such job.")
+}
+
+func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
+		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', 'quotes a row', 10, now(), now())`)
+	body := f.page("/workers/"+keys+"/dead", "public.users 77", "notes.author_id failed 10 times, last with 23503")
+	if strings.Contains(body, "quotes a row") {
+		t.Error("the server's message is shown")
+	}
+	f.exec(`UPDATE import_placeholder_user_details SET namespace_id = NULL, deletion_attempts = 15, last_deletion_attempt_at = now()`)
+	f.exec(`UPDATE import_placeholder_user_details SET deletion_attempts = 1 WHERE id = (SELECT min(id) FROM import_placeholder_user_details)`)
+	f.page("/workers/placeholder_user_cleanup/dead", "15 attempts", "placeholder ")
+	f.page("/workers/placeholder_user_cleanup/deferred", "1 attempt<", "in 2 d")
+	f.exec(`INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, created_at, updated_at, consume_after)
+		SELECT id, id, false, now(), now(), now() + interval '1 hour' FROM users WHERE user_type = 0 ORDER BY id LIMIT 1`)
+	f.page("/workers/ghost_user_migration/deferred", "postponed after", "in 60 min")
+	f.exec(`DELETE FROM group_deletion_schedules`)
+	f.exec(`INSERT INTO namespace_details (namespace_id, deletion_scheduled_at)
+		SELECT id, now() - interval '100 days' FROM namespaces WHERE type = 'Group' ORDER BY id LIMIT 1
+		ON CONFLICT (namespace_id) DO UPDATE SET deletion_scheduled_at = now() - interval '100 days', state_metadata = '{}'`)
+	f.page("/workers/adjourned_group_deletion/dead", "the user who marked it does not exist")
+	f.page("/workers/adjourned_group_deletion/deferred")
+	f.page("/workers/"+tokens+"/deferred", "no such list")
+	for _, path := range []string{"/workers/nobody/dead", "/workers/" + keys + "/other"} {
+		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+}
+
+func TestOverview_LinksFiguresToWhoTheyAre(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
+		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
+	f.page("/", `href="/workers/`+keys+`/dead"`)
+	f.page("/workers/"+keys, `href="/workers/`+keys+`/dead"`)
+}
+
+func TestMainDown_IsToldOnce(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	f.page("/")
+	f.main.Close()
+	time.Sleep(readEvery)
+	body := f.page("/", "Not read just now", "see above")
+	if n := strings.Count(body, "does not answer"); n > 2 { // the banner, and the script's own banner
+		t.Errorf("that main does not answer is said %d times:\n%s", n, body)
+	}
+}
+
+func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
+	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
+	workers := []service.WorkerStatus{
+		{Worker: "a", Condition: service.ConditionFailing, Failing: down},
+		{Worker: "b", Condition: service.ConditionFailing, Failing: down},
+		{Worker: "c", Condition: service.ConditionFailing, Failing: &service.Failing{Class: service.FailureLock, Database: "ci"}},
+	}
+	if v := judge(workers, false); v.Short != "ci unreachable" || v.Long != "database ci: unreachable. Failing: a, b." {
+		t.Errorf("%+v", v)
+	}
+	if v := judge(workers[1:], false); v.Short != "2 failing" {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestDryRun_SaysWould(t *testing.T) {
+	f := start(t)
+	r := f.run(tokens, true)
+	f.page("/runs/"+r.ID, "What a run would do")
+	f.page("/workers/"+tokens, "would be: ")
+}
