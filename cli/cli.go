@@ -109,7 +109,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
-		a.resume(), a.jobs(), a.flags(),
+		a.resume(), a.jobs(), a.flags(), a.protect(), a.unprotect(), a.protected(),
 	} {
 		c.GroupID = groupClient
 		a.clientFlags(c)

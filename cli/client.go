@@ -189,7 +189,8 @@ func (a *app) explain(err error) error {
 	switch reason {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
 		return &exitError{exitSkipped, errors.New("skipped, " + text)}
-	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB":
+	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
+		"UNKNOWN_PROTECTION", "UNKNOWN_PATH":
 		return &exitError{exitUsage, errors.New(text)}
 	case "":
 		return a.explainTransport(s)

@@ -337,6 +337,10 @@ func ours(err error) bool {
 	var kept *KeptError
 	var cycle *GroupCycleError
 	var unknown *UnknownColumnError
+	var begun *DeletionBegunError
+	if errors.As(err, &begun) {
+		return true
+	}
 	return errors.As(err, &kept) || errors.As(err, &cycle) || errors.As(err, &unknown)
 }
 

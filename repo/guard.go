@@ -47,7 +47,12 @@ type Guard struct {
 	lock    *int64
 	// part is the key of a second lock, that of a part of what lock stands for.
 	part *int64
+	// free asks for nothing.
+	free bool
 }
+
+// unguarded is for what a request changes in records of ours, which no run or job has to hold.
+func unguarded() Guard { return Guard{free: true} }
 
 // Guard lets only the holder of the lease write; else the error is [ErrLeaseLost].
 func (f Fence) Guard() Guard { return Guard{fence: &f} }
@@ -103,6 +108,9 @@ guard AS MATERIALIZED (
   SELECT 1 AS held WHERE pg_try_advisory_xact_lock({lock}) AND pg_try_advisory_xact_lock({part})
 )`
 
+	// freeGuardSQL is that of [unguarded].
+	freeGuardSQL = `guard AS MATERIALIZED (SELECT 1 AS held)`
+
 	// noGuardSQL is for the zero value.
 	noGuardSQL = `guard AS MATERIALIZED (SELECT 1 AS held WHERE false)`
 )
@@ -147,6 +155,9 @@ func (g Guard) sql(p *parameters) string {
 			"{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
 	case g.lock != nil:
 		return fill(lockSQL, "{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
+	}
+	if g.free {
+		return freeGuardSQL
 	}
 	return noGuardSQL
 }

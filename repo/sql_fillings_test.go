@@ -8,8 +8,10 @@ var fragments = []string{
 	// Runs and jobs.
 	"abandonedSQL",
 	// Leases and guards.
-	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeSQL", "heldSQL",
+	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
+	// Protections.
+	"aboveSQL", "inForceSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.

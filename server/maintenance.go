@@ -164,7 +164,7 @@ func (m *maintenance) CancelRun(
 func (m *maintenance) PauseWorker(
 	ctx context.Context, r *pb.PauseWorkerRequest,
 ) (*pb.PauseWorkerResponse, error) {
-	ttl, err := fromTTL(r.GetTtl())
+	ttl, err := fromTTL(r.GetTtl(), service.AllowedTTL)
 	err = firstOf(required("worker", r.GetWorker()), required("reason", r.GetReason()), err)
 	if err != nil {
 		return nil, err

@@ -83,6 +83,9 @@ func find(ctx context.Context, err error) failure {
 		{service.ErrUnknownJob, failure{
 			reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them",
 		}},
+		{service.ErrUnknownProtection, failure{
+			reason: "UNKNOWN_PROTECTION", message: "nothing of this kind and id is protected; ListProtected has all",
+		}},
 		{errUnauthenticated, failure{
 			code: codes.Unauthenticated, reason: "UNAUTHENTICATED", message: err.Error(),
 		}},
@@ -104,6 +107,8 @@ func findTyped(err error) failure {
 		missing   *service.NotConfiguredError
 		duplicate *service.DuplicateJobError
 		reused    *service.RequestReusedError
+		begun     *service.DeletionBegunError
+		busy      *service.TargetBusyError
 	)
 	switch {
 	case errors.As(err, &argument):
@@ -132,6 +137,16 @@ func findTyped(err error) failure {
 		return failure{
 			code: codes.FailedPrecondition, reason: "WORKER_NOT_CONFIGURED",
 			message: missing.Error(), metadata: map[string]string{"worker": missing.Worker},
+		}
+	case errors.As(err, &begun):
+		return failure{
+			code: codes.FailedPrecondition, reason: "DELETION_BEGUN", message: begun.Error(),
+			metadata: map[string]string{"kind": begun.Kind, "id": strconv.FormatInt(begun.ID, 10)},
+		}
+	case errors.As(err, &busy):
+		return failure{
+			code: codes.Aborted, reason: "TARGET_BUSY", message: busy.Error(),
+			metadata: map[string]string{"kind": busy.Kind}, details: retryAfter(retryStopping),
 		}
 	case errors.As(err, &duplicate):
 		return failure{

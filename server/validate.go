@@ -49,12 +49,12 @@ func printable(field, text string) error {
 }
 
 // fromTTL is 0 for a TTL that is not set.
-func fromTTL(ttl *durationpb.Duration) (time.Duration, error) {
+func fromTTL(ttl *durationpb.Duration, allowed string) (time.Duration, error) {
 	if ttl == nil {
 		return 0, nil
 	}
 	if ttl.CheckValid() != nil || ttl.AsDuration() == 0 {
-		return 0, invalid("ttl", service.AllowedTTL)
+		return 0, invalid("ttl", "%s", allowed)
 	}
 	return ttl.AsDuration(), nil
 }

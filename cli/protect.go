@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// protect protects a user or group.
+func (a *app) protect() *cobra.Command {
+	request := &pb.ProtectTargetRequest{}
+	command := &cobra.Command{
+		Use:   "protect user|group ID --reason REASON [--for DURATION]",
+		Short: "Keep a user or group, and the groups above it, from being deleted by caretaker",
+		RunE: call(a, api.ProtectTarget, request, func(answer *pb.ProtectTargetResponse) error {
+			p := answer.GetProtection()
+			until := "until caretaker unprotect"
+			if p.GetUntil() != nil {
+				until = "until " + at(p.GetUntil())
+			}
+			a.say("%s %d is protected %s", p.GetKind(), p.GetId(), until)
+			return nil
+		}),
+	}
+	command.Args = cobra.MatchAll(targetArguments(&request.Kind, &request.Id),
+		func(*cobra.Command, []string) error {
+			if request.GetReason() == "" {
+				return errors.New("--reason REASON is required: why, for those who find it protected")
+			}
+			return nil
+		})
+	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown wherever the protection is")
+	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
+	return command
+}
+
+// unprotect ends a protection.
+func (a *app) unprotect() *cobra.Command {
+	request := &pb.UnprotectTargetRequest{}
+	return &cobra.Command{
+		Use:   "unprotect user|group ID",
+		Short: "End the protection of a user or group",
+		Args:  targetArguments(&request.Kind, &request.Id),
+		RunE: call(a, api.UnprotectTarget, request, func(answer *pb.UnprotectTargetResponse) error {
+			p := answer.GetProtection()
+			a.say("%s %d is not protected any more: it may be deleted as any other",
+				p.GetKind(), p.GetId())
+			return nil
+		}),
+	}
+}
+
+// protected lists the protections.
+func (a *app) protected() *cobra.Command {
+	request := &pb.ListProtectedRequest{}
+	command := &cobra.Command{
+		Use:   "protected",
+		Short: "List the users and groups that are protected",
+		Args:  commandOnly,
+		RunE: call(a, api.ListProtected, request, func(answer *pb.ListProtectedResponse) error {
+			if token := answer.GetNextPageToken(); token != "" {
+				defer a.note("more: --page-token %s", token)
+			}
+			heading := []string{"KIND", "ID", "SINCE", "UNTIL", "BY", "REASON"}
+			return printTable(a, heading, answer.GetProtections(), func(p *pb.Protection) []string {
+				return []string{
+					p.GetKind(), number(p.GetId()), at(p.GetSince()), at(p.GetUntil()), p.GetBy(),
+					oneLine(p.GetReason()),
+				}
+			})
+		}),
+	}
+	command.Flags().StringVar(&request.Kind, "kind", "", "`kind`: user or group; default both")
+	pageFlags(command, &request.PageSize, &request.PageToken)
+	return command
+}
+
+// targetArguments accept what can be protected: user or group, and its ID.
+func targetArguments(kind *string, id *int64) cobra.PositionalArgs {
+	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
+		if args[0] != "user" && args[0] != "group" {
+			return fmt.Errorf("%q: must be user or group", args[0])
+		}
+		if *id, err = strconv.ParseInt(args[1], 10, 64); err != nil || *id < 1 {
+			return fmt.Errorf("%q is not the ID of a %s", args[1], args[0])
+		}
+		*kind = args[0]
+		return nil
+	})
+}

@@ -1,0 +1,268 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Kinds of what can be protected.
+const (
+	TargetUser  = "user"
+	TargetGroup = "group"
+)
+
+// Protection keeps a user or group from being deleted through caretaker: see
+// maintenance.protected_targets.
+type Protection struct {
+	// Kind is [TargetUser] or [TargetGroup].
+	Kind       string
+	ID         int64
+	Reason, By string
+	Since      time.Time
+	// Until is zero for a protection without an end.
+	Until time.Time
+}
+
+// String says in words what is protected, by whom and why.
+func (p *Protection) String() string {
+	return fmt.Sprintf("%s %d is protected by %s: %s", p.Kind, p.ID, p.By, p.Reason)
+}
+
+// inForceSQL says that the protection p has not expired.
+const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
+
+const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
+
+func scanProtection(row pgx.CollectableRow) (p Protection, err error) {
+	var until *time.Time
+	err = row.Scan(&p.Kind, &p.ID, &p.Reason, &p.By, &p.Since, &until)
+	p.Until = orZero(until)
+	return p, err
+}
+
+// DeletionBegunError says that it is too late to protect a user or group: the deletion of the user,
+// or of the group or one above it, has begun.
+type DeletionBegunError struct {
+	Kind string
+	ID   int64
+}
+
+// Error says what to do.
+func (e *DeletionBegunError) Error() string {
+	return fmt.Sprintf("the deletion of %s %d has begun, it is too late to protect it; "+
+		"ListJobs (caretaker jobs) has its job, CancelJob (caretaker jobs cancel) stops it where it is",
+		e.Kind, e.ID)
+}
+
+// Public says that the text is fit for clients.
+func (e *DeletionBegunError) Public() {}
+
+const (
+	// shareUserSQL waits for a transaction that decides about the user, and lets none begin.
+	shareUserSQL = `SELECT FROM users WHERE id = $1::bigint FOR SHARE`
+
+	// shareGroupsSQL does so with the group and all above it, whose deletion would take it along.
+	// UNION ends the walk at a repeated id, OFFSET 0 keeps it a look-up.
+	shareGroupsSQL = aboveSQL + `
+SELECT n.id FROM namespaces n WHERE n.id IN (SELECT id FROM up) ORDER BY n.id FOR SHARE OF n`
+
+	aboveSQL = `
+WITH RECURSIVE up (id) AS (
+  SELECT $1::bigint
+  UNION
+  SELECT n.parent_id::bigint
+  FROM up CROSS JOIN LATERAL (
+    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
+)`
+
+	userBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
+
+	groupBegunSQL = aboveSQL + `
+SELECT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id IN (SELECT id FROM up))`
+
+	protectSQL = `
+INSERT INTO maintenance.protected_targets AS p (kind, id, reason, protected_by, until)
+VALUES ($1, $2, $3, $4,
+  CASE WHEN $5::interval > interval '0' THEN clock_timestamp() + $5::interval END)
+ON CONFLICT (kind, id) DO UPDATE
+SET reason = EXCLUDED.reason, protected_by = EXCLUDED.protected_by, since = EXCLUDED.since,
+  until = EXCLUDED.until
+RETURNING ` + protectionColumns
+)
+
+// protectLimits bound the wait for a transaction that begins a deletion.
+func protectLimits() Limits {
+	return Limits{Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: 20 * time.Second}
+}
+
+// Protect protects p.ID for ttl, 0 for good. It replaces a protection that is there. There need be no
+// such user or group yet.
+//
+// It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
+// other one sees it. The error is a [*DeletionBegunError] where the deletion did.
+func (d *Database) Protect(
+	ctx context.Context, p Protection, ttl time.Duration,
+) (protected Protection, err error) {
+	needs, share, begun := referencesOf("users", "id"), shareUserSQL, userBegunSQL
+	if p.Kind == TargetGroup {
+		needs, share, begun = referencesOf("namespaces", "id parent_id"), shareGroupsSQL, groupBegunSQL
+	}
+	tables, err := d.presence(ctx, needs)
+	if err != nil {
+		return protected, err
+	}
+	do := func(ctx context.Context, tx pgx.Tx) error {
+		if tables.has(needs...) {
+			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
+				return err
+			}
+		}
+		rows, _ := tx.Query(ctx, protectSQL, p.Kind, p.ID, p.Reason, p.By, ttl)
+		protected, err = pgx.CollectExactlyOneRow(rows, scanProtection)
+		return err
+	}
+	// What it changes is nobody's work: no run or job has to hold anything.
+	err = d.transaction(ctx, "protect "+p.Kind, Permit{Guard: unguarded(), Limits: protectLimits()}, do)
+	return protected, err
+}
+
+func refuseBegun(ctx context.Context, tx pgx.Tx, p Protection, share, begun string) error {
+	if _, err := tx.Exec(ctx, share, p.ID); err != nil {
+		return err
+	}
+	var is bool
+	err := tx.QueryRow(ctx, begun, p.ID).Scan(&is)
+	if err == nil && is {
+		err = &DeletionBegunError{p.Kind, p.ID}
+	}
+	return err
+}
+
+const unprotectSQL = `
+DELETE FROM maintenance.protected_targets p
+WHERE p.kind = $1 AND p.id = $2 AND ` + inForceSQL + ` RETURNING ` + protectionColumns
+
+// Unprotect ends a protection and returns it. Without one in force the error is [ErrNotFound].
+func (d *Database) Unprotect(ctx context.Context, kind string, id int64) (Protection, error) {
+	ended, err := collect(ctx, d, newQuery("unprotect "+kind, unprotectSQL, kind, id), scanProtection)
+	if err == nil && len(ended) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Protection{}, err
+	}
+	return ended[0], nil
+}
+
+const protectionsSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE (p.kind, p.id) > ($1, $2::bigint) AND ($3 = '' OR p.kind = $3) AND ` + inForceSQL + `
+ORDER BY p.kind, p.id LIMIT $4`
+
+// Protections reads the next limit protections in force behind one, of one kind or, with "", of all,
+// by kind and id.
+func (d *Database) Protections(
+	ctx context.Context, kind string, behind Protection, limit int,
+) ([]Protection, error) {
+	q := newQuery("list protections", protectionsSQL, behind.Kind, behind.ID, kind, limit)
+	return collect(ctx, d, q, scanProtection)
+}
+
+const protectedTargetSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE p.kind = $1 AND p.id = $2::bigint AND ` + inForceSQL
+
+// protectedGroupsSQL says of the groups $1 which protection keeps each: of the group itself, of one
+// below it, or of a project bot among the members of what would go with it. It goes upwards from what
+// is protected, which is little. UNION ends the walk at a repeated id, OFFSET 0 keeps it look-ups.
+const protectedGroupsSQL = `
+WITH RECURSIVE up (kind, target, id) AS (
+  SELECT p.kind, p.id, p.id FROM maintenance.protected_targets p
+  WHERE p.kind = 'group' AND ` + inForceSQL + `
+  UNION
+  SELECT p.kind, p.id, m.namespace_id
+  FROM maintenance.protected_targets p
+  CROSS JOIN LATERAL (SELECT FROM users u WHERE u.id = p.id AND u.user_type = 6 OFFSET 0) bot
+  CROSS JOIN LATERAL (
+    SELECT CASE m.source_type WHEN 'Namespace' THEN m.source_id::bigint ELSE (
+      SELECT x.namespace_id::bigint FROM projects x WHERE x.id = m.source_id) END AS namespace_id
+    FROM members m WHERE m.user_id = p.id AND m.source_type IN ('Namespace', 'Project') OFFSET 0) m
+  WHERE p.kind = 'user' AND ` + inForceSQL + `
+  UNION
+  SELECT up.kind, up.target, n.parent_id::bigint
+  FROM up CROSS JOIN LATERAL (
+    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
+),
+found AS (
+  SELECT DISTINCT ON (id) id, kind, target FROM up WHERE id = ANY ($1::bigint[])
+  ORDER BY id, target <> id, kind, target
+)
+SELECT found.id, ` + protectionColumns + `
+FROM found JOIN maintenance.protected_targets p ON p.kind = found.kind AND p.id = found.target`
+
+// protectedGroup is a group with the protection that keeps it.
+type protectedGroup struct {
+	group int64
+	Protection
+}
+
+func scanProtectedGroup(row pgx.CollectableRow) (g protectedGroup, err error) {
+	var until *time.Time
+	err = row.Scan(&g.group, &g.Kind, &g.ID, &g.Reason, &g.By, &g.Since, &until)
+	g.Until = orZero(until)
+	return g, err
+}
+
+// Protecting is the protection that keeps a user or group from being deleted: its own, or for a group
+// that of a group or of a project bot that would go with it. Nil: nothing does. For a group main must
+// have the tables of groups: [GroupStores.Missing].
+func (d *Database) Protecting(
+	ctx context.Context, kind string, id int64, l Limits,
+) (*Protection, error) {
+	if kind == TargetGroup {
+		all, err := d.protectedGroups(ctx, []int64{id}, l)
+		return all[id], err
+	}
+	q := newQuery("look for a protection", protectedTargetSQL, kind, id)
+	found, err := readRows(ctx, d, l, q, scanProtection)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// protectedGroups are the protections that keep groups, by the id of the group.
+func (d *Database) protectedGroups(
+	ctx context.Context, groups []int64, l Limits,
+) (map[int64]*Protection, error) {
+	q := newQuery("look for protections of groups", protectedGroupsSQL, groups)
+	found, err := readRows(ctx, d, l, q, scanProtectedGroup)
+	protections := make(map[int64]*Protection, len(found))
+	for i := range found {
+		protections[found[i].group] = &found[i].Protection
+	}
+	return protections, err
+}
+
+// protecting is [Database.Protecting] in a transaction, which holds the lock on the row of the target.
+func protecting(ctx context.Context, tx pgx.Tx, kind string, id int64) (*Protection, error) {
+	var p Protection
+	var err error
+	if kind == TargetGroup {
+		var g protectedGroup
+		rows, _ := tx.Query(ctx, protectedGroupsSQL, []int64{id})
+		g, err = pgx.CollectOneRow(rows, scanProtectedGroup)
+		p = g.Protection
+	} else {
+		rows, _ := tx.Query(ctx, protectedTargetSQL, kind, id)
+		p, err = pgx.CollectOneRow(rows, scanProtection)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil //nolint:nilnil // nothing protects it
+	}
+	return &p, err
+}

@@ -1,0 +1,150 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// protect protects a target for good.
+func (f *fixture) protect(kind string, id int64) *maintenancev1.Protection {
+	f.t.Helper()
+	answer, err := f.ProtectTarget(f.t.Context(),
+		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer.GetProtection()
+}
+
+// protections lists them all, page by page.
+func (f *fixture) protections(kind string) (found []string) {
+	f.t.Helper()
+	request := &maintenancev1.ListProtectedRequest{Kind: kind, PageSize: 2}
+	for {
+		answer, err := f.ListProtected(f.t.Context(), request)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, p := range answer.GetProtections() {
+			found = append(found, fmt.Sprint(p.GetKind(), " ", p.GetId()))
+		}
+		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
+			return found
+		}
+	}
+}
+
+func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
+	f := start(t)
+	p := f.protect("user", 7)
+	if p.GetKind() != "user" || p.GetId() != 7 || p.GetReason() != "evidence" || p.GetBy() == "" ||
+		p.GetSince() == nil || p.GetUntil() != nil {
+		t.Errorf("got %v", p)
+	}
+	for _, id := range []int64{30, 9, 1 << 40} {
+		f.protect("group", id)
+	}
+	if got := strings.Join(f.protections(""), ", "); got != "group 9, group 30, group 1099511627776, user 7" {
+		t.Errorf("got %s", got)
+	}
+	if got := strings.Join(f.protections("user"), ", "); got != "user 7" {
+		t.Errorf("got %s", got)
+	}
+	again, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
+		Kind: "group", Id: 9, Reason: "for a while", Ttl: durationpb.New(time.Hour),
+	})
+	if p := again.GetProtection(); err != nil || p.GetReason() != "for a while" ||
+		p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) != time.Hour {
+		t.Errorf("got %v, %v", again, err)
+	}
+	f.exec(`UPDATE maintenance.protected_targets SET until = clock_timestamp() WHERE id = 9`)
+	ended, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30})
+	if err != nil || ended.GetProtection().GetId() != 30 || ended.GetProtection().GetReason() != "evidence" {
+		t.Errorf("got %v, %v", ended, err)
+	}
+	if got := strings.Join(f.protections(""), ", "); got != "group 1099511627776, user 7" {
+		t.Errorf("got %s", got)
+	}
+	for _, id := range []int64{9, 30, 7} {
+		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})
+		f.failure(err, codes.NotFound, "UNKNOWN_PROTECTION")
+	}
+}
+
+func TestProtectTarget_RefusesBadRequests(t *testing.T) {
+	f := start(t)
+	for field, r := range map[string]*maintenancev1.ProtectTargetRequest{
+		"kind":   {Kind: "placeholder", Id: 1, Reason: "x"},
+		"id":     {Kind: "user", Reason: "x"},
+		"reason": {Kind: "user", Id: 1, Reason: " "},
+		"ttl":    {Kind: "user", Id: 1, Reason: "x", Ttl: durationpb.New(11 * 365 * 24 * time.Hour)},
+	} {
+		_, err := f.ProtectTarget(t.Context(), r)
+		f.violates(err, field)
+	}
+	_, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{Id: 1, Reason: "x"})
+	f.violates(err, "kind")
+	_, err = f.ProtectTarget(t.Context(),
+		&maintenancev1.ProtectTargetRequest{Kind: "user", Id: 1, Reason: strings.Repeat("x", 501)})
+	f.violates(err, "reason")
+	_, err = f.ListProtected(t.Context(), &maintenancev1.ListProtectedRequest{Kind: "project"})
+	f.violates(err, "kind")
+}
+
+func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
+	f := start(t)
+	f.exec(`CREATE TABLE users (id bigint PRIMARY KEY)`)
+	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint)`)
+	f.exec(`INSERT INTO users VALUES (7); INSERT INTO namespaces VALUES (1, NULL), (2, 1), (3, 2), (4, 3)`)
+	f.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, 'x')`)
+	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (2)`)
+	for kind, ids := range map[string][]int64{"user": {7}, "group": {2, 3, 4}} {
+		for _, id := range ids {
+			_, err := f.ProtectTarget(t.Context(),
+				&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "too late"})
+			s := f.failure(err, codes.FailedPrecondition, "DELETION_BEGUN")
+			if !strings.Contains(s.Message(), fmt.Sprint(kind, " ", id)) {
+				t.Errorf("%s does not say what of", s.Message())
+			}
+		}
+	}
+	f.protect("group", 1)
+	f.protect("user", 8)
+	if got := strings.Join(f.protections(""), ", "); got != "group 1, user 8" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
+	f := start(t)
+	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint)`)
+	f.exec(`INSERT INTO namespaces VALUES (1, NULL), (2, 1)`)
+	f.exec(`BEGIN`)
+	f.exec(`SELECT FROM namespaces WHERE id = 1 FOR NO KEY UPDATE`)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := f.ProtectTarget(t.Context(),
+			&maintenancev1.ProtectTargetRequest{Kind: "group", Id: 2, Reason: "too late"})
+		answer <- err
+	}()
+	f.eventually("the protection to wait", func() bool {
+		var waits bool
+		err := f.sql.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			OR NOT granted AND locktype = 'transactionid')`).Scan(&waits)
+		return err == nil && waits
+	})
+	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (1)`)
+	f.exec(`COMMIT`)
+	f.failure(<-answer, codes.FailedPrecondition, "DELETION_BEGUN")
+	if got := f.protections(""); len(got) != 0 {
+		t.Errorf("protected all the same: %v", got)
+	}
+}

@@ -1,0 +1,116 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Protection keeps a user or group from being deleted.
+type Protection = repo.Protection
+
+// DeletionBegunError says that it is too late to protect a user or group.
+type DeletionBegunError = repo.DeletionBegunError
+
+// ErrUnknownProtection means that nothing of that kind and id is protected.
+var ErrUnknownProtection = errors.New("unknown protection")
+
+// TargetBusyError says that somebody holds the rows of what was to be protected.
+type TargetBusyError struct{ Kind string }
+
+// Error says what to do.
+func (e *TargetBusyError) Error() string {
+	return "another transaction is changing the " + e.Kind + ", perhaps one that deletes it: try again in a moment"
+}
+
+// maxProtection bounds a protection's ttl: what is longer is for good.
+const maxProtection = 10 * 365 * 24 * time.Hour
+
+// AllowedProtection says what a protection's ttl may be.
+const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
+
+// Protect keeps a user or group, and every group above it, from being deleted, for ttl or, if that is 0, for good: see
+// docs/veto.md. It replaces a protection that is there.
+//
+// Errors: [*InvalidArgumentError], [*DeletionBegunError], [*TargetBusyError], [ErrUnreachable].
+func (s *Service) Protect(ctx context.Context, p Protection, ttl time.Duration) (Protection, error) {
+	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
+	err := errors.Join(checkTarget(p.Kind, p.ID), checkReason(p.Reason))
+	if ttl != 0 && (ttl < minPause || ttl > maxProtection) {
+		err = errors.Join(err, &run.InvalidArgumentError{Field: "ttl", Description: AllowedProtection})
+	}
+	if err != nil {
+		return Protection{}, err
+	}
+	protected, err := s.engine.Main.Protect(ctx, p, ttl)
+	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
+		return Protection{}, errors.Join(&TargetBusyError{p.Kind}, err)
+	}
+	if err != nil {
+		return Protection{}, err
+	}
+	s.engine.Logger.InfoContext(ctx, "target protected",
+		"kind", p.Kind, p.Kind+"_id", p.ID, "by", p.By, "reason", p.Reason, "ttl", ttl.String())
+	return protected, nil
+}
+
+// Unprotect ends a protection, and returns it as it was. by is for the log. Errors: [*InvalidArgumentError],
+// [ErrUnknownProtection], [ErrUnreachable].
+func (s *Service) Unprotect(ctx context.Context, kind string, id int64, by string) (Protection, error) {
+	if err := checkTarget(kind, id); err != nil {
+		return Protection{}, err
+	}
+	ended, err := s.engine.Main.Unprotect(ctx, kind, id)
+	if errors.Is(err, repo.ErrNotFound) {
+		return Protection{}, fmt.Errorf("%w: %s %d", ErrUnknownProtection, kind, id)
+	}
+	if err != nil {
+		return Protection{}, err
+	}
+	s.engine.Logger.InfoContext(ctx, "target unprotected",
+		"kind", kind, kind+"_id", id, "by", run.TruncateActor(strings.TrimSpace(by)))
+	return ended, nil
+}
+
+// Protections are the next limit protections in force behind one, of one kind or, with "", of all, by kind and id.
+func (s *Service) Protections(
+	ctx context.Context, kind string, behind Protection, limit int,
+) ([]Protection, error) {
+	if kind != "" {
+		if err := checkKind(kind); err != nil {
+			return nil, err
+		}
+	}
+	return s.engine.Main.Protections(ctx, kind, behind, limit)
+}
+
+func checkKind(kind string) error {
+	if kind == repo.TargetUser || kind == repo.TargetGroup {
+		return nil
+	}
+	return &run.InvalidArgumentError{Field: "kind", Description: fmt.Sprintf("%q is neither user nor group", kind)}
+}
+
+func checkTarget(kind string, id int64) error {
+	err := checkKind(kind)
+	if err == nil && id < 1 {
+		err = &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number"}
+	}
+	return err
+}
+
+// checkReason refuses one that is missing or too long.
+func checkReason(reason string) error {
+	switch n := len([]rune(reason)); {
+	case n == 0:
+		return &run.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
+	case n > maxReason:
+		return &run.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+	}
+	return nil
+}
