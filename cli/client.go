@@ -269,7 +269,7 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 		name = "--for"
 	case "page_token":
 		return "--page-token: is not a token that the same list, with the same filters, has printed"
-	case "page_size", "database", "reason", "kind", "state", "outcome":
+	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":
 		name = strings.ToUpper(name)

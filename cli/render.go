@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,11 +100,33 @@ func (a *app) describeRun(run *pb.Run) error {
 		"counts", done,
 		"reason", run.GetReason(),
 		"error", asCommands(run.GetError()),
+		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
 	if run.GetOverLimit() {
 		a.say("  a limit was reached: more is left to do")
 	}
+	if err := a.describeCandidates(run); err != nil {
+		return err
+	}
 	return a.describeRows(run)
+}
+
+// describeCandidates prints what a dry run would work on.
+func (a *app) describeCandidates(run *pb.Run) error {
+	if len(run.GetCandidates()) == 0 {
+		return nil
+	}
+	heading := []string{"KIND", "ID", "NAME", "ACTION", "REASON"}
+	err := printTable(a, heading, run.GetCandidates(), func(c *pb.Candidate) []string {
+		return []string{
+			c.GetKind(), number(c.GetId()), cmp.Or(c.GetName(), none), strings.ReplaceAll(c.GetAction(), "_", " "),
+			oneLine(c.GetReason()),
+		}
+	})
+	if more := run.GetMoreCandidates(); more > 0 {
+		a.say("and %d more", more)
+	}
+	return err
 }
 
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.

@@ -36,6 +36,8 @@ func (a *app) run() *cobra.Command {
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
 		"count what a run would change, and write nothing")
+	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
+		"run only if the candidates are those of the dry run with this `digest`")
 	command.Flags().StringVar(&request.Database, "database", "",
 		"`name` of the database; default the one whose turn it is")
 	return command

@@ -157,21 +157,22 @@ func (d *Database) TokenPassUnfinished(
 	return unfinished, err
 }
 
-// newJobsSQL counts the bots of $1 that have no waiting or running job with this reason.
+// newJobsSQL are the bots of $1 that have no waiting or running job with this reason.
 const newJobsSQL = `
-SELECT count(*) FROM unnest($1::bigint[]) AS bot (id)
+SELECT bot.id FROM unnest($1::bigint[]) AS bot (id)
 WHERE NOT EXISTS (
   SELECT FROM maintenance.river_job j
   WHERE j.kind = 'delete_user' AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
-    AND j.args @> jsonb_build_object('user_id', bot.id, 'reason', $2::text))`
+    AND j.args @> jsonb_build_object('user_id', bot.id, 'reason', $2::text))
+ORDER BY bot.id`
 
-// CountNewDeletions counts those of the users for whom a job delete_user with this reason would
-// really be inserted.
-func (d *Database) CountNewDeletions(
+// NewDeletions are those of the users for whom a job delete_user with this reason would really be
+// inserted, by their ids.
+func (d *Database) NewDeletions(
 	ctx context.Context, users []int64, reason string, l Limits,
-) (n int, err error) {
-	err = d.readRow(ctx, l, newQuery("count jobs not yet waiting", newJobsSQL, users, reason), &n)
-	return n, err
+) ([]int64, error) {
+	q := newQuery("look for jobs not yet waiting", newJobsSQL, users, reason)
+	return readRows(ctx, d, l, q, pgx.RowTo[int64])
 }
 
 // tokenBacklogSQL: without an unfinished pass there is no row.

@@ -284,7 +284,7 @@ func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(c
 			return err
 		},
 		"new jobs": func(ctx context.Context) error {
-			_, err := d.CountNewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
+			_, err := d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
 			return err
 		},
 	}

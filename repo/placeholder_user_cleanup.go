@@ -246,31 +246,27 @@ func (to PlaceholderJobs) jobs(rules PlaceholderRules, rows []claimedPlaceholder
 const previewPlaceholdersSQL = `
 WITH eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
-SELECT max(e.id), count(*), count(*) FILTER (WHERE e.deletion_attempts + 1 >= $1),
-  coalesce(array_agg(DISTINCT e.placeholder_user_id) FILTER (WHERE NOT EXISTS (
-    SELECT FROM maintenance.river_job j
-    WHERE j.kind = 'delete_placeholder_user'
-      AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
-      AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))), '{}')
-FROM eligible_for_deletion e`
+SELECT e.id, e.placeholder_user_id, e.deletion_attempts + 1 >= $1, EXISTS (
+  SELECT FROM maintenance.river_job j
+  WHERE j.kind = 'delete_placeholder_user'
+    AND j.state IN ('available', 'pending', 'scheduled', 'retryable', 'running')
+    AND j.args @> jsonb_build_object('placeholder_user_id', e.placeholder_user_id))
+FROM eligible_for_deletion e ORDER BY e.id`
 
-// PlaceholderPreview is what ClaimPlaceholders would do with a page.
+// PlaceholderPreview is what ClaimPlaceholders would do with a row.
 type PlaceholderPreview struct {
-	// Last is the id to go on behind; nil: there is no candidate left.
-	Last *int64
-	// Claimed rows, and how many of them would reach their last attempt.
-	Claimed, Exhausted int64
-	// Users that would get a job.
-	Users []int64
+	ID, User int64
+	// Exhausted: this would be its last attempt. Waiting: a job for the user waits already.
+	Exhausted, Waiting bool
 }
 
-// PreviewPlaceholders says what ClaimPlaceholders would do with the next page.
+// PreviewPlaceholders says what ClaimPlaceholders would do with the rows of the next page, by their
+// ids; none: there is no candidate left.
 func (d *Database) PreviewPlaceholders(
 	ctx context.Context, rules PlaceholderRules, after int64, limit int, l Limits,
-) (p PlaceholderPreview, err error) {
+) ([]PlaceholderPreview, error) {
 	q := newQuery("preview placeholder users", previewPlaceholdersSQL, rules.args(after, limit)...)
-	err = d.readRow(ctx, l, q, &p.Last, &p.Claimed, &p.Exhausted, &p.Users)
-	return p, err
+	return readRows(ctx, d, l, q, pgx.RowToStructByPos[PlaceholderPreview])
 }
 
 // placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.

@@ -32,6 +32,12 @@ type Run struct {
 	Counts      map[string]int64
 	Tables      []TableCount
 	Definitions []DefinitionCount
+	// Candidates are the first of what a dry run would work on, MoreCandidates how many there are
+	// besides, and CandidatesDigest is that of all, "" where not all could be looked at. Lists of
+	// runs are without.
+	Candidates       []Candidate
+	MoreCandidates   int64
+	CandidatesDigest string
 	// RequestID is the client's, empty when it gave none; Replica the process that runs it.
 	RequestID, Replica string
 	// SilentSince is the last sign of life of a run at work that has given none for ten seconds,
@@ -64,6 +70,14 @@ const runColumns = `id::text, worker, database, trigger, state, reason, error, t
   turbo_mode, lease_epoch, started_at, finished_at, counts, tables, definitions, coalesce(request_id, ''), replica,
   CASE WHEN state = 'running' AND heartbeat_at < clock_timestamp() - least(interval '10 seconds', heartbeat_ttl) THEN heartbeat_at END, heartbeat_at + heartbeat_ttl`
 
+// wholeRunColumns in the order of scanWholeRun.
+const wholeRunColumns = runColumns + `, candidates, more_candidates, candidates_digest`
+
+func scanWholeRun(row pgx.CollectableRow) (r Run, err error) {
+	err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest)
+	return r, err
+}
+
 func scanRun(row pgx.CollectableRow) (r Run, err error) {
 	err = r.scan(row)
 	return r, err
@@ -86,18 +100,19 @@ func (r *Run) scan(row pgx.Row, more ...any) error {
 	return err
 }
 
-const runByRequestSQL = `SELECT ` + runColumns + ` FROM maintenance.runs WHERE request_id = $1`
+const runByRequestSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE request_id = $1`
 
 // RunByRequest is the run that a client's request id started, or [ErrNotFound].
 func (d *Database) RunByRequest(ctx context.Context, requestID string) (Run, error) {
-	return d.oneRun(ctx, "read the run of the request", runByRequestSQL, requestID)
+	q := newQuery("read the run of the request", runByRequestSQL, requestID)
+	return d.oneOfRuns(ctx, q, scanWholeRun)
 }
 
-const runByIDSQL = `SELECT ` + runColumns + ` FROM maintenance.runs WHERE id = $1::text::uuid`
+const runByIDSQL = `SELECT ` + wholeRunColumns + ` FROM maintenance.runs WHERE id = $1::text::uuid`
 
 // Run reads a run, or returns [ErrNotFound].
 func (d *Database) Run(ctx context.Context, id string) (Run, error) {
-	return d.oneRun(ctx, "read the run", runByIDSQL, id)
+	return d.oneOfRuns(ctx, newQuery("read the run", runByIDSQL, id), scanWholeRun)
 }
 
 const deleteRunSQL = `DELETE FROM maintenance.runs WHERE id = $1::text::uuid`
@@ -120,7 +135,7 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
 // to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
-		run.ID, asJSON(nonNil(run.Counts)), asJSON(run.tables()), run.LeaseEpoch, run.TurboMode, run.Reason)
+		run.ID, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.LeaseEpoch, run.TurboMode, run.Reason)
 	return w, err
 }
 
@@ -133,21 +148,20 @@ type StopRequest struct {
 
 const finishRunSQL = `
 UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
-  counts = $8, tables = $9, definitions = $10, heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
-WHERE id = $1::text::uuid AND CASE WHEN $11 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
-RETURNING ` + runColumns
+  counts = $8, tables = $9, definitions = $10, candidates = $11, more_candidates = $12, candidates_digest = $13,
+  heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
+WHERE id = $1::text::uuid AND CASE WHEN $14 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
+RETURNING ` + wholeRunColumns
 
 // FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
 // because its process stood still or could not reach main: the process knows better. [ErrNotFound]:
 // the run is gone or has ended otherwise.
 func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
-	definitions := run.Definitions
-	if definitions == nil {
-		definitions = []DefinitionCount{}
-	}
 	for _, closed = range []bool{false, true} {
-		stored, err = d.oneRun(ctx, "record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
-			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(run.tables()), asJSON(definitions), closed)
+		q := newQuery("record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
+			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), asJSON(orEmpty(run.Definitions)),
+			asJSON(orEmpty(run.Candidates)), run.MoreCandidates, run.CandidatesDigest, closed)
+		stored, err = d.oneOfRuns(ctx, q, scanWholeRun)
 		if !errors.Is(err, ErrNotFound) {
 			break
 		}
@@ -260,9 +274,13 @@ func (d *Database) RunSummary(ctx context.Context, worker string) (s RunSummary,
 func (d *Database) oneRun(
 	ctx context.Context, operation, sql string, args ...any,
 ) (run Run, err error) {
-	runs, err := collect(ctx, d, newQuery(operation, sql, args...), scanRun)
+	return d.oneOfRuns(ctx, newQuery(operation, sql, args...), scanRun)
+}
+
+func (d *Database) oneOfRuns(ctx context.Context, q query, scan pgx.RowToFunc[Run]) (Run, error) {
+	runs, err := collect(ctx, d, q, scan)
 	if err == nil && len(runs) == 0 {
-		return Run{}, d.wrap(ctx, operation, ErrNotFound)
+		return Run{}, d.wrap(ctx, q.operation, ErrNotFound)
 	}
 	if err != nil {
 		return Run{}, err
@@ -270,11 +288,12 @@ func (d *Database) oneRun(
 	return runs[0], nil
 }
 
-func (r *Run) tables() []TableCount {
-	if r.Tables == nil {
-		return []TableCount{}
+// orEmpty is [] in JSON for nil, not null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
 	}
-	return r.Tables
+	return list
 }
 
 // asJSON encodes what the driver encodes by itself only where it knows the parameter's type, as it

@@ -75,6 +75,12 @@ func toRun(r *service.Run, most int, rest string) *pb.Run {
 			Rows: d.Rows, AtLeast: d.AtLeast,
 		})
 	}
+	for _, c := range r.Candidates {
+		result.Candidates = append(result.Candidates, &pb.Candidate{
+			Kind: c.Kind, Id: c.ID, Name: c.Name, Action: c.Action, Reason: c.Reason,
+		})
+	}
+	result.MoreCandidates, result.CandidatesDigest = r.MoreCandidates, r.CandidatesDigest
 	return result
 }
 

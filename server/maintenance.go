@@ -35,6 +35,7 @@ func (m *maintenance) RunBatch(
 	run, err := m.service.RunBatch(ctx, service.RunRequest{
 		Worker: r.GetWorker(), Database: r.GetDatabase(), DryRun: r.GetDryRun(),
 		Async: r.GetAsync(), RequestID: r.GetRequestId(), RequestedBy: caller(ctx),
+		ExpectedDigest: r.GetExpectedDigest(),
 	})
 	if err != nil {
 		return nil, err

@@ -109,6 +109,7 @@ func findTyped(err error) failure {
 		reused    *service.RequestReusedError
 		begun     *service.DeletionBegunError
 		busy      *service.TargetBusyError
+		changed   *service.PlanChangedError
 	)
 	switch {
 	case errors.As(err, &argument):
@@ -131,6 +132,14 @@ func findTyped(err error) failure {
 			metadata: map[string]string{
 				"run_id": reused.First.ID, "worker": reused.First.Worker,
 				"database": reused.First.Database, "dry_run": strconv.FormatBool(reused.First.DryRun),
+			},
+		}
+	case errors.As(err, &changed):
+		return failure{
+			code: codes.FailedPrecondition, reason: run.ReasonPlanChanged, message: changed.Error(),
+			metadata: map[string]string{
+				"run_id": changed.Run.ID, "worker": changed.Run.Worker,
+				"candidates_digest": changed.Run.CandidatesDigest,
 			},
 		}
 	case errors.As(err, &missing):

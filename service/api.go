@@ -38,6 +38,8 @@ type (
 	WorkerPausedError = run.WorkerPausedError
 	// NotConfiguredError says what a worker lacks, and what to do about it.
 	NotConfiguredError = run.NotConfiguredError
+	// PlanChangedError says that a run's candidates are not those that the request expected.
+	PlanChangedError = run.PlanChangedError
 	// RequestReusedError says that a request id has started a run of something else.
 	RequestReusedError = run.RequestReusedError
 )

@@ -28,6 +28,8 @@ func (r *workerRun) act(ctx context.Context) error {
 				return err
 			}
 			g.queued = queued
+		} else {
+			r.goesAlong(g)
 		}
 		if g.tried = true; !g.queued {
 			r.expect(covering)
@@ -35,7 +37,11 @@ func (r *workerRun) act(ctx context.Context) error {
 	}
 	for i := range r.groups {
 		g := &r.groups[i]
-		if g.tried || r.skipped(g) {
+		switch {
+		case g.tried:
+			continue
+		case r.skipped(g):
+			r.goesAlong(g)
 			continue
 		}
 		if _, err := r.actOn(ctx, g); err != nil {
@@ -69,6 +75,7 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 		return queued, err
 	}
 	r.x.Count(ctx, "failed_groups", 1)
+	r.candidate(g.ID, run.ActionPostpone, run.PublicText(err))
 	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again",
 		r.about(g, failed, "error", err)...)
 	return false, nil
@@ -134,9 +141,12 @@ func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err err
 	if err != nil {
 		return false, err
 	}
+	waits := run.JobWaits
 	if inserted {
 		r.x.Count(ctx, "scheduled_jobs", 1)
+		waits = ""
 	}
+	r.candidate(g.ID, run.ActionQueue, waits)
 	r.x.LogDone(ctx, "group goes", "group would go",
 		r.about(g, destruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
 	return true, nil
@@ -154,6 +164,7 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 		r.hold(ctx, g)
 	case done.Restored:
 		r.x.Count(ctx, "restored_groups", 1)
+		r.candidate(g.ID, run.ActionRestore, g.reason)
 		for _, t := range done.Tables {
 			r.x.Changed(t.Table, t.Deleted, t.Updated)
 		}
@@ -165,7 +176,18 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 
 func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
+	r.candidate(g.ID, run.ActionHold, g.reason)
 	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held)...)
+}
+
+// goesAlong notes a group that goes with one above it.
+func (r *workerRun) goesAlong(g *group) {
+	r.candidate(g.ID, run.ActionDelete, "with a group above it")
+}
+
+// candidate notes what a run would do with a group.
+func (r *workerRun) candidate(id int64, action, reason string) {
+	r.x.Candidate(repo.Candidate{Kind: repo.KindGroup, ID: id, Action: action, Reason: reason})
 }
 
 // countHeld counts a group that is held, also by its reason.

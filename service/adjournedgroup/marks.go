@@ -34,6 +34,7 @@ func (r *workerRun) holdLostMarks(ctx context.Context) error {
 func (r *workerRun) holdLost(ctx context.Context, id int64) error {
 	return r.x.Batch(ctx, func(ctx context.Context) error {
 		r.countHeld(ctx, run.ReasonScheduleLost)
+		r.candidate(id, run.ActionHold, run.ReasonScheduleLost)
 		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
 			"outcome", string(held), "reason", run.ReasonScheduleLost)
 		run.RecordOutcome(ctx, string(held), run.ReasonScheduleLost)

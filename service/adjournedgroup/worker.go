@@ -42,6 +42,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
 		Untimed:       true,
+		Candidates:    true,
 		Work:          k.work,
 		Backlog:       k.backlog,
 		Waiting:       k.waiting,

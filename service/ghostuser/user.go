@@ -68,6 +68,7 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Due:
 		return nil
 	case !u.Exists:
+		u.candidate(run.ActionDelete, run.ReasonTargetGone+": only the row of the queue is left")
 		return u.changeRow(ctx, d.RemoveOrphan)
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
@@ -83,11 +84,19 @@ func (u *user) work(ctx context.Context) (err error) {
 		return err
 	}
 	u.migrated++
+	u.candidate(run.ActionDelete, "")
 	u.x.Count(ctx, "migrated_users", 1)
 	u.recordDeletion(ctx)
 	u.x.LogDone(ctx, "user migrated", "user would be migrated",
 		"user_id", u.UserID, "tables", u.tables)
 	return nil
+}
+
+// candidate notes what a run would do with the user.
+func (u *user) candidate(action, reason string) {
+	u.x.Candidate(repo.Candidate{
+		Kind: repo.KindUser, ID: u.UserID, Action: action, Reason: reason,
+	})
 }
 
 // linkJob links the user's batch to the job that has queued the user, as long as that is
@@ -197,6 +206,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		change = u.x.Database.DeferMigration
 		u.reportDeferred(ctx, cause, timeUp)
 	} else {
+		u.candidate(run.ActionPostpone, run.PublicText(cause))
 		u.reportFailed(ctx, cause)
 	}
 	err := u.changeRow(ctx, change)
@@ -232,6 +242,8 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 	if !timeUp {
 		public = run.PublicText(cause)
 	}
+	u.candidate(run.ActionPostpone, public)
+	u.x.CandidatesPartial()
 	run.RecordOutcome(ctx, run.OutcomeDeferred, public)
 	u.x.LogDone(ctx, "user deferred", "user would be deferred",
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)

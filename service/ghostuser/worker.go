@@ -43,9 +43,10 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
 			return config.MaxRuntime, false
 		},
-		Work:    w.work,
-		Backlog: w.backlog,
-		Waiting: w.waiting,
+		Work:       w.work,
+		Candidates: true,
+		Backlog:    w.backlog,
+		Waiting:    w.waiting,
 		Actions: map[string]string{
 			"migrated_users": "migrated_users", "deferred_users": "deferred_users",
 			"failed_users": "failed_users", "moved_rows": "moved", "nullified_rows": "nullified",
@@ -139,6 +140,7 @@ func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) e
 	for i, m := range due {
 		if r.x.Left() <= 0 {
 			r.stopped = "limit reached: max_runtime"
+			r.x.CandidatesPartial()
 			return nil
 		}
 		if err := r.x.Stopped(); err != nil {

@@ -94,6 +94,7 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 		"cursor", r.Last, "examined", r.Examined, "scheduled", scheduled)
 	if over && r.More {
 		const limit = "limit reached: max_runtime"
+		w.x.CandidatesPartial()
 		w.x.Limit(limit, cmp.Or(w.x.Snapshot().Reason, limit))
 	}
 	return over || !r.More, nil
@@ -105,11 +106,7 @@ func (w *tokenWalk) save(
 	ctx context.Context, r repo.BotRange, last bool,
 ) (scheduled int, err error) {
 	if w.x.DryRun {
-		if len(r.Inactive) == 0 {
-			return 0, nil
-		}
-		reason := repo.TokenDeletionReason
-		return w.x.Database.CountNewDeletions(ctx, r.Inactive, reason, tokenLimits())
+		return w.preview(ctx, r)
 	}
 	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
 	origin := w.x.Origin(ctx)
@@ -125,6 +122,19 @@ func (w *tokenWalk) save(
 	}
 	defer permit.End(&err)
 	return w.x.Database.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
+}
+
+// preview notes the bots of a range that a run would queue, and says how many they are.
+func (w *tokenWalk) preview(ctx context.Context, r repo.BotRange) (int, error) {
+	if len(r.Inactive) == 0 {
+		return 0, nil
+	}
+	bots, err := w.x.Database.NewDeletions(
+		ctx, r.Inactive, repo.TokenDeletionReason, tokenLimits())
+	for _, bot := range bots {
+		w.x.Candidate(repo.Candidate{Kind: repo.KindUser, ID: bot, Action: run.ActionQueue})
+	}
+	return len(bots), err
 }
 
 // deletions are the jobs of a range's inactive bots.

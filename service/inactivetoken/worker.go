@@ -49,11 +49,12 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
 			return config.MaxRuntime, false
 		},
-		Work:      k.work,
-		Abandoned: k.abandoned,
-		Backlog:   k.backlog,
-		JobReason: repo.TokenDeletionReason,
-		Actions:   map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
+		Work:       k.work,
+		Candidates: true,
+		Abandoned:  k.abandoned,
+		Backlog:    k.backlog,
+		JobReason:  repo.TokenDeletionReason,
+		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
 	}
 	return k.worker, []job.Kind{{
 		Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,

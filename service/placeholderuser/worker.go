@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -47,15 +48,16 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
 	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
-		Name:      Name,
-		Config:    config.WorkerConfig,
-		Missing:   p.missing,
-		Untimed:   true,
-		Work:      p.work,
-		Backlog:   p.backlog,
-		Waiting:   p.waiting,
-		JobReason: repo.PlaceholderDeletionReason,
-		Actions:   map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+		Name:       Name,
+		Config:     config.WorkerConfig,
+		Missing:    p.missing,
+		Untimed:    true,
+		Candidates: true,
+		Work:       p.work,
+		Backlog:    p.backlog,
+		JobReason:  repo.PlaceholderDeletionReason,
+		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+		Waiting:    p.waiting,
 	}
 	return w, []job.Kind{{
 		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work,
@@ -186,30 +188,25 @@ func behind(last int64) []attribute.KeyValue {
 func (p *placeholderUserCleanup) dryRun(
 	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
 ) error {
-	last, counted := repo.BeforePlaceholders, map[int64]struct{}{}
+	last, counted := repo.BeforePlaceholders, map[int64]bool{}
 	for x.Left() > 0 {
 		if err := x.Stopped(); err != nil {
 			return err
 		}
-		var next *int64
-		err := x.Batch(ctx, func(ctx context.Context) error {
-			page, err := p.main.PreviewPlaceholders(
+		var page []repo.PlaceholderPreview
+		err := x.Batch(ctx, func(ctx context.Context) (err error) {
+			page, err = p.main.PreviewPlaceholders(
 				ctx, rules, last, p.config.BatchSize, run.ReadLimits())
-			next = page.Last
-			x.Count(ctx, "exhausted_users", page.Exhausted)
-			x.Changed(deletion.ImportDetails, 0, page.Claimed)
-			for _, user := range page.Users {
-				if _, ok := counted[user]; !ok {
-					counted[user] = struct{}{}
-					x.Count(ctx, "scheduled_jobs", 1)
-				}
+			x.Changed(deletion.ImportDetails, 0, int64(len(page)))
+			for _, row := range page {
+				p.preview(ctx, x, row, counted)
 			}
 			return err
 		}, behind(last)...)
-		if err != nil || next == nil {
+		if err != nil || len(page) == 0 {
 			return err
 		}
-		last = *next
+		last = page[len(page)-1].ID
 	}
 	x.Limit(run.DryRunOver, run.DryRunOver)
 	return nil
@@ -217,6 +214,27 @@ func (p *placeholderUserCleanup) dryRun(
 
 func backlogLimits() repo.Limits {
 	return repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+}
+
+// preview counts and notes what a run would do with a row. counted are the users with a job.
+func (p *placeholderUserCleanup) preview(
+	ctx context.Context, x *run.Execution, row repo.PlaceholderPreview, counted map[int64]bool,
+) {
+	var why []string
+	if row.Waiting || counted[row.User] {
+		why = append(why, run.JobWaits)
+	} else {
+		counted[row.User] = true
+		x.Count(ctx, "scheduled_jobs", 1)
+	}
+	if row.Exhausted {
+		why = append(why, "the last attempt")
+		x.Count(ctx, "exhausted_users", 1)
+	}
+	x.Candidate(repo.Candidate{
+		Kind: repo.KindPlaceholder, ID: row.User, Action: run.ActionQueue,
+		Reason: strings.Join(why, "; "),
+	})
 }
 
 func (p *placeholderUserCleanup) backlog(

@@ -28,7 +28,12 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	// 4. The worker works, while its leases and its record are kept alive.
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
-	err := Guarded(func() error { return x.Worker.Work(repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader), x) })
+	working := repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader)
+	err := r.checkPlan(working, x)
+	if err == nil {
+		close(x.planned)
+		err = Guarded(func() error { return x.Worker.Work(working, x) })
+	}
 	stopBackground()
 	<-ended
 	if x.leases != nil {
@@ -53,6 +58,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	}
 	x.ended = time.Now()
 	run = x.Snapshot()
+	x.keepCandidates(context.WithoutCancel(ctx), &run, err == nil)
 	conclude(&run, err)
 	r.record(context.WithoutCancel(ctx), x, run, err)
 	r.Backlogs.forget(x.Worker, x.Database)

@@ -37,8 +37,11 @@ type Execution struct {
 	// stopRequested ends, with its reason, when the run is to stop after the statement in flight.
 	stopRequested context.Context //nolint:containedctx // a signal with a cause
 	requestStop   context.CancelCauseFunc
-	// begun closes when the lease is taken, Done when the run has ended or was refused.
-	begun, Done chan struct{}
+	// begun closes when the lease is taken, planned when the candidates have been found to be those
+	// expected, Done when the run has ended or was refused.
+	begun, planned, Done chan struct{}
+	// expected is the digest that its candidates must have, "" for any.
+	expected string
 
 	mu  sync.Mutex
 	run Run
@@ -50,6 +53,8 @@ type Execution struct {
 	linked map[string]bool
 	// refused is why the run could not start.
 	refused error
+	// found are the candidates of a dry run.
+	found candidates
 	// counted wakes the heartbeat when there are counts to save.
 	counted chan struct{}
 
@@ -166,6 +171,7 @@ func (x *Execution) Limit(what, reason string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.limit, x.run.OverLimit, x.run.Reason = what, true, reason
+	x.found.partial = x.found.partial || what == DryRunOver
 }
 
 // DryRunOver is the limit, and reason, of dry runs of workers without a time limit of their own.

@@ -107,14 +107,14 @@ func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
 	return run, err
 }
 
-// Join returns the run as it is once it has begun if async, else as it is at its end.
+// Join returns the run as it is once it works if async, else as it is at its end.
 func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
-	begun := x.begun
+	works := x.planned
 	if !async {
-		begun = nil
+		works = nil
 	}
 	select {
-	case <-begun:
+	case <-works:
 		return x.Snapshot(), nil
 	case <-x.Done:
 	case <-ctx.Done():

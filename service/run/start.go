@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -23,6 +24,8 @@ type Request struct {
 	Async bool
 	// RequestID makes the request idempotent: used again it returns the first run. At most 128 characters.
 	RequestID string
+	// ExpectedDigest is that of the candidates of a dry run: the run is not done with others. "": any.
+	ExpectedDigest string
 	// RequestedBy is recorded with the run.
 	RequestedBy string
 }
@@ -34,7 +37,8 @@ type Request struct {
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
-// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError]. A run that failed is no error.
+// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError],
+// [*PlanChangedError]. A run that failed is no error.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
 	if err != nil {
@@ -45,7 +49,7 @@ func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 		run, err := r.runOnce(ctx, w, req)
 		// The first run of the request id was refused after we had found it: then this is the first.
 		if !errors.Is(err, errForgotten) {
-			return run, err
+			return orPlanChanged(run, err)
 		}
 	}
 }
@@ -72,7 +76,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	x, err := r.start(ctx, w, Run{
 		ID: newID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
 		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
-	}, database, state.Flags)
+	}, startWith{database, state.Flags, req.ExpectedDigest})
 	if known, ok := errors.AsType[*knownRequestError](err); ok {
 		return r.joinFirst(ctx, known.run, req)
 	}
@@ -104,6 +108,9 @@ func (r *Runner) validRequest(req Request) (*Worker, error) {
 	if err == nil {
 		_, err = r.Database(w, req.Database, time.Time{})
 	}
+	if err == nil {
+		err = validDigest(w, req)
+	}
 	return w, err
 }
 
@@ -132,11 +139,20 @@ func (e *knownRequestError) Error() string { return "request id used before" }
 // dryRunTTL is after how long without a heartbeat a dry run, which has no lease, is taken for dead.
 const dryRunTTL = 60 * time.Second
 
+// startWith is with what a run starts: expected is the digest that its candidates must have, "" for
+// any.
+type startWith struct {
+	database *repo.Database
+	flags    map[string]bool
+	expected string
+}
+
 // start records a run, takes its lease, and sets it to work. On an error nothing is left of it.
 func (r *Runner) start(
-	ctx context.Context, w *Worker, run Run, database *repo.Database, flags map[string]bool,
+	ctx context.Context, w *Worker, run Run, with startWith,
 ) (*Execution, error) {
-	ctx, x := r.newExecution(ctx, w, run, database, flags)
+	ctx, x := r.newExecution(ctx, w, run, with.database, with.flags)
+	x.expected = with.expected
 	err := r.recordAndAcquire(ctx, x)
 	if err != nil {
 		x.refuse(err)
@@ -164,10 +180,10 @@ func (r *Runner) newExecution(
 	x := &Execution{
 		Database: database, DryRun: run.DryRun, Worker: w, Flags: flags,
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
-		Log: r.Logger.With("worker", w.Name, "run_id", run.ID, "database", database.Name,
-			"dry_run", run.DryRun),
-		started: time.Now(),
-		begun:   make(chan struct{}), Done: make(chan struct{}), counted: make(chan struct{}, 1),
+		Log:     r.runLog(run, database),
+		started: time.Now(), found: candidates{digest: sha256.New()},
+		begun: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),
+		counted: make(chan struct{}, 1),
 	}
 	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
 	x.run = run
@@ -288,7 +304,7 @@ func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, err
 	x, err := r.start(ctx, w, Run{
 		ID: newID(state.Now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason,
 		RequestedBy: r.Replica,
-	}, r.Main, state.Flags)
+	}, startWith{database: r.Main, flags: state.Flags})
 	if err != nil {
 		return Run{}, err
 	}

@@ -90,6 +90,8 @@ type Worker struct {
 	// JobReason is that of the jobs it queues of a kind that several workers queue: they wait with its
 	// pause. "": it queues none.
 	JobReason string
+	// Candidates says that its dry runs note what a run would work on, by [Execution.Candidate].
+	Candidates bool
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }

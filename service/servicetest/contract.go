@@ -60,6 +60,7 @@ func Contract(t *testing.T, f Fixture) {
 		"goes on where a killed process has left off":   (*contract).killed,
 		"stops after the statement in flight":           (*contract).stopped,
 		"writes and locks nothing in a dry run":         (*contract).dryRun,
+		"does what was planned, and nothing else":       (*contract).planned,
 		"shows what is due":                             (*contract).backlog,
 		"has a page, and each of its settings a remark": (*contract).documented,
 	} {

@@ -1,0 +1,33 @@
+package ghostuser_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.User(10, 0)
+	g.User(11, 2)
+	g.User(12, 0)
+	g.Queue(10, 11, 12)
+	g.Exec("main", `CREATE TABLE clinging (id bigserial PRIMARY KEY, user_id bigint REFERENCES users);
+		INSERT INTO clinging (user_id) VALUES (12)`)
+	s := g.Service()
+	r := g.Runs(s, true)
+	servicetest.WantCandidates(t, r,
+		"user 10 u10 delete",
+		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to it",
+		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
+	)
+	if r.CandidatesDigest == "" {
+		t.Error("all were looked at, and there is no digest")
+	}
+	// In no time not all can be looked at.
+	if r := g.Runs(g.Service(servicetest.Lasting(time.Nanosecond)), true); r.CandidatesDigest != "" || !r.OverLimit {
+		t.Errorf("got %+v", r)
+	}
+}

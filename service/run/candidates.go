@@ -1,0 +1,196 @@
+package run
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"log/slog"
+	"regexp"
+	"unicode/utf8"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// A dry run of a worker with Candidates says one by one what a run would work on. The first 1,000
+// are on record, all are in the digest. A request with that digest is done only if they are still
+// the same: its run first looks at them as a dry run does, by the same code and with the lease held.
+
+// Actions of candidates.
+const (
+	ActionDelete   = "delete"
+	ActionQueue    = "queue"
+	ActionRestore  = "restore"
+	ActionHold     = "hold"
+	ActionPostpone = "postpone"
+)
+
+// JobWaits is the reason of candidates that need no job of their own.
+const JobWaits = "JOB_WAITING: a job for it waits already"
+
+const (
+	// maxCandidates is how many are on record.
+	maxCandidates = 1000
+	// maxCandidateText is how many bytes of a name or reason are.
+	maxCandidateText = 500
+)
+
+// candidates are what a dry run has found so far.
+type candidates struct {
+	digest hash.Hash
+	first  []repo.Candidate
+	more   int64
+	// partial: some could not be looked at.
+	partial bool
+}
+
+// Candidate notes what a run would work on, in its order. Only dry runs note it.
+func (x *Execution) Candidate(c repo.Candidate) {
+	if !x.DryRun {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// No field can hold what ends it.
+	_, _ = fmt.Fprintf(x.found.digest, "%s %d %s %q\n", c.Kind, c.ID, c.Action, c.Reason)
+	if len(x.found.first) == maxCandidates {
+		x.found.more++
+		return
+	}
+	c.Reason = cut(c.Reason)
+	x.found.first = append(x.found.first, c)
+}
+
+// cut shortens a text of a candidate: a thousand of them must fit into an answer.
+func cut(text string) string {
+	if len(text) <= maxCandidateText {
+		return text
+	}
+	most := maxCandidateText
+	for !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}
+
+// CandidatesPartial says that not all candidates could be looked at: then there is no digest.
+func (x *Execution) CandidatesPartial() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.found.partial = true
+}
+
+// keepCandidates puts what was found into a run's record, with names. complete: the work has ended
+// without an error. Names that cannot be read are left out: they decide nothing.
+func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool) {
+	if !x.DryRun || !x.Worker.Candidates {
+		return
+	}
+	x.mu.Lock()
+	found := x.found
+	x.mu.Unlock()
+	ids := map[string][]int64{}
+	for _, c := range found.first {
+		ids[c.Kind] = append(ids[c.Kind], c.ID)
+	}
+	names := map[string]map[int64]string{}
+	for kind := range ids {
+		var err error
+		if names[kind], err = x.Database.Names(ctx, kind, ids[kind], ReadLimits()); err != nil {
+			x.Log.DebugContext(ctx, "names of candidates not read", "error", err)
+		}
+	}
+	for i := range found.first {
+		c := &found.first[i]
+		c.Name = cut(names[c.Kind][c.ID])
+	}
+	into.Candidates, into.MoreCandidates = found.first, found.more
+	if complete && !found.partial {
+		into.CandidatesDigest = hex.EncodeToString(found.digest.Sum(nil))
+	}
+}
+
+// ReasonPlanChanged is the reason of runs that found other candidates than those expected.
+const ReasonPlanChanged = "PLAN_CHANGED"
+
+// PlanChangedError says that the candidates are not those that the request expected.
+type PlanChangedError struct{ Run Run }
+
+func (e *PlanChangedError) Error() string { return e.Run.Error }
+
+// orPlanChanged turns a run that found other candidates than expected into an error.
+func orPlanChanged(run Run, err error) (Run, error) {
+	if err == nil && run.State == repo.RunSkipped && run.Reason == ReasonPlanChanged {
+		return Run{}, &PlanChangedError{run}
+	}
+	return run, err
+}
+
+// checkPlan looks at all candidates as a dry run does. The run ends here unless they are those
+// expected; its record has those of now.
+func (r *Runner) checkPlan(ctx context.Context, x *Execution) error {
+	if x.expected == "" {
+		return nil
+	}
+	plan := r.dryRunWithin(x)
+	err := Guarded(func() error { return x.Worker.Work(ctx, plan) })
+	if err != nil {
+		return err
+	}
+	var found Run
+	plan.keepCandidates(ctx, &found, true)
+	if found.CandidatesDigest == x.expected {
+		return nil
+	}
+	x.Report(func(run *Run) {
+		run.Candidates, run.MoreCandidates = found.Candidates, found.MoreCandidates
+		run.CandidatesDigest = found.CandidatesDigest
+	})
+	const changed = "the candidates are not those of expected_digest, nothing was done: " +
+		"look at a new dry run, and ask again with its candidates_digest; GetRun with the id %s has those of now"
+	const unknown = "the candidates could not all be looked at in the time of a run, nothing was done: " +
+		"run %s has those that were; ask again later, or without expected_digest"
+	text := changed
+	if found.CandidatesDigest == "" {
+		text = unknown
+	}
+	return &SkippedError{Reason: ReasonPlanChanged, Text: fmt.Sprintf(text, x.Snapshot().ID)}
+}
+
+// dryRunWithin is a dry run in the place of a run, at its time and in its trace, with its limit of time.
+func (r *Runner) dryRunWithin(x *Execution) *Execution {
+	run := x.Snapshot()
+	run.DryRun, run.Counts, run.Tables = true, map[string]int64{}, nil
+	return &Execution{
+		Database: x.Database, Flags: x.Flags, MaxRuntime: x.MaxRuntime, DryRun: true,
+		Log: r.runLog(run, x.Database), Worker: x.Worker, metrics: x.metrics, Tracer: x.Tracer, Span: x.Span,
+		reader: x.reader, loads: x.loads, started: x.started, stopRequested: x.stopRequested,
+		requestStop: x.requestStop, run: run, found: candidates{digest: sha256.New()},
+	}
+}
+
+// runLog is the log of a run.
+func (r *Runner) runLog(run Run, database *repo.Database) *slog.Logger {
+	return r.Logger.With("worker", run.Worker, "run_id", run.ID, "database", database.Name,
+		"dry_run", run.DryRun)
+}
+
+// digestForm is the form of a digest.
+var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// validDigest refuses an expected digest that no run could have.
+func validDigest(w *Worker, req Request) error {
+	field := "expected_digest"
+	switch {
+	case req.ExpectedDigest == "":
+		return nil
+	case !w.Candidates:
+		return &InvalidArgumentError{Field: field, Description: w.Name + " has no candidates: leave it empty"}
+	case req.DryRun:
+		return &InvalidArgumentError{Field: field, Description: "not for a dry run: compare it with its candidates_digest"}
+	case !digestForm.MatchString(req.ExpectedDigest):
+		return &InvalidArgumentError{Field: field, Description: "is no candidates_digest: 64 characters 0-9, a-f"}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package servicetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// planned lets a run work on the candidates that a dry run has found, and on no others.
+func (c *contract) planned() {
+	c.begin(3)
+	s := c.service(nil, "")
+	dry := c.run(s, true)
+	if dry.CandidatesDigest == "" {
+		c.noCandidates(s, dry)
+		return
+	}
+	if again := c.run(s, true); again.CandidatesDigest != dry.CandidatesDigest ||
+		!slices.Equal(again.Candidates, dry.Candidates) {
+		c.t.Errorf("nothing has changed, but %+v", again)
+	}
+	stored, err := s.Run(context.Background(), dry.ID)
+	if err != nil || len(stored.Candidates) < 3 || !slices.Equal(stored.Candidates, dry.Candidates) {
+		c.t.Errorf("on record: %+v, %v; want %v", stored.Candidates, err, dry.Candidates)
+	}
+	c.otherPlan(s, strings.Repeat("0", 64), dry)
+	r, err := s.RunBatch(context.Background(), service.RunRequest{
+		Worker: c.Worker, ExpectedDigest: dry.CandidatesDigest, Async: true,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	WantState(c.t, Ended(c.t, s, r.ID), repo.RunSucceeded)
+	if n := c.done(); n != c.n {
+		c.t.Errorf("%d of %d things are done", n, c.n)
+	}
+	if c.Unseen || c.StayDue {
+		return // the things are still there, with jobs now
+	}
+	c.otherPlan(s, dry.CandidatesDigest, c.run(s, true))
+}
+
+// otherPlan fails the test unless a run that expects this digest is refused, and finds what dry has.
+func (c *contract) otherPlan(s *service.Service, expected string, dry service.Run) {
+	c.t.Helper()
+	before := c.rows()
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, ExpectedDigest: expected})
+	changed, ok := errors.AsType[*service.PlanChangedError](err)
+	if !ok {
+		c.t.Fatalf("the run has done %+v, %v", r, err)
+	}
+	stored, err := s.Run(context.Background(), changed.Run.ID)
+	WantState(c.t, stored, repo.RunSkipped)
+	if err != nil || stored.Reason != run.ReasonPlanChanged || stored.DryRun ||
+		stored.CandidatesDigest != dry.CandidatesDigest || !slices.Equal(stored.Candidates, dry.Candidates) {
+		c.t.Errorf("on record: %+v, %v; want the candidates of %+v", stored, err, dry)
+	}
+	for table, rows := range c.rows() {
+		if rows != before[table] {
+			c.t.Errorf("%s has changed", table)
+		}
+	}
+	c.e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > clock_timestamp()`, "0")
+}
+
+// noCandidates: a worker without them refuses a digest.
+func (c *contract) noCandidates(s *service.Service, dry service.Run) {
+	c.t.Helper()
+	_, err := s.RunBatch(context.Background(),
+		service.RunRequest{Worker: c.Worker, ExpectedDigest: strings.Repeat("0", 64)})
+	if _, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
+		c.t.Errorf("without candidates: %v, %v", dry.Candidates, err)
+	}
+	if n := c.done(); n != 0 {
+		c.t.Errorf("%d things are done", n)
+	}
+}
+
+// WantCandidates fails the test unless a dry run has found these: "kind id name action reason".
+func WantCandidates(t *testing.T, r service.Run, want ...string) {
+	t.Helper()
+	var got []string
+	for _, found := range r.Candidates {
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %d %s %s %s",
+			found.Kind, found.ID, found.Name, found.Action, found.Reason)))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("candidates\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
