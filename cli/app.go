@@ -42,7 +42,7 @@ func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*sett
 // readFiles reads the files that a server needs, so that mistakes in all of them are reported
 // together with those of the configuration.
 func (s *settings) readFiles() error {
-	_, tokenErr := bearerToken(s.Auth)
+	_, tokenErr := s.access(nil)
 	var tlsErr, definitionsErr error
 	if s.TLS.CertFile != "" && s.TLS.KeyFile != "" {
 		_, tlsErr = s.tls().TLS()

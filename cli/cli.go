@@ -110,6 +110,7 @@ func (a *app) root() *cobra.Command {
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
 		a.resume(), a.jobs(), a.flags(), a.protect(), a.unprotect(), a.protected(),
+		a.audit(),
 	} {
 		c.GroupID = groupClient
 		a.clientFlags(c)

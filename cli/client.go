@@ -190,7 +190,7 @@ func (a *app) explain(err error) error {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
 		return &exitError{exitSkipped, errors.New("skipped, " + text)}
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
-		"UNKNOWN_PROTECTION", "UNKNOWN_PATH":
+		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG":
 		return &exitError{exitUsage, errors.New(text)}
 	case "":
 		return a.explainTransport(s)
@@ -250,7 +250,7 @@ func asCommands(text string) string {
 		"CancelJob": "jobs cancel", "ListOutside": "jobs outside", "AckOutside": "jobs outside --ack",
 		"ProtectTarget": "protect", "UnprotectTarget": "unprotect", "ListProtected": "protected",
 		"ListFires":      "fires",
-		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags",
+		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
 		ReplaceAllStringFunc(text, func(method string) string {

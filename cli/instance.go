@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -14,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -43,6 +46,9 @@ type instance struct {
 	listening *listeners
 	// replica is the name of this process in leases, runs and telemetry.
 	replica string
+	// access knows the clients; secure is nil without TLS.
+	access *access.Keys
+	secure *tls.Config
 	// failed receives the errors of listeners that break.
 	failed chan error
 	work   sync.WaitGroup
@@ -136,43 +142,40 @@ func (i *instance) wire(c *settings) (err error) {
 		}
 		i.closers = append(i.closers, i.stopScheduler)
 	}
-	token, err := bearerToken(c.Auth)
-	if err != nil {
+	if i.access, err = c.access(i.logger); err != nil {
 		return err
 	}
 	api := c.tls()
-	api.Service, api.Logger, api.Token = i.service, i.logger, token
-	if i.server, err = server.New(api); err != nil || c.WebListen == "" {
+	api.Service, api.Logger, api.Access = i.service, i.logger, i.access
+	if i.server, err = server.New(api); err != nil {
 		return err
 	}
-	secure, err := api.TLS("h2", "http/1.1")
-	if err != nil {
+	if i.secure, err = api.TLS("h2", "http/1.1"); err != nil || c.WebListen == "" {
 		return err
 	}
 	i.site, err = web.New(web.Config{
-		Service: i.service, Logger: i.logger, Version: version(), Token: token, TLS: secure,
+		Service: i.service, Logger: i.logger, Version: version(), Access: i.access, TLS: i.secure,
 		TraceURL: c.WebTraceURL,
 	})
 	return err
 }
 
-func bearerToken(auth config.Auth) (string, error) {
-	if auth.TokenFile == "" {
-		return auth.Token, nil
-	}
-	content, err := os.ReadFile(auth.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("auth.token_file: %w", err)
-	}
-	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("auth.token_file: %s is empty", auth.TokenFile)
-	}
-	return token, nil
-}
+// Limits of a connection for the metrics: how long a client may take to send its request, an answer
+// may take, and a connection may stay without requests.
+const (
+	headerTimeout      = 5 * time.Second
+	metricsTimeout     = time.Minute
+	metricsIdleTimeout = 5 * time.Minute
+)
 
-// headerTimeout is how long a client of the metrics may take to send its request.
-const headerTimeout = 5 * time.Second
+// guardMetrics shows the metrics on loopback to everybody, and beyond it as the status page is shown:
+// with TLS and to viewers, if there are such.
+func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *tls.Config) {
+	if onlyHere(at) {
+		return all, nil
+	}
+	return i.access.Guard(all), i.secure
+}
 
 func (i *instance) serveMetrics() {
 	listener := i.listening.metrics
@@ -180,12 +183,19 @@ func (i *instance) serveMetrics() {
 		return
 	}
 	i.metrics = &http.Server{
-		Addr: listener.Addr().String(), Handler: i.telemetry.Handler(),
-		ReadHeaderTimeout: headerTimeout,
+		Addr:              listener.Addr().String(),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+		WriteTimeout: metricsTimeout, IdleTimeout: metricsIdleTimeout,
+		ErrorLog: slog.NewLogLogger(i.logger.Handler(), slog.LevelDebug),
+	}
+	i.metrics.Handler, i.metrics.TLSConfig = i.guardMetrics(listener.Addr(), i.telemetry.Handler())
+	serve := i.metrics.Serve
+	if i.metrics.TLSConfig != nil {
+		serve = func(l net.Listener) error { return i.metrics.ServeTLS(l, "", "") }
 	}
 	i.closers = append(i.closers, func() { _ = i.metrics.Close() })
 	i.serve(func() error {
-		if err := i.metrics.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
 		return nil

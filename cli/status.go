@@ -160,10 +160,15 @@ func (a *app) flags() *cobra.Command {
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
 		Args:  commandOnly,
-		RunE: call(a, api.ListFeatureFlags, &pb.ListFeatureFlagsRequest{},
-			func(answer *pb.ListFeatureFlagsResponse) error {
-				return a.describeFlags(answer.GetFlags()...)
-			}),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client api) error {
+				all, err := everyFlag(ctx, client)
+				if err != nil {
+					return err
+				}
+				return a.show(all, func() error { return a.describeFlags(all.GetFlags()...) })
+			})
+		},
 	}
 	request := &pb.SetFeatureFlagRequest{}
 	list.AddCommand(&cobra.Command{
@@ -186,9 +191,26 @@ func (a *app) flags() *cobra.Command {
 	return list
 }
 
-// knownFlag refuses names that no run reads, as they are most likely mistyped. The API sets any.
+// everyFlag lists all flags, page by page.
+func everyFlag(ctx context.Context, client api) (*pb.ListFeatureFlagsResponse, error) {
+	all, request := &pb.ListFeatureFlagsResponse{}, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize}
+	for {
+		answer, err := client.ListFeatureFlags(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		all.Flags = append(all.Flags, answer.GetFlags()...)
+		request.PageToken = answer.GetNextPageToken()
+		if request.GetPageToken() == "" {
+			return all, nil
+		}
+	}
+}
+
+// knownFlag refuses names that nobody has set and no run reads, as they are most likely mistyped.
+// Unlike the API it lists only those that runs read.
 func knownFlag(ctx context.Context, client api, name string) error {
-	answer, err := client.ListFeatureFlags(ctx, &pb.ListFeatureFlagsRequest{})
+	answer, err := everyFlag(ctx, client)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@
 //   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1,
 //     or more than 0;
 //   - off: zero, or an empty text, is a value, too: it switches something off;
-//   - of: the words that a text may be;
+//   - of: the words that a text, or each value of a mapping, may be;
 //   - unit:"bytes": the number is a size such as 64MB.
 //
 // A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]:
@@ -89,13 +89,22 @@ type TLS struct {
 	ClientCAFile string `key:"client_ca_file"`
 }
 
-// Auth is the bearer token that every call has to carry; at most one of the two is set.
+// Auth says who may do what; at most one of the first two is set.
 type Auth struct {
-	// Token is the bearer token that every call has to carry.
+	// Token is the bearer token of an admin; with it, or a file of tokens, every call has to carry one.
 	Token string `key:"token"`
 	// TokenFile is the file that has the token, instead of it.
 	TokenFile string `key:"token_file"`
+	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](security.md).
+	TokensFile string `key:"tokens_file"`
+	// Certificates give roles to client certificates, by common name or alternative name; without
+	// them every verified client is an admin. In the environment a mapping as in JSON. It needs
+	// tls.client_ca_file.
+	Certificates map[string]string `key:"certificates" of:"viewer operator admin"`
 }
+
+// HasTokens reports whether calls have to carry a token.
+func (a Auth) HasTokens() bool { return a.Token != "" || a.TokenFile != "" || a.TokensFile != "" }
 
 // Database is where a configured database is.
 type Database struct {
@@ -283,13 +292,16 @@ func (c *Config) contradictions() (found []contradiction) {
 	if c.Auth.Token != "" && c.Auth.TokenFile != "" {
 		add("auth.token_file", "auth.token and auth.token_file: set one of them")
 	}
+	if len(c.Auth.Certificates) > 0 && c.TLS.ClientCAFile == "" {
+		add("auth.certificates", "auth.certificates needs tls.client_ca_file, whose authorities sign them")
+	}
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"
 			add(key, "%s is set without databases.%s.url", key, d.Name)
 		}
 	}
-	if c.Insecure || c.TLS.CertFile != "" || c.Auth != (Auth{}) {
+	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {
 		return found
 	}
 	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {

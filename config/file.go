@@ -111,6 +111,10 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 // guess; 0 is allowed. Sizes may be numbers of bytes.
 func (r *reader) scalar(k Key, node *yaml.Node) {
 	node = resolved(node)
+	if k.kind == mapping {
+		r.values[k.Path] = value{flow(node), r.where(node, k.Path), node.Line}
+		return
+	}
 	tags := map[kind]string{text: "!!str", boolean: "!!bool", integer: "!!int", duration: "!!str", size: "!!str"}
 	tag := node.Tag
 	if strings.Trim(node.Value, "0123456789") == "" && tag == "!!float" {
@@ -129,6 +133,15 @@ func (r *reader) scalar(k Key, node *yaml.Node) {
 	default:
 		r.values[k.Path] = value{node.Value, r.where(node, k.Path), node.Line}
 	}
+}
+
+// flow is a node as text; [Key.setMapping] says what is wrong with it.
+func flow(node *yaml.Node) string {
+	out, err := yaml.Marshal(node)
+	if err != nil {
+		return "?"
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func resolved(node *yaml.Node) *yaml.Node {

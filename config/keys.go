@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // kind is the type of a value, in the words of error messages.
@@ -22,6 +25,7 @@ const (
 	integer  kind = "a whole number"
 	duration kind = "a duration such as 30s or 2m"
 	size     kind = "a size such as 64MB or 4GB"
+	mapping  kind = "a mapping such as {name: word}"
 )
 
 // Key is one configuration key: a field with tags.
@@ -121,6 +125,8 @@ func kindOf(f reflect.StructField) kind {
 		return integer
 	case kind == reflect.Bool || kind == reflect.Pointer:
 		return boolean
+	case kind == reflect.Map:
+		return mapping
 	}
 	return text
 }
@@ -139,6 +145,8 @@ func (k Key) set(s string) error {
 	switch k.kind {
 	case text:
 		return k.setText(s)
+	case mapping:
+		return k.setMapping(s)
 	case boolean:
 		is := strings.EqualFold(s, "true")
 		if !is && !strings.EqualFold(s, "false") {
@@ -176,6 +184,25 @@ func (k Key) setText(s string) error {
 		names[i] = strings.TrimSpace(names[i])
 	}
 	k.to.Set(reflect.ValueOf(slices.DeleteFunc(names, func(name string) bool { return name == "" })))
+	return nil
+}
+
+// setMapping accepts a YAML mapping of names to allowed words.
+func (k Key) setMapping(s string) error {
+	values := map[string]string{}
+	if err := yaml.Unmarshal([]byte(s), &values); err != nil {
+		return wrong(s, mapping)
+	}
+	if len(values) == 0 {
+		return errors.New("is empty: leave the key out")
+	}
+	words := strings.Fields(k.Field.Tag.Get("of"))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if name == "" || !slices.Contains(words, values[name]) {
+			return fmt.Errorf("%s: %q is none of %s", name, values[name], strings.Join(words, ", "))
+		}
+	}
+	k.to.Set(reflect.ValueOf(values))
 	return nil
 }
 

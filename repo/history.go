@@ -6,7 +6,7 @@ import (
 )
 
 // pruneHistorySQL leaves runs at work alone, and each worker's newest fire, by which it is seen
-// whether that was missed. $2 bounds both tables. The ids of runs are in the order of their times:
+// whether that was missed. $2 bounds each table. The ids of runs are in the order of their times:
 // only the oldest are examined, of which more than a few are never at work.
 const pruneHistorySQL = `
 WITH old_fires AS (
@@ -24,13 +24,22 @@ old_runs AS (
     ) r
     WHERE r.state <> 'running' AND r.started_at < clock_timestamp() - $1::interval LIMIT $2))
   RETURNING 1
+),
+old_audit AS (
+  DELETE FROM maintenance.audit WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid FROM maintenance.audit a
+    WHERE a.at < (SELECT clock_timestamp() - $1::interval)
+    ORDER BY a.at, a.id LIMIT $2))
+  RETURNING 1
 )
-SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2`
+SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
+  OR (SELECT count(*) FROM old_audit) = $2`
 
 // pruneBatch is how many rows of each table one statement of PruneHistory deletes.
 const pruneBatch = 1000
 
-// PruneHistory deletes up to 1000 runs and 1000 fires older than keep, and says whether there may be more.
+// PruneHistory deletes up to 1000 runs, 1000 fires and 1000 entries of the audit that are older than
+// keep, and says whether there may be more.
 func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
 	return more, err

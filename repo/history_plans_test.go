@@ -57,6 +57,9 @@ FROM generate_series(1, 50000) i CROSS JOIN LATERAL (
 INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 SELECT date_trunc('minute', now()) - i * interval '1 minute', w, 1, 1, 0, 0
 FROM generate_series(1, 1440) i CROSS JOIN (SELECT DISTINCT worker AS w FROM maintenance.schedules) w;
+INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
+SELECT now() - (100001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
+FROM generate_series(1, 100000) i;
 CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 CREATE INDEX ON c (p_id);
 INSERT INTO c (p_id) VALUES (1);
@@ -147,16 +150,21 @@ func newAged(t *testing.T) *aged {
 // queue do. Shutdown comes last by itself.
 func (a *aged) calls() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"Status":         func(ctx context.Context) error { return second(a.Status(ctx, "")) },
-		"Leases":         func(ctx context.Context) error { return second(a.Leases(ctx, "")) },
-		"Run":            func(ctx context.Context) error { return second(a.Run(ctx, a.run)) },
-		"Runs":           a.listRuns,
-		"Fires":          a.listFires,
-		"Jobs":           a.listJobs,
-		"Job":            func(ctx context.Context) error { return second(a.Job(ctx, 50_000)) },
-		"JobCounts":      func(ctx context.Context) error { return second(a.JobCounts(ctx)) },
-		"JobsOfRun":      func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
-		"RetryJob":       func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
+		"Status":    func(ctx context.Context) error { return second(a.Status(ctx, "")) },
+		"Leases":    func(ctx context.Context) error { return second(a.Leases(ctx, "")) },
+		"Run":       func(ctx context.Context) error { return second(a.Run(ctx, a.run)) },
+		"Runs":      a.listRuns,
+		"Fires":     a.listFires,
+		"Jobs":      a.listJobs,
+		"Job":       func(ctx context.Context) error { return second(a.Job(ctx, 50_000)) },
+		"JobCounts": func(ctx context.Context) error { return second(a.JobCounts(ctx)) },
+		"JobsOfRun": func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
+		"RetryJob":  func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
+		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 50_000)) },
+		"RecordAudit": func(ctx context.Context) error {
+			return a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"})
+		},
+		"Audit":          a.listAudit,
 		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
 		"JobStates":      func(context.Context) error { a.JobStates(); return nil },
 		"Waiting":        a.listWaiting,
@@ -169,9 +177,11 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"ResumeWorker": func(ctx context.Context) error {
 			return second(a.ResumeWorker(ctx, "ghost_user_migration", "test"))
 		},
-		"SetFeatureFlag": func(ctx context.Context) error { return a.SetFeatureFlag(ctx, "a_flag", true) },
-		"FeatureFlags":   func(ctx context.Context) error { return second(a.FeatureFlags(ctx)) },
-		"RunBatch":       a.runAll,
+		"SetFeatureFlag": func(ctx context.Context) error {
+			return a.SetFeatureFlag(ctx, "loose_foreign_keys_turbo_mode_main", true)
+		},
+		"FeatureFlags": func(ctx context.Context) error { return second(a.FeatureFlags(ctx)) },
+		"RunBatch":     a.runAll,
 		"WatchRun": func(ctx context.Context) error {
 			return a.WatchRun(ctx, a.run, func(service.Run) error { return nil })
 		},
@@ -192,6 +202,16 @@ func (a *aged) listRuns(ctx context.Context) (err error) {
 				f := service.RunFilter{Worker: worker, State: state, After: after, Limit: 50}
 				err = errors.Join(err, second(a.Runs(ctx, f)))
 			}
+		}
+	}
+	return err
+}
+
+func (a *aged) listAudit(ctx context.Context) (err error) {
+	for _, since := range []time.Time{{}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)} {
+		for _, after := range []time.Time{{}, time.Now().Add(-time.Minute)} {
+			f := service.AuditFilter{Since: since, After: after, AfterID: 7, Limit: 50}
+			err = errors.Join(err, second(a.Audit(ctx, f)))
 		}
 	}
 	return err
@@ -271,7 +291,7 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 	const tooMany, newestJobs = 2000, 20_000
 	for _, n := range nodes {
 		read := (n.Rows + n.Filtered + n.Rechecked) * n.Loops
-		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job"
+		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job" || n.Relation == "audit"
 		switch {
 		case n.Relation == "backlog_samples", strings.HasPrefix(n.Relation, "pg_"):
 		case strings.Contains(text, "run_id'::text) = ") && read <= newestJobs:
@@ -314,7 +334,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	if err := a.Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
-	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs",
+	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "coalesce(s.in_use_since")
 	for _, h := range examples(a.heard.statements) {
 		if !planned.MatchString(h.sql) {

@@ -2,20 +2,16 @@ package server
 
 import (
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"unicode"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 )
 
 // TLS is the configuration of TLS for these protocols (ALPN), nil if no certificate is configured.
@@ -69,59 +65,30 @@ func (c Config) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// errUnauthenticated is a call without the right token.
-var errUnauthenticated = errors.New(
-	"a bearer token is needed: send the header authorization: Bearer TOKEN")
-
-// authenticate requires the configured token, if there is one.
-func (c Config) authenticate(ctx context.Context) (context.Context, error) {
-	if c.Token == "" {
-		return ctx, nil
-	}
-	given, err := auth.AuthFromMD(ctx, "bearer")
-	if err != nil || subtle.ConstantTimeCompare([]byte(given), []byte(c.Token)) != 1 {
-		return nil, errUnauthenticated
-	}
-	return ctx, nil
-}
-
-// UserHeader is the header with the name of the calling user. It is used where no client
-// certificate has a name.
+// UserHeader is the header with the name of the calling user. It is used where neither a token nor
+// a client certificate has a name.
 const UserHeader = "caretaker-user"
 
 // maxUser is the greatest length of a name, in characters.
 const maxUser = 100
 
-// caller is the name of the client, if there is one, and its address. The name is that in the
-// verified certificate, else that in the header.
-func caller(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return "unknown"
-	}
-	name := userOf(ctx)
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if ok && len(info.State.VerifiedChains) > 0 {
-		name = info.State.PeerCertificates[0].Subject.CommonName
-	}
-	if name == "" {
-		return p.Addr.String()
-	}
-	return name + " at " + p.Addr.String()
-}
-
-// userOf is the name in the header, without characters that a log or terminal cannot show.
+// userOf is the name in the header.
 func userOf(ctx context.Context) string {
 	values := metadata.ValueFromIncomingContext(ctx, UserHeader)
 	if len(values) == 0 {
 		return ""
 	}
-	name := strings.TrimSpace(strings.Map(func(r rune) rune {
+	return printed(values[0])
+}
+
+// printed is a name without characters that a log or terminal cannot show, of at most maxUser.
+func printed(name string) string {
+	name = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
-	}, values[0]))
+	}, name))
 	if runes := []rune(name); len(runes) > maxUser {
 		name = string(runes[:maxUser])
 	}

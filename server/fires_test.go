@@ -63,7 +63,7 @@ func TestListFires_RefusesBadRequests(t *testing.T) {
 		_, err := f.ListFires(t.Context(), r)
 		return err
 	}
-	f.violates(call(&maintenancev1.ListFiresRequest{PageSize: 1001}), "page_size")
+	f.violates(call(&maintenancev1.ListFiresRequest{PageSize: -1}), "page_size")
 	f.violates(call(&maintenancev1.ListFiresRequest{Outcome: 99}), "outcome")
 	f.violates(call(&maintenancev1.ListFiresRequest{PageToken: "nonsense"}), "page_token")
 	f.violates(call(&maintenancev1.ListFiresRequest{PageToken: first.GetNextPageToken(), Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN}), "page_token")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
@@ -22,8 +21,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// unary is the order in which a call goes through the interceptors: log, table of errors, token,
-// recovery of panics. Health checks are not logged and need no token.
+// unary is the order in which a call goes through the interceptors: log, table of errors with the
+// limit of size, the guard with roles, rates and audit, recovery of panics. Health checks are not
+// logged and need no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
 		selector.UnaryServerInterceptor(
@@ -31,11 +31,13 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 		func(
 			ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 		) (any, error) {
+			if err := s.limits.fits(request); err != nil {
+				return nil, answer(ctx, err)
+			}
 			response, err := handler(withSpans(ctx, call.FullMethod), request)
 			return response, answer(ctx, err)
 		},
-		selector.UnaryServerInterceptor(
-			auth.UnaryServerInterceptor(s.config.authenticate), notHealth()),
+		selector.UnaryServerInterceptor(s.guardUnary, notHealth()),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 	}
 }
@@ -64,8 +66,7 @@ func (s *Server) stream() []grpc.StreamServerInterceptor {
 			defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
 			return answer(ctx, handler(server, stoppable{stream, ctx}))
 		},
-		selector.StreamServerInterceptor(
-			auth.StreamServerInterceptor(s.config.authenticate), notHealth()),
+		selector.StreamServerInterceptor(s.guardStream, notHealth()),
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 	}
 }

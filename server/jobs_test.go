@@ -107,7 +107,7 @@ func TestListJobs_RefusesBadRequests(t *testing.T) {
 	for field, r := range map[string]*maintenancev1.ListJobsRequest{
 		"kind":       {Kind: "delete_everything"},
 		"state":      {State: "JOB_STATE_LOST"},
-		"page_size":  {PageSize: 1001},
+		"page_size":  {PageSize: -1},
 		"page_token": {State: "available", PageToken: first.GetNextPageToken()},
 	} {
 		_, err := f.ListJobs(t.Context(), r)

@@ -123,7 +123,7 @@ func (m *maintenance) ListFires(
 	if err != nil {
 		return nil, err
 	}
-	after, afterWorker, err := p.afterFire()
+	after, afterWorker, err := p.afterTime()
 	if err != nil {
 		return nil, err
 	}
@@ -262,17 +262,27 @@ func (m *maintenance) SetFeatureFlag(
 	return &pb.SetFeatureFlagResponse{Flag: flag}, nil
 }
 
-// ListFeatureFlags lists the flags by name.
+// ListFeatureFlags pages through the flags by name.
 func (m *maintenance) ListFeatureFlags(
-	ctx context.Context, _ *pb.ListFeatureFlagsRequest,
+	ctx context.Context, r *pb.ListFeatureFlagsRequest,
 ) (*pb.ListFeatureFlagsResponse, error) {
-	flags, err := m.service.FeatureFlags(ctx)
+	p, err := newPage("flags", r)
 	if err != nil {
 		return nil, err
 	}
-	response := &pb.ListFeatureFlagsResponse{}
-	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		response.Flags = append(response.Flags, &pb.FeatureFlag{Name: name, Enabled: flags[name]})
+	known, err := m.service.FeatureFlags(ctx)
+	if err != nil {
+		return nil, err
 	}
+	var flags []*pb.FeatureFlag
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if name > p.after {
+			flags = append(flags, &pb.FeatureFlag{Name: name, Enabled: known[name]})
+		}
+	}
+	response := &pb.ListFeatureFlagsResponse{}
+	response.Flags, response.NextPageToken = fill(p, flags,
+		func(f **pb.FeatureFlag) *pb.FeatureFlag { return *f },
+		func(f **pb.FeatureFlag) string { return (*f).GetName() })
 	return response, nil
 }

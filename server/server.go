@@ -12,6 +12,10 @@
 //     service "live" is SERVING until the server stops: an outage of main must not fail a liveness
 //     probe.
 //   - One log line a call, except for health checks.
+//   - Every call needs the role that the one table in roles.go gives it; one that is not in the
+//     table is refused. Health checks need none, reflection that of a viewer.
+//   - Every call that changes something, and was not a dry run, is in maintenance.audit with its
+//     outcome, also one that was refused for want of a role.
 package server
 
 import (
@@ -26,13 +30,14 @@ import (
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
+	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -44,27 +49,22 @@ type Config struct {
 	// CertFile and KeyFile, if set, enable TLS; ClientCAFile requires client certificates. They are
 	// PEM files, read again for every connection, so that they can be renewed.
 	CertFile, KeyFile, ClientCAFile string
-	// Token, if set, is the bearer token that every call needs, except for health checks.
-	Token string
+	// Access knows the clients and their roles; nil: everybody is an admin. Health checks need none.
+	Access *access.Keys
+	// limits are the usual ones unless a test has others.
+	limits limits
 }
 
-// Limits of a connection.
-const (
-	// maxRequest is far beyond the largest valid request.
-	maxRequest = 1 << 20
-	maxStreams = 250
-	// A client that waits for a run is pinged, so that one that has vanished is noticed.
-	pingInterval, pingTimeout = time.Minute, 20 * time.Second
-	// streamGrace is how long streams may go on when the server stops: twice what it takes until
-	// the end of a run has been sent.
-	streamGrace = time.Second
-	// minClientPing is how often clients may ping.
-	minClientPing = 10 * time.Second
-)
+// streamGrace is how long streams may go on when the server stops: twice what it takes until the
+// end of a run has been sent.
+const streamGrace = time.Second
 
 // Server serves the API on one listener.
 type Server struct {
 	config    Config
+	limits    limits
+	rules     map[string]rule
+	rates     *rates
 	grpc      *grpc.Server
 	readiness *readiness
 	// stopping ends the streams that are left when the server stops.
@@ -78,22 +78,25 @@ func New(config Config) (*Server, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: config, readiness: newReadiness(config.Service.Healthy, config.Logger)}
+	if config.limits == (limits{}) {
+		config.limits = usualLimits()
+	}
+	s := &Server{
+		config: config, limits: config.limits, rules: rules(),
+		rates:     &rates{limits: config.limits, buckets: map[string]*rate.Limiter{}},
+		readiness: newReadiness(config.Service.Healthy, config.Logger),
+	}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	transport, err := config.credentials()
 	if err != nil {
 		return nil, err
 	}
-	s.grpc = grpc.NewServer(
+	s.grpc = grpc.NewServer(append(s.limits.options(),
 		grpc.Creds(transport),
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(
-			keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(
 			otelgrpc.WithFilter(filters.None(filters.HealthCheck(), isReflection())))),
 		grpc.ChainUnaryInterceptor(s.unary()...), grpc.ChainStreamInterceptor(s.stream()...),
-	)
+	)...)
 	pb.RegisterMaintenanceServiceServer(s.grpc, &maintenance{service: config.Service})
 	healthv1.RegisterHealthServer(s.grpc, s.readiness.health)
 	reflection.Register(s.grpc)

@@ -33,6 +33,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
+	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -195,7 +196,7 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 }
 
 func TestToken_IsNeededExceptForHealth(t *testing.T) {
-	f := start(t, func(c *Config) { c.Token = "secret" })
+	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{Token: "secret"}) })
 	f.health("")
 	_, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
 	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")

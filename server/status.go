@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -73,25 +74,30 @@ func find(ctx context.Context, err error) failure {
 	}
 	for _, f := range []struct {
 		err error
+		// key of the name in the metadata.
+		key string
 		failure
 	}{
-		{service.ErrUnknownWorker, failure{reason: "UNKNOWN_WORKER", message: err.Error()}},
-		{service.ErrUnknownDatabase, failure{reason: "UNKNOWN_DATABASE", message: err.Error()}},
-		{service.ErrUnknownRun, failure{
+		{service.ErrUnknownWorker, "worker", failure{reason: "UNKNOWN_WORKER", message: err.Error()}},
+		{service.ErrUnknownDatabase, "database", failure{
+			reason: "UNKNOWN_DATABASE", message: err.Error(),
+		}},
+		{service.ErrUnknownFlag, "flag", failure{reason: "UNKNOWN_FLAG", message: err.Error()}},
+		{service.ErrUnknownRun, "run_id", failure{
 			reason: "UNKNOWN_RUN", message: "there is no run with this id; ListRuns has them",
 		}},
-		{service.ErrUnknownJob, failure{
+		{service.ErrUnknownJob, "job_id", failure{
 			reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them",
 		}},
-		{service.ErrUnknownProtection, failure{
+		{service.ErrUnknownProtection, "target", failure{
 			reason: "UNKNOWN_PROTECTION", message: "nothing of this kind and id is protected; ListProtected has all",
-		}},
-		{errUnauthenticated, failure{
-			code: codes.Unauthenticated, reason: "UNAUTHENTICATED", message: err.Error(),
 		}},
 	} {
 		if errors.Is(err, f.err) {
 			f.code = cmp.Or(f.code, codes.NotFound)
+			if unknown, ok := errors.AsType[*service.UnknownError](err); ok {
+				f.metadata = map[string]string{f.key: cut(unknown.Name, maxTarget)}
+			}
 			return f.failure
 		}
 	}
@@ -161,6 +167,41 @@ func findTyped(err error) failure {
 		return failure{
 			code: codes.FailedPrecondition, reason: "DUPLICATE_JOB", message: duplicate.Error(),
 			metadata: map[string]string{"job_id": strconv.FormatInt(duplicate.ID, 10)},
+		}
+	}
+	return findRefused(err)
+}
+
+// findRefused is the part of the table for what the guard refuses.
+func findRefused(err error) failure {
+	var (
+		unknown    *access.RefusedError
+		notAllowed *notAllowedError
+		tooLarge   *tooLargeError
+		tooMany    *rateError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		return failure{
+			code: codes.Unauthenticated, reason: "UNAUTHENTICATED", message: unknown.Error(),
+			metadata: map[string]string{"token": unknown.Problem},
+		}
+	case errors.As(err, &notAllowed):
+		return failure{
+			code: codes.PermissionDenied, reason: notAllowed.reason, message: notAllowed.Error(),
+			metadata: notAllowed.metadata,
+		}
+	case errors.As(err, &tooLarge):
+		return failure{
+			code: codes.ResourceExhausted, reason: "MESSAGE_TOO_LARGE", message: tooLarge.Error(),
+			metadata: map[string]string{
+				"bytes": strconv.Itoa(tooLarge.size), "limit": strconv.Itoa(tooLarge.limit),
+			},
+		}
+	case errors.As(err, &tooMany):
+		return failure{
+			code: codes.ResourceExhausted, reason: "RATE_LIMITED", message: tooMany.Error(),
+			details: retryAfter(tooMany.wait),
 		}
 	}
 	return failure{}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/caretaker-go/caretaker/access"
 	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -189,6 +190,16 @@ func detail[T any](s *status.Status) (found T) {
 	return found
 }
 
+// keys know the clients of a configuration.
+func keys(t *testing.T, c access.Config) *access.Keys {
+	t.Helper()
+	made, err := access.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
 // eventually waits until a condition holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
@@ -224,4 +235,22 @@ func (f *fixture) serve(transport credentials.TransportCredentials, change []fun
 			f.t.Error(err)
 		}
 	})
+}
+
+// count is the number that a query returns.
+func (f *fixture) count(sql string) (n int) {
+	f.t.Helper()
+	if err := f.sql.QueryRow(context.Background(), sql).Scan(&n); err != nil {
+		f.t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+func timeOf(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }

@@ -127,11 +127,13 @@ func newPage(kind string, request interface {
 	_, _ = fmt.Fprintf(hash, "%q", append(filters, kind))
 	p := page{size: int(request.GetPageSize()), list: fmt.Sprintf("%016x", hash.Sum64())}
 	switch {
-	case p.size < 0 || p.size > maxPage:
-		return p, invalid("page_size", "from 1 to %d; 0 stands for %d", maxPage, defaultPage)
+	case p.size < 0:
+		return p, invalid("page_size", "from 1 to %d, more stands for %d; 0 stands for %d",
+			maxPage, maxPage, defaultPage)
 	case p.size == 0:
 		p.size = defaultPage
 	}
+	p.size = min(p.size, maxPage)
 	if request.GetPageToken() == "" {
 		return p, nil
 	}
@@ -165,19 +167,27 @@ func (p page) afterNumber() (int64, error) {
 	return after, nil
 }
 
-// fireKey is the key of the list of fires: time and worker.
-func fireKey(f *service.Fire) string { return f.Time.UTC().Format(time.RFC3339Nano) + " " + f.Worker }
+// timedKey is the key of a list by time, and by something else where times are the same.
+func timedKey(at time.Time, rest string) string {
+	return at.UTC().Format(time.RFC3339Nano) + " " + rest
+}
 
-// afterFire is the key of the list of fires, zero for the first page.
-func (p page) afterFire() (at time.Time, worker string, err error) {
+// fireKey is the key of the list of fires: time and worker.
+func fireKey(f *service.Fire) string { return timedKey(f.Time, f.Worker) }
+
+// auditKey is the key of the audit: time and ID.
+func auditKey(e *service.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
+
+// afterTime is the key of a list by time, zero for the first page.
+func (p page) afterTime() (at time.Time, rest string, err error) {
 	if p.after == "" {
 		return time.Time{}, "", nil
 	}
-	text, worker, _ := strings.Cut(p.after, " ")
+	text, rest, _ := strings.Cut(p.after, " ")
 	if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
 		return time.Time{}, "", errForeignToken()
 	}
-	return at, worker, nil
+	return at, rest, nil
 }
 
 // maxAnswer is the size of a page's entries: clients receive at most 4 MiB by default.

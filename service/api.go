@@ -40,6 +40,8 @@ type (
 	NotConfiguredError = run.NotConfiguredError
 	// PlanChangedError says that a run's candidates are not those that the request expected.
 	PlanChangedError = run.PlanChangedError
+	// UnknownError says which name or id there is nothing of.
+	UnknownError = run.UnknownError
 	// RequestReusedError says that a request id has started a run of something else.
 	RequestReusedError = run.RequestReusedError
 )
@@ -53,6 +55,7 @@ var (
 	ErrUnknownDatabase = run.ErrUnknownDatabase
 	ErrUnknownRun      = run.ErrUnknownRun
 	ErrUnknownJob      = run.ErrUnknownJob
+	ErrUnknownFlag     = run.ErrUnknownFlag
 	ErrStopping        = run.ErrStopping
 	ErrUnreachable     = run.ErrUnreachable
 )

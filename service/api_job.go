@@ -60,6 +60,11 @@ func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) { return
 // Job is a job by its id, or [ErrUnknownJob].
 func (s *Service) Job(ctx context.Context, id int64) (Job, error) { return s.pool.Job(ctx, id) }
 
+// JobWorker is the worker that a job is of, "" for one of no worker, or [ErrUnknownJob].
+func (s *Service) JobWorker(ctx context.Context, id int64) (string, error) {
+	return s.pool.JobWorker(ctx, id)
+}
+
 // JobsOfRun are up to limit jobs that a run queued, the oldest first.
 func (s *Service) JobsOfRun(ctx context.Context, id string, limit int) ([]Job, error) {
 	return s.pool.JobsOfRun(ctx, id, limit)

@@ -67,7 +67,10 @@ func (s *Service) Unprotect(ctx context.Context, kind string, id int64, by strin
 	}
 	ended, err := s.engine.Main.Unprotect(ctx, kind, id)
 	if errors.Is(err, repo.ErrNotFound) {
-		return Protection{}, fmt.Errorf("%w: %s %d", ErrUnknownProtection, kind, id)
+		name := fmt.Sprintf("%s %d", kind, id)
+		return Protection{}, &run.UnknownError{
+			What: ErrUnknownProtection, Name: name, Text: fmt.Sprintf("%s: %s", ErrUnknownProtection, name),
+		}
 	}
 	if err != nil {
 		return Protection{}, err

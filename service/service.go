@@ -26,7 +26,7 @@ type Config struct {
 	SchedulerOff bool
 	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
 	Queue repo.JobQueue
-	// HistoryKeep is how long runs and fires are kept.
+	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Load says from which load of a database on runs and jobs slow down.
 	Load run.LoadConfig `key:"load"`

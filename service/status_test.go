@@ -253,6 +253,12 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	if got := flags(); got != off {
 		t.Errorf("flags %q", got)
 	}
+	if err := s.SetFeatureFlag(context.Background(), "last", true); !errors.Is(err, service.ErrUnknownFlag) ||
+		!strings.HasSuffix(err.Error(), `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`) {
+		t.Errorf("a flag that nobody knows: %v", err)
+	}
+	// What an earlier version, or SQL, has set is known.
+	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
 		if err := s.SetFeatureFlag(context.Background(), name, on); err != nil {
 			t.Error(err)

@@ -3,6 +3,8 @@ package service
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,10 +12,20 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// SetFeatureFlag switches a flag; runs read it at their start.
+// SetFeatureFlag switches a flag; runs read it at their start. One that no worker reads, and that was
+// never set, is most likely mistyped: [ErrUnknownFlag].
 func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool) error {
 	if len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || strings.TrimLeft(name, "0123456789_") != name || name == "" {
 		return &run.InvalidArgumentError{Field: "name", Description: "lower-case letters, digits and underscores, beginning with a letter, at most 128"}
+	}
+	known, err := s.FeatureFlags(ctx)
+	if err != nil {
+		return err
+	}
+	if _, is := known[name]; !is {
+		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name,
+			strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		return &run.UnknownError{What: run.ErrUnknownFlag, Name: name, Text: text}
 	}
 	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err

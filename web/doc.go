@@ -11,6 +11,6 @@
 //     read.
 //   - It works without JavaScript, loads nothing from other hosts, and runs its own script only
 //     (Content-Security-Policy).
-//   - If the API needs a token, so does the page: as bearer token, or as password with any user
-//     name.
+//   - If the API needs a token, so does the page, of a viewer or more: as bearer token, or as
+//     password with any user name. Certificates have the roles that they have there.
 package web

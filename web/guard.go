@@ -1,7 +1,6 @@
 package web
 
 import (
-	"crypto/subtle"
 	"net"
 	"net/http"
 	"strings"
@@ -31,31 +30,11 @@ func (s *Site) handler(listening net.Addr) http.Handler {
 				http.StatusMethodNotAllowed)
 		case local && !namesThisHost(r.Host):
 			http.Error(w, "use the host name 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
-		case !s.admitted(r):
-			h.Set("WWW-Authenticate",
-				`Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
-			http.Error(w, "a token is needed: as bearer token, or as password with any name",
-				http.StatusUnauthorized)
+		case !s.config.Access.Admit(w, r):
 		default:
 			routes.ServeHTTP(w, r)
 		}
 	})
-}
-
-// admitted reports whether the request has the token, if one is configured.
-func (s *Site) admitted(r *http.Request) bool {
-	if s.config.Token == "" {
-		return true
-	}
-	_, given, basic := r.BasicAuth()
-	if !basic {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if !strings.EqualFold(scheme, "bearer") {
-			return false
-		}
-		given = strings.TrimSpace(token)
-	}
-	return subtle.ConstantTimeCompare([]byte(given), []byte(s.config.Token)) == 1
 }
 
 func isLoopback(a net.Addr) bool {

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/access"
 )
 
 func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
@@ -44,7 +46,11 @@ func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
 }
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
-	f := start(t, func(c *Config) { c.Token = "secret" })
+	only, err := access.New(access.Config{Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := start(t, func(c *Config) { c.Access = only })
 	for name, c := range map[string]struct {
 		change func(*http.Request)
 		want   int

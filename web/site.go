@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -20,8 +21,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Version of the program, which the page shows.
 	Version string
-	// Token, if set, is needed for every request.
-	Token string
+	// Access knows the clients: each request needs the role of a viewer; nil: everybody has it.
+	Access *access.Keys
 	// TLS, if set, enables TLS.
 	TLS *tls.Config
 	// TraceURL is the address of a trace, with {trace_id} in it; "": trace IDs have no link.

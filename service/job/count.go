@@ -55,3 +55,13 @@ func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	job, err := p.Main.ReadJob(ctx, id)
 	return job, unknownJob(id, err)
 }
+
+// JobWorker is the worker with whose pause a job waits, "" for one that waits with that of all only,
+// or [run.ErrUnknownJob].
+func (p *Pool) JobWorker(ctx context.Context, id int64) (string, error) {
+	found, err := p.Job(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	return p.owner(Request{Kind: found.Kind, Args: found.Args}), nil
+}

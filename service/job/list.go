@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,7 +79,8 @@ func errNoJobID() error {
 // unknownJob is [run.ErrUnknownJob] if the job has not been found.
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		return fmt.Errorf("%w %d", run.ErrUnknownJob, id)
+		text := fmt.Sprintf("%s %d", run.ErrUnknownJob, id)
+		return &run.UnknownError{What: run.ErrUnknownJob, Name: strconv.FormatInt(id, 10), Text: text}
 	}
 	return err
 }

@@ -13,16 +13,39 @@ import (
 // Errors of the methods of [Runner], besides [InvalidArgumentError], [WorkerPausedError],
 // [NotConfiguredError], [LeaseHeldError] and [RequestReusedError].
 var (
-	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun and ErrUnknownJob: there is nothing of that name or id.
+	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun, ErrUnknownJob and ErrUnknownFlag: there is nothing of that name or id.
+	// They are found in an [UnknownError].
 	ErrUnknownWorker   = errors.New("unknown worker")
 	ErrUnknownDatabase = errors.New("unknown database")
 	ErrUnknownRun      = errors.New("unknown run")
 	ErrUnknownJob      = errors.New("unknown job")
+	ErrUnknownFlag     = errors.New("unknown flag")
 	// ErrStopping means that the server takes no new runs because it is shutting down.
 	ErrStopping = errors.New("the server is stopping")
 	// ErrUnreachable means that a database that is needed for the answer does not answer.
 	ErrUnreachable = repo.ErrUnreachable
 )
+
+// UnknownError says which name or id there is nothing of.
+type UnknownError struct {
+	// What is one of the errors above.
+	What error
+	// Name is what was asked for, as it was asked for.
+	Name string
+	// Text says so, and what there is.
+	Text string
+}
+
+// Error is the text.
+func (e *UnknownError) Error() string { return e.Text }
+
+// Unwrap says of what kind the name is.
+func (e *UnknownError) Unwrap() error { return e.What }
+
+// unknown says that there is nothing of a name, and what to do.
+func unknown(what error, name, advice string) error {
+	return &UnknownError{what, name, fmt.Sprintf("%s %q: %s", what, name, advice)}
+}
 
 // UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
 // error does not say.
@@ -128,7 +151,7 @@ func (r *Runner) unknownWorker(name string) error {
 	for _, w := range r.Workers {
 		names = append(names, w.Name)
 	}
-	return fmt.Errorf("%w %q: there are %s", ErrUnknownWorker, name, strings.Join(names, ", "))
+	return unknown(ErrUnknownWorker, name, "there are "+strings.Join(names, ", "))
 }
 
 // Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.

@@ -166,14 +166,14 @@ func ValidRunID(id string) error {
 		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return fmt.Errorf("%w %q: ListRuns lists the runs there are", ErrUnknownRun, id)
+		return unknown(ErrUnknownRun, id, "ListRuns lists the runs there are")
 	}
 	return nil
 }
 
 func unknownRun(id string, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		return fmt.Errorf("%w %q: ListRuns lists the runs there are", ErrUnknownRun, id)
+		return unknown(ErrUnknownRun, id, "ListRuns lists the runs there are")
 	}
 	return err
 }

@@ -145,7 +145,7 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: configured are %s", ErrUnknownDatabase, asked, DatabaseNames(w.Databases))
+	return nil, unknown(ErrUnknownDatabase, asked, "configured are "+DatabaseNames(w.Databases))
 }
 
 // warnOfShortRuns: a run of less than a second does little more than begin and end.

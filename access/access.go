@@ -1,0 +1,224 @@
+// Package access says who a client is, and which role it has: of the API, the status page and the
+// metrics alike.
+//
+// What it guarantees:
+//
+//   - A token is known by its SHA-256 alone. All of them are compared in constant time, so that how
+//     long an answer takes says nothing about them.
+//   - A file of tokens that has become wrong changes nothing: the tokens of before stay, and one
+//     line of the log says what is wrong.
+//   - A token that has expired is refused from that second on, by this host's clock: the databases
+//     may be down.
+//   - Where neither tokens nor certificates have roles, whoever can connect is an admin.
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Role is what a client may do. Each may do what those before it may.
+type Role int
+
+// The roles.
+const (
+	// None is that of a client with a valid certificate that no role is configured for.
+	None Role = iota
+	// Viewer may look at everything.
+	Viewer
+	// Operator may start and stop work, and keep things from being deleted.
+	Operator
+	// Admin may do everything.
+	Admin
+)
+
+// Roles are the roles that a client can be given.
+func Roles() []Role { return []Role{Viewer, Operator, Admin} }
+
+// String is the role's name.
+func (r Role) String() string {
+	switch r {
+	case Viewer:
+		return "viewer"
+	case Operator:
+		return "operator"
+	case Admin:
+		return "admin"
+	case None:
+	}
+	return "none"
+}
+
+// UnmarshalText reads a role's name.
+func (r *Role) UnmarshalText(text []byte) error {
+	for _, role := range Roles() {
+		if role.String() == string(text) {
+			*r = role
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of viewer, operator, admin", text)
+}
+
+// Client is who asks.
+type Client struct {
+	// Name is that of its token or its certificate; "" if neither has one.
+	Name string
+	Role Role
+	// Workers are those that an operator is restricted to; none: all.
+	Workers []string
+}
+
+// Config says who has which role. The zero value makes everybody an admin.
+type Config struct {
+	// Token, if set, is that of an admin without a name.
+	Token string
+	// TokensFile, if set, is the YAML file of further tokens: see [Keys].
+	TokensFile string
+	// Certificates are the roles of client certificates, by their common name or one of their other
+	// names. Without them every verified certificate is an admin's, and says nothing where there are
+	// tokens.
+	Certificates map[string]string
+	// Workers are the names that the file may restrict a token to.
+	Workers []string
+	// Logger gets a line if the file becomes wrong.
+	Logger *slog.Logger
+}
+
+// Keys know the clients. Their methods may be called from any goroutine; nil knows nobody, so that
+// everybody is an admin.
+type Keys struct {
+	single       *token
+	file         *tokensFile
+	certificates map[string]Role
+}
+
+// New reads the file of tokens. Its error says what is wrong with it, or with a role.
+func New(c Config) (*Keys, error) {
+	k := &Keys{certificates: map[string]Role{}}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Token != "" {
+		k.single = &token{hash: sha256.Sum256([]byte(c.Token)), Client: Client{Role: Admin}}
+	}
+	for name, word := range c.Certificates {
+		var role Role
+		if err := role.UnmarshalText([]byte(word)); err != nil {
+			return nil, fmt.Errorf("auth.certificates: %s: %w", name, err)
+		}
+		k.certificates[name] = role
+	}
+	if c.TokensFile != "" {
+		k.file = &tokensFile{path: c.TokensFile, workers: c.Workers, logger: c.Logger}
+		if err := k.file.read(); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+// RefusedError says why a client is not known.
+type RefusedError struct {
+	// Problem is missing, unknown or expired.
+	Problem string
+	text    string
+}
+
+// Error says what to do.
+func (e *RefusedError) Error() string { return e.text }
+
+// Identify says who a client is by its token, "" for none, and its verified certificate, nil for
+// none. A token decides where there are tokens; its error is a [*RefusedError].
+func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, error) {
+	if k == nil {
+		return Client{Name: nameOf(certificate), Role: Admin}, nil
+	}
+	tokens := k.single != nil || k.file != nil
+	switch {
+	case tokens && given != "":
+		return k.byToken(given, certificate)
+	case certificate != nil && len(k.certificates) > 0:
+		return k.byCertificate(certificate), nil
+	case tokens:
+		return Client{}, &RefusedError{
+			"missing", "a bearer token is needed: send the header authorization: Bearer TOKEN",
+		}
+	}
+	return Client{Name: nameOf(certificate), Role: Admin}, nil
+}
+
+// byToken compares with all tokens, also when one has been found.
+func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, error) {
+	var found *token
+	hash := sha256.Sum256([]byte(given))
+	for _, t := range k.tokens() {
+		if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1 {
+			found = t
+		}
+	}
+	switch {
+	case found == nil:
+		return Client{}, &RefusedError{
+			"unknown", "this token is not known here: it is mistyped, was taken back, or is another server's",
+		}
+	case !found.expires.IsZero() && !time.Now().Before(found.expires):
+		return Client{}, &RefusedError{
+			"expired", "this token expired at " + found.expires.UTC().Format(time.RFC3339) +
+				": ask whoever runs this server for a new one",
+		}
+	}
+	client := found.Client
+	if client.Name == "" {
+		client.Name = nameOf(certificate)
+	}
+	return client, nil
+}
+
+func (k *Keys) tokens() (all []*token) {
+	if k.single != nil {
+		all = append(all, k.single)
+	}
+	if k.file != nil {
+		all = append(all, k.file.current()...)
+	}
+	return all
+}
+
+// byCertificate is who has a certificate, with the highest of the roles of its names.
+func (k *Keys) byCertificate(certificate *x509.Certificate) Client {
+	client := Client{Name: nameOf(certificate)}
+	for _, name := range namesOf(certificate) {
+		client.Role = max(client.Role, k.certificates[name])
+	}
+	return client
+}
+
+// namesOf are the names in a certificate, the common name first.
+func namesOf(certificate *x509.Certificate) (names []string) {
+	if certificate == nil {
+		return nil
+	}
+	if name := certificate.Subject.CommonName; name != "" {
+		names = append(names, name)
+	}
+	names = append(append(names, certificate.DNSNames...), certificate.EmailAddresses...)
+	for _, u := range certificate.URIs {
+		names = append(names, u.String())
+	}
+	for _, ip := range certificate.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
+}
+
+func nameOf(certificate *x509.Certificate) string {
+	if names := namesOf(certificate); len(names) > 0 {
+		return names[0]
+	}
+	return ""
+}

@@ -1,0 +1,55 @@
+package access
+
+import (
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Admit reports whether a request over HTTP is from a client that may look, and answers it if it is
+// not. The token is a bearer token, or the password to any name, as browsers send it.
+func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
+	var certificate *x509.Certificate
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		certificate = r.TLS.PeerCertificates[0]
+	}
+	client, err := k.Identify(sent(r), certificate)
+	switch {
+	case err != nil:
+		w.Header().Set("WWW-Authenticate",
+			`Basic realm="caretaker: any name, the token as password", charset="UTF-8"`)
+		text := "a token is needed: as bearer token, or as password with any name"
+		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Problem != "missing" {
+			text = refused.Error()
+		}
+		http.Error(w, text, http.StatusUnauthorized)
+	case client.Role < Viewer:
+		http.Error(w, "your certificate has no role here: auth.certificates gives it one",
+			http.StatusForbidden)
+	default:
+		return true
+	}
+	return false
+}
+
+// Guard serves the requests of those who may look.
+func (k *Keys) Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if k.Admit(w, r) {
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// sent is the token in a request, "" for none.
+func sent(r *http.Request) string {
+	if _, password, basic := r.BasicAuth(); basic {
+		return password
+	}
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(given)
+}

@@ -1,0 +1,194 @@
+package access
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// token is one that clients send.
+type token struct {
+	Client
+	hash [sha256.Size]byte
+	// expires is zero for a token that does not.
+	expires time.Time
+}
+
+// entry is a token as the file has it.
+type entry struct {
+	Name    string    `yaml:"name"`
+	SHA256  string    `yaml:"sha256"`
+	Role    *Role     `yaml:"role"`
+	Workers []string  `yaml:"workers"`
+	Expires yaml.Node `yaml:"expires"`
+}
+
+// Limits of a file of tokens.
+const (
+	maxTokensFile = 1 << 20
+	maxTokenName  = 100
+)
+
+// checkInterval is how often it is looked whether the file has changed, at most.
+const checkInterval = time.Second
+
+// tokensFile is a file of tokens that is read again when it has changed.
+type tokensFile struct {
+	path    string
+	workers []string
+	logger  *slog.Logger
+
+	mu      sync.Mutex
+	tokens  []*token
+	checked time.Time
+	// seen is the file that was last read, nil if there was something wrong with it; then wrong says
+	// what.
+	seen  os.FileInfo
+	wrong string
+}
+
+// current are the tokens that are valid now, or have expired.
+func (f *tokensFile) current() []*token {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.checked) < checkInterval {
+		return f.tokens
+	}
+	f.checked = time.Now()
+	info, err := os.Stat(f.path)
+	if err == nil && f.seen != nil && info.Size() == f.seen.Size() &&
+		info.ModTime().Equal(f.seen.ModTime()) {
+		return f.tokens
+	}
+	switch err, before := f.readLocked(), f.wrong; {
+	case err == nil:
+		f.wrong = ""
+		f.logger.Info("file of tokens read again", "tokens", len(f.tokens))
+	case err.Error() != before:
+		f.wrong = err.Error()
+		f.logger.Error("file of tokens not read, those of before stay valid", "error", f.wrong)
+	}
+	return f.tokens
+}
+
+// read reads the file for the first time.
+func (f *tokensFile) read() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.checked = time.Now()
+	return f.readLocked()
+}
+
+// readLocked replaces the tokens, unless there is something wrong with the file.
+func (f *tokensFile) readLocked() error {
+	f.seen = nil
+	// Looked at before it is read: what changes meanwhile is read the next time.
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("auth.tokens_file: %w", err)
+	}
+	if info.Size() > maxTokensFile {
+		return fmt.Errorf("auth.tokens_file: %s has more than %d bytes", f.path, maxTokensFile)
+	}
+	content, err := os.ReadFile(f.path)
+	if err != nil {
+		return fmt.Errorf("auth.tokens_file: %w", err)
+	}
+	tokens, err := parse(content, f.workers)
+	if err != nil {
+		return fmt.Errorf("auth.tokens_file: %s: %w", f.path, err)
+	}
+	f.tokens, f.seen = tokens, info
+	return nil
+}
+
+// parse reads a list of tokens. Its error names the entry by its place and name.
+func parse(content []byte, workers []string) (tokens []*token, err error) {
+	var entries []entry
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
+		// What it quotes of the file may be a token.
+		text := regexp.MustCompile("`[^`]*`").ReplaceAllString(err.Error(), "a value")
+		return nil, errors.New("must be a list of name, sha256, role, workers, expires: " + text)
+	}
+	if len(entries) == 0 {
+		return nil, errors.New("has no tokens")
+	}
+	var second yaml.Node
+	if !errors.Is(decoder.Decode(&second), io.EOF) {
+		return nil, errors.New("has more than one YAML document")
+	}
+	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i, e := range entries {
+		t, err := e.token(workers)
+		switch {
+		case err != nil:
+		case names[t.Name]:
+			err = errors.New("the name is given twice")
+		case hashes[t.hash]:
+			err = errors.New("the sha256 is given twice")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("token %d (%q): %w", i+1, e.Name, err)
+		}
+		names[t.Name], hashes[t.hash] = true, true
+		tokens = append(tokens, t)
+	}
+	return tokens, nil
+}
+
+// token checks an entry.
+func (e entry) token(workers []string) (*token, error) {
+	hash, err := hex.DecodeString(e.SHA256)
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	unknown := func(name string) bool { return !slices.Contains(workers, name) }
+	switch {
+	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
+		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
+		return nil, fmt.Errorf("name is required: up to %d printable characters", maxTokenName)
+	case err != nil || len(hash) != sha256.Size:
+		return nil, errors.New("sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
+	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
+		return nil, errors.New("sha256 is that of no text at all")
+	case e.Role == nil:
+		return nil, errors.New("role is required: viewer, operator or admin")
+	case e.Workers != nil && *e.Role != Operator:
+		return nil, errors.New("workers restrict operators only: leave them out")
+	case e.Workers != nil && len(e.Workers) == 0:
+		return nil, errors.New("workers is empty: leave it out for all of them")
+	}
+	if i := slices.IndexFunc(e.Workers, unknown); i >= 0 {
+		return nil, fmt.Errorf("unknown worker %q: there are %s", e.Workers[i], strings.Join(workers, ", "))
+	}
+	expires, err := e.expiry()
+	client := Client{Name: e.Name, Role: *e.Role, Workers: e.Workers}
+	return &token{client, [sha256.Size]byte(hash), expires}, err
+}
+
+// expiry is a time, or a day at whose beginning in UTC the token expires.
+func (e entry) expiry() (time.Time, error) {
+	if e.Expires.IsZero() {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.Parse(layout, e.Expires.Value); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("expires: %q is neither a time such as 2027-01-31T12:00:00Z nor a day "+
+		"such as 2027-01-31", e.Expires.Value)
+}

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/config"
+)
+
+// access is who may do what, by the configuration. Its error says what is wrong with a file.
+func (s *settings) access(logger *slog.Logger) (*access.Keys, error) {
+	token, err := bearerToken(s.Auth)
+	if err != nil {
+		return nil, err
+	}
+	var workers []string
+	for section := range s.service.Sections() {
+		workers = append(workers, strings.TrimPrefix(section, "workers."))
+	}
+	return access.New(access.Config{
+		Token: token, TokensFile: s.Auth.TokensFile, Certificates: s.Auth.Certificates,
+		Workers: workers, Logger: logger,
+	})
+}
+
+func bearerToken(auth config.Auth) (string, error) {
+	if auth.TokenFile == "" {
+		return auth.Token, nil
+	}
+	content, err := os.ReadFile(auth.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("auth.token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("auth.token_file: %s is empty", auth.TokenFile)
+	}
+	return token, nil
+}
+
+// onlyHere reports whether only this host can reach an address.
+func onlyHere(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}

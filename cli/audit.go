@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// audit lists who asked for what.
+func (a *app) audit() *cobra.Command {
+	request := &pb.ListAuditRequest{}
+	command := &cobra.Command{
+		Use:   "audit",
+		Short: "List who changed or started what, or was refused, newest first",
+		Example: "  caretaker audit\n" +
+			"  caretaker audit --since 24h\n" +
+			"  caretaker audit --since 2026-11-01T00:00:00Z --page-size 1000 --output json",
+		Args: between(0, 0),
+		RunE: call(a, api.ListAudit, request, a.describeAudit),
+	}
+	sinceFlag(command, &request.Since)
+	pageFlags(command, &request.PageSize, &request.PageToken)
+	return command
+}
+
+func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
+	defer a.noteOlder("entries", answer)
+	heading := []string{"AT", "BY", "ROLE", "ACTION", "TARGET", "OUTCOME", "REASON"}
+	return printTable(a, heading, answer.GetEntries(), func(e *pb.AuditEntry) []string {
+		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
+		return []string{
+			at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
+			e.GetOutcome(), oneLine(e.GetReason()),
+		}
+	})
+}
+
+// sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
+func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
+	command.Flags().Func("since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, "+
+		"such as 24h", func(text string) error {
+		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+			*to = timestamppb.New(time.Now().Add(-ago))
+			return nil
+		}
+		since, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return errors.New("neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+		}
+		*to = timestamppb.New(since)
+		return nil
+	})
+}

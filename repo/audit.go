@@ -1,0 +1,53 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AuditEntry is a row of maintenance.audit: a call that was to change something.
+type AuditEntry struct {
+	ID int64
+	// At is when the call ended, by the clock of main.
+	At                time.Time
+	By, Address, Role string
+	Action, Target    string
+	Reason, Outcome   string
+}
+
+const recordAuditSQL = `
+INSERT INTO maintenance.audit (by, address, role, action, target, reason, outcome)
+VALUES ($1, $2, $3, $4, $5, $6, $7)`
+
+// RecordAudit adds an entry. Its ID and time are the database's.
+func (d *Database) RecordAudit(ctx context.Context, e AuditEntry) error {
+	_, err := d.exec(ctx, "record the audit entry", recordAuditSQL,
+		e.By, e.Address, e.Role, e.Action, e.Target, e.Reason, e.Outcome)
+	return err
+}
+
+// AuditFilter selects entries.
+type AuditFilter struct {
+	// Since is the time of the oldest; zero: all.
+	Since time.Time
+	// After and AfterID are those of the last entry of the page before; zero: the first page.
+	After   time.Time
+	AfterID int64
+	// Limit is how many at most.
+	Limit int
+}
+
+const listAuditSQL = `
+SELECT id, at, by, address, role, action, target, reason, outcome FROM maintenance.audit
+WHERE ($1::timestamptz IS NULL OR at >= $1)
+  AND ($2::timestamptz IS NULL OR (at, id) < ($2, $3::bigint))
+ORDER BY at DESC, id DESC LIMIT $4`
+
+// ListAudit reads up to that many entries, the newest first.
+func (d *Database) ListAudit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
+	q := newQuery("list the audit", listAuditSQL, customPlan,
+		orNull(f.Since), orNull(f.After), f.AfterID, f.Limit)
+	return collect(ctx, d, q, pgx.RowToStructByPos[AuditEntry])
+}

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// ListAudit pages through the audit, the newest first.
+func (m *maintenance) ListAudit(
+	ctx context.Context, r *pb.ListAuditRequest,
+) (*pb.ListAuditResponse, error) {
+	var since time.Time
+	if r.GetSince() != nil {
+		if r.GetSince().CheckValid() != nil {
+			return nil, invalid("since", "is no time")
+		}
+		since = r.GetSince().AsTime()
+	}
+	p, err := newPage("audit", r, since.Format(time.RFC3339Nano))
+	if err != nil {
+		return nil, err
+	}
+	after, rest, err := p.afterTime()
+	if err != nil {
+		return nil, err
+	}
+	id, err := strconv.ParseInt(rest, 10, 64)
+	if err != nil && rest != "" {
+		return nil, errForeignToken()
+	}
+	entries, err := m.service.Audit(ctx, service.AuditFilter{
+		Since: since, After: after, AfterID: id, Limit: p.size + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListAuditResponse{}
+	response.Entries, response.NextPageToken = fill(p, entries, toAuditEntry, auditKey)
+	return response, nil
+}
+
+func toAuditEntry(e *service.AuditEntry) *pb.AuditEntry {
+	return &pb.AuditEntry{
+		At: toTime(e.At), By: e.By, Address: e.Address, Role: e.Role,
+		Action: e.Action, Target: e.Target, Reason: e.Reason, Outcome: e.Outcome,
+	}
+}

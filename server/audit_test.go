@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// audited are the entries, the oldest first, in words.
+func (f *fixture) audited() (lines []string) {
+	f.t.Helper()
+	answer, err := f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, e := range answer.GetEntries() {
+		if e.GetAt() == nil || e.GetAddress() != "bufconn" {
+			f.t.Errorf("got %v", e)
+		}
+		line := strings.Join([]string{e.GetBy(), e.GetRole(), e.GetAction(), e.GetTarget(), e.GetReason(), e.GetOutcome()}, "|")
+		lines = append([]string{line}, lines...)
+	}
+	return lines
+}
+
+func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	viewer, operator, admin := as(t.Context(), "viewer-token"), as(t.Context(), "operator-token"), as(t.Context(), "admin-token")
+	const flag = "loose_foreign_keys_turbo_mode_main"
+	run, err := f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main", RequestId: "mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := run.GetRun().GetId()
+	for _, err := range []error{
+		second(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
+		second(f.GetStatus(viewer, &maintenancev1.GetStatusRequest{})),
+		second(f.PauseWorker(operator, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "incident 4711", Ttl: durationpb.New(90e9)})),
+		second(f.SetFeatureFlag(admin, &maintenancev1.SetFeatureFlagRequest{Name: flag})),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{
+		second(f.RunBatch(viewer, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
+		second(f.RunBatch(viewer, &maintenancev1.RunBatchRequest{Worker: "a\nb\x00"})),
+		second(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Async: true})),
+		second(f.CancelRun(operator, &maintenancev1.CancelRunRequest{Id: "x"})),
+		second(f.RetryJob(operator, &maintenancev1.RetryJobRequest{})),
+		second(f.PauseWorker(operator, &maintenancev1.PauseWorkerRequest{Worker: "*", Reason: "all"})),
+		second(f.AckOutside(operator, &maintenancev1.AckOutsideRequest{Ids: make([]int64, 1001)})),
+		second(f.SetFeatureFlag(as(t.Context(), "forged"), &maintenancev1.SetFeatureFlagRequest{Name: flag})),
+	} {
+		if err == nil {
+			t.Fatal("not refused")
+		}
+	}
+	ids := strings.TrimSuffix(strings.Repeat("0 ", 150), " ") + " …"
+	want := []string{
+		"operator|operator|RunBatch|" + worker + "|database=main dry_run=false async=false request_id=mine run=" + id + "|OK",
+		"operator|operator|PauseWorker|" + worker + "|incident 4711 ttl=90s|OK",
+		"admin|admin|SetFeatureFlag|" + flag + "|enabled=false|OK",
+		"viewer|viewer|RunBatch|a b|dry_run=false async=false|PERMISSION_DENIED ROLE_TOO_LOW",
+		"operator|operator|RunBatch|" + worker + "|dry_run=false async=true|FAILED_PRECONDITION WORKER_PAUSED",
+		"operator|operator|CancelRun|x||NOT_FOUND UNKNOWN_RUN",
+		"operator|operator|RetryJob|||INVALID_ARGUMENT INVALID_ARGUMENT",
+		"operator|operator|PauseWorker|*|all|PERMISSION_DENIED ROLE_TOO_LOW",
+		"operator|operator|AckOutside|" + ids + "|",
+	}
+	got := f.audited()
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || !strings.HasPrefix(got[i], want[i]) {
+			t.Fatalf("entry %d of %d: got\n%s\nwant\n%s", i, len(want), strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
+		SELECT '2026-11-01Z'::timestamptz + (i / 3) * interval '1 hour', 'a', '', 'admin', 'PauseWorker', i::text, '', 'OK' FROM generate_series(0, 11) i`)
+	read := func(size int32, since *timestamppb.Timestamp) string {
+		keys := pages(f, func(token string) (*maintenancev1.ListAuditResponse, []string, string, error) {
+			answer, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: size, PageToken: token, Since: since})
+			var targets []string
+			for _, e := range answer.GetEntries() {
+				targets = append(targets, e.GetTarget())
+			}
+			return answer, targets, answer.GetNextPageToken(), err
+		})
+		return strings.Join(keys, " ")
+	}
+	const all = "11 10 9 8 7 6 5 4 3 2 1 0"
+	hour := timestamppb.New(timeOf(t, "2026-11-01T02:00:00Z"))
+	for _, size := range []int32{1, 2, 5, 0, 100_000} {
+		if got := read(size, nil); got != all {
+			t.Errorf("by %d: %s", size, got)
+		}
+		if got := read(size, hour); got != "11 10 9 8 7 6" {
+			t.Errorf("by %d since then: %s", size, got)
+		}
+	}
+	first, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageToken: first.GetNextPageToken(), Since: hour})), "page_token")
+	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{Since: &timestamppb.Timestamp{Nanos: -1}})), "since")
+	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: -1})), "page_size")
+}
+
+func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	f.main.Close()
+	_, err := f.PauseWorker(as(t.Context(), "operator-token"), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})
+	f.failure(err, 14, "DATABASE_UNREACHABLE")
+	for _, part := range []string{`"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`, `"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`} {
+		if !strings.Contains(f.log.String(), part) {
+			t.Errorf("%s is not in %s", part, f.log)
+		}
+	}
+}
+
+func TestAudit_IsWrittenAlsoIfTheClientHasGone(t *testing.T) {
+	f := start(t)
+	f.slow(20)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- second(f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})) }()
+	f.eventually("the run is at work", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'running'`) == 1 })
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("the call was not cancelled")
+	}
+	f.eventually("the call is audited", func() bool {
+		return f.count(`SELECT count(*) FROM maintenance.audit WHERE action = 'RunBatch' AND outcome = 'CANCELLED CLIENT_GONE'`) == 1
+	})
+	f.eventually("the run has ended", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`) == 1 })
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+
+	"github.com/caretaker-go/caretaker/access"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// rule says who may call an RPC.
+type rule struct {
+	role access.Role
+	// changes says that it changes something: such calls are audited, and an operator who is
+	// restricted to workers may make those for these workers alone.
+	changes bool
+	// everything is the role for a call that is for all workers at once, if that is another one.
+	everything access.Role
+}
+
+// rules is the one table of who may call what, by full method name. What is not in it is refused.
+// Health checks need no client: they never come here.
+func rules() map[string]rule {
+	const service = "/" + "maintenance.v1.MaintenanceService" + "/"
+	look := rule{role: access.Viewer}
+	operate := rule{role: access.Operator, changes: true}
+	govern := rule{role: access.Admin, changes: true}
+	// The kill switch of all workers.
+	pause := rule{role: access.Operator, changes: true, everything: access.Admin}
+	return map[string]rule{
+		service + "GetStatus":        look,
+		service + "ListLeases":       look,
+		service + "GetRun":           look,
+		service + "ListRuns":         look,
+		service + "WatchRun":         look,
+		service + "ListFires":        look,
+		service + "GetJob":           look,
+		service + "ListJobs":         look,
+		service + "PlanDeletion":     look,
+		service + "ListProtected":    look,
+		service + "ListOutside":      look,
+		service + "ListReceipts":     look,
+		service + "ListAudit":        look,
+		service + "ListFeatureFlags": look,
+		service + "RunBatch":         operate,
+		service + "CancelRun":        operate,
+		service + "PauseWorker":      pause,
+		service + "ResumeWorker":     pause,
+		service + "RetryJob":         operate,
+		service + "CancelJob":        operate,
+		service + "ProtectTarget":    operate,
+		service + "AckOutside":       operate,
+		service + "UnprotectTarget":  govern,
+		service + "SetFeatureFlag":   govern,
+
+		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      look,
+		reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: look,
+	}
+}
+
+// needed is the role that a call needs.
+func (r rule) needed(request any) access.Role {
+	if of, ok := request.(interface{ GetWorker() string }); ok && r.everything > r.role &&
+		strings.TrimSpace(of.GetWorker()) == service.AllWorkers {
+		return r.everything
+	}
+	return r.role
+}
+
+// allowed returns an error unless the client may make this call.
+func (s *Server) allowed(ctx context.Context, c access.Client, method string, request any) error {
+	r, known := s.rules[method]
+	if !known {
+		return &notAllowedError{reason: "NO_ROLE_FOR_RPC", text: "no role may call this RPC: please report it"}
+	}
+	if needed := r.needed(request); c.Role < needed {
+		return tooLow(c.Role, needed)
+	}
+	if !r.changes || len(c.Workers) == 0 {
+		return nil
+	}
+	worker, err := s.workerOf(ctx, request)
+	if err != nil || slices.Contains(c.Workers, worker) {
+		return err
+	}
+	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone: this "
+	if worker == "" {
+		text += "is not about one worker"
+	} else {
+		text += "is about " + worker
+	}
+	return &notAllowedError{reason: "WORKER_NOT_ALLOWED", text: text, metadata: map[string]string{
+		"worker": worker, "workers": strings.Join(c.Workers, ","),
+	}}
+}
+
+// workerOf is the worker that a change is about: that of the request, the run or the job. It is ""
+// for what is about none, or about several.
+func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
+	switch r := request.(type) {
+	case interface{ GetWorker() string }:
+		return strings.TrimSpace(r.GetWorker()), nil
+	case *pb.CancelRunRequest:
+		run, err := s.config.Service.Run(ctx, r.GetId())
+		return run.Worker, err
+	case *pb.CancelJobRequest:
+		return s.config.Service.JobWorker(ctx, r.GetId())
+	case *pb.RetryJobRequest:
+		return s.config.Service.JobWorker(ctx, r.GetId())
+	}
+	return "", nil
+}
+
+// notAllowedError is a call that the client may not make.
+type notAllowedError struct {
+	reason, text string
+	metadata     map[string]string
+}
+
+// Error says what is missing.
+func (e *notAllowedError) Error() string { return e.text }
+
+func tooLow(role, needed access.Role) error {
+	return &notAllowedError{
+		reason: "ROLE_TOO_LOW",
+		text:   "this needs the role " + needed.String() + ", you have " + role.String(),
+		metadata: map[string]string{
+			"role": role.String(), "needed": needed.String(),
+		},
+	}
+}

@@ -1,0 +1,308 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/caretaker-go/caretaker/access"
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// tokensOf writes a file of tokens: each is called like its role, and its text is NAME-token. More are added as they are.
+func tokensOf(t *testing.T, more string) string {
+	t.Helper()
+	content := ""
+	for _, role := range access.Roles() {
+		content += fmt.Sprintf("- {name: %s, sha256: %s, role: %s}\n", role, hashed(role.String()+"-token"), role)
+	}
+	content += fmt.Sprintf("- {name: late, sha256: %s, role: admin, expires: 2026-01-01}\n", hashed("late-token"))
+	file := filepath.Join(t.TempDir(), "tokens.yml")
+	if err := os.WriteFile(file, []byte(content+more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func hashed(token string) string {
+	hash := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(hash[:])
+}
+
+// withTokens has a server take the tokens of tokensOf.
+func withTokens(t *testing.T, more string) func(*Config) {
+	t.Helper()
+	known := keys(t, access.Config{TokensFile: tokensOf(t, more), Workers: servicetest.Workers()})
+	return func(c *Config) { c.Access = known }
+}
+
+// as is a context with a token; "" stands for none.
+func as(ctx context.Context, token string) context.Context {
+	if token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// everyMethod are the RPCs of the API.
+func everyMethod() (methods []protoreflect.MethodDescriptor) {
+	all := maintenancev1.File_maintenance_v1_maintenance_proto.Services().ByName("MaintenanceService").Methods()
+	for i := range all.Len() {
+		methods = append(methods, all.Get(i))
+	}
+	return methods
+}
+
+func pathOf(method protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
+}
+
+// invoke calls an RPC, whatever it is, with a request of which these fields are set.
+func invoke(ctx context.Context, conn *grpc.ClientConn, method protoreflect.MethodDescriptor, fields map[string]any) error {
+	request := dynamicpb.NewMessage(method.Input())
+	for name, value := range fields {
+		if field := method.Input().Fields().ByName(protoreflect.Name(name)); field != nil {
+			request.Set(field, protoreflect.ValueOf(value))
+		}
+	}
+	answer := dynamicpb.NewMessage(method.Output())
+	if !method.IsStreamingServer() {
+		return conn.Invoke(ctx, pathOf(method), request, answer)
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, pathOf(method))
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_ = stream.CloseSend()
+	return stream.RecvMsg(answer)
+}
+
+func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
+	f := start(t)
+	rows := rules()
+	for name, info := range f.server.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			path := "/" + name + "/" + method.Name
+			r, known := rows[path]
+			if name == healthv1.Health_ServiceDesc.ServiceName {
+				continue
+			}
+			if !known || r.role < access.Viewer || r.role > access.Admin {
+				t.Errorf("%s: no role", path)
+			}
+			looks := strings.HasPrefix(method.Name, "Get") || strings.HasPrefix(method.Name, "List") ||
+				method.IsServerStream || method.Name == "PlanDeletion"
+			if looks == r.changes {
+				t.Errorf("%s: changes something: %t", path, r.changes)
+			}
+			delete(rows, path)
+		}
+	}
+	for path := range rows {
+		t.Errorf("%s: there is no such RPC", path)
+	}
+}
+
+func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
+	content, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range everyMethod() {
+		r := rules()[pathOf(method)]
+		role, audited := r.role.String(), ""
+		if r.everything > 0 {
+			role += "; for `*` " + r.everything.String()
+		}
+		if r.changes {
+			audited = "yes "
+		}
+		if method.Name() == "RunBatch" {
+			audited = "yes, but for dry runs "
+		}
+		if row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited); !strings.Contains(string(content), row) {
+			t.Errorf("docs/security.md lacks the row%s", row)
+		}
+	}
+}
+
+func TestRoles_AnRPCWithoutARowIsRefused(t *testing.T) {
+	f := start(t)
+	for path := range f.server.rules {
+		delete(f.server.rules, path)
+	}
+	for _, method := range everyMethod() {
+		f.failure(invoke(t.Context(), f.conn, method, nil), codes.PermissionDenied, "NO_ROLE_FOR_RPC")
+	}
+}
+
+// wantRole fails the test unless a call is refused, or not, as a client with this role is.
+func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
+	f.t.Helper()
+	if has >= needed {
+		if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.Unavailable {
+			f.t.Errorf("%s: %v", what, err)
+		}
+		return
+	}
+	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")).GetMetadata()
+	if info["role"] != has.String() || info["needed"] != needed.String() {
+		f.t.Errorf("%s: %v", what, info)
+	}
+}
+
+func TestRoles_EveryRPCByEveryToken(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	for _, method := range everyMethod() {
+		needed := rules()[pathOf(method)]
+		for token, problem := range map[string]string{"": "missing", "forged": "unknown", "late-token": "expired"} {
+			s := f.failure(invoke(as(t.Context(), token), f.conn, method, nil), codes.Unauthenticated, "UNAUTHENTICATED")
+			if info := detail[*errdetails.ErrorInfo](s); info.GetMetadata()["token"] != problem {
+				t.Errorf("%s, %q: %v", method.Name(), token, info)
+			}
+			for _, name := range []string{"viewer", "operator", "late", "2f"} {
+				if strings.Contains(s.Message(), name+" ") {
+					t.Errorf("the message tells of tokens: %s", s.Message())
+				}
+			}
+		}
+		for _, role := range access.Roles() {
+			ctx := as(t.Context(), role.String()+"-token")
+			f.wantRole(fmt.Sprint(method.Name(), " by ", role), invoke(ctx, f.conn, method, nil), role, needed.role)
+			if needed.everything > 0 {
+				for _, all := range []string{"*", " *", "*\t"} {
+					f.wantRole(fmt.Sprint(method.Name(), " all by ", role),
+						invoke(ctx, f.conn, method, map[string]any{"worker": all, "reason": "r"}), role, needed.everything)
+				}
+			}
+		}
+	}
+	f.health("")
+}
+
+func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
+	serverCert, serverKey, _, serverPool := certificate(t, "server")
+	_, _, foreign, _ := certificate(t, "admin")
+	pairs, authorities := map[string]tls.Certificate{}, ""
+	for _, name := range []string{"viewer", "operator", "admin", "guest"} {
+		file, _, pair, _ := certificate(t, name)
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs[name], authorities = pair, authorities+string(content)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte(authorities), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	roles := map[string]string{"viewer": "viewer", "operator": "operator", "admin": "admin"}
+	protect := func(c *Config) {
+		c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, ca
+		c.Access = keys(t, access.Config{Certificates: roles})
+	}
+	f := startWith(t, definitions, clientOf(serverPool, &foreign), protect)
+	for _, method := range everyMethod() {
+		if err := invoke(t.Context(), f.conn, method, nil); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s by a certificate of another authority: %v", method.Name(), err)
+		}
+	}
+	for name, pair := range pairs {
+		f.serve(clientOf(serverPool, &pair), []func(*Config){protect})
+		var role access.Role
+		_ = role.UnmarshalText([]byte(name))
+		for _, method := range everyMethod() {
+			f.wantRole(fmt.Sprint(method.Name(), " by ", name), invoke(t.Context(), f.conn, method, nil), role, rules()[pathOf(method)].role)
+		}
+	}
+	// All these certificates are for localhost, too: the highest role of its names counts.
+	roles["localhost"] = "operator"
+	for name, want := range map[string]access.Role{"guest": access.Operator, "viewer": access.Operator, "admin": access.Admin} {
+		pair := pairs[name]
+		f.serve(clientOf(serverPool, &pair), []func(*Config){protect})
+		_, err := f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{})
+		f.wantRole("SetFeatureFlag by "+name, err, want, access.Admin)
+	}
+}
+
+func TestRoles_WithoutCredentialsEverybodyIsAnAdmin(t *testing.T) {
+	f := start(t)
+	for _, method := range everyMethod() {
+		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
+	}
+}
+
+func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
+	const ghosts = "ghost_user_migration"
+	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [%s]}\n", hashed("bots-token"), ghosts)))
+	mine, admin := as(t.Context(), "bots-token"), as(t.Context(), "admin-token")
+	run, err := f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.queued(1, "delete_user", "discarded", `{"user_id": 1, "reason": "because"}`)
+	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
+	for what, err := range map[string]error{
+		"run":       second(f.RunBatch(mine, &maintenancev1.RunBatchRequest{Worker: worker})),
+		"dry run":   second(f.RunBatch(mine, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
+		"pause":     second(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: " " + worker, Reason: "r"})),
+		"resume":    second(f.ResumeWorker(mine, &maintenancev1.ResumeWorkerRequest{Worker: worker})),
+		"cancel":    second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: run.GetRun().GetId()})),
+		"retry":     second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})),
+		"retry 2":   second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})),
+		"cancel 2":  second(f.CancelJob(mine, &maintenancev1.CancelJobRequest{Id: 2, Reason: "r"})),
+		"protect":   second(f.ProtectTarget(mine, &maintenancev1.ProtectTargetRequest{Kind: "user", Id: 1, Reason: "r"})),
+		"ack":       second(f.AckOutside(mine, &maintenancev1.AckOutsideRequest{Ids: []int64{1}})),
+		"no worker": second(f.RunBatch(mine, &maintenancev1.RunBatchRequest{})),
+	} {
+		s := f.failure(err, codes.PermissionDenied, "WORKER_NOT_ALLOWED")
+		if info := detail[*errdetails.ErrorInfo](s).GetMetadata(); info["workers"] != ghosts {
+			t.Errorf("%s: %v", what, info)
+		}
+	}
+	f.failure(second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: "x"})), codes.NotFound, "UNKNOWN_RUN")
+	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
+	if _, err := f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	ctx := metadata.AppendToOutgoingContext(as(t.Context(), "operator-token"), UserHeader, "somebody-else")
+	run, err := f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
+	if err != nil || !strings.HasPrefix(run.GetRun().GetRequestedBy(), "operator at ") {
+		t.Errorf("got %v, %v", run, err)
+	}
+	f.serve(insecure.NewCredentials(), []func(*Config){func(c *Config) { c.Access = keys(t, access.Config{Token: "only"}) }})
+	ctx = metadata.AppendToOutgoingContext(as(t.Context(), "only"), UserHeader, "alice")
+	run, err = f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
+	if err != nil || !strings.HasPrefix(run.GetRun().GetRequestedBy(), "alice at ") {
+		t.Errorf("got %v, %v", run, err)
+	}
+}
