@@ -106,7 +106,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().Func("output", "`format` of the output: text or json (default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
-	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.lfkCommand())
+	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
 		a.resume(), a.jobs(), a.flags(), a.protect(), a.unprotect(), a.protected(),

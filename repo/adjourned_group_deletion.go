@@ -107,11 +107,9 @@ func groupEssentials() []Reference {
 	)
 }
 
-// GroupStores looks where the marks are kept, and what else there is. A table that must not be read
-// is a [ErrForbidden].
-func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
-	essential := groupEssentials()
-	optional := map[*bool][]Reference{
+// optionalGroupColumns are those that the stores and settings need.
+func optionalGroupColumns(s *GroupStores) map[*bool][]Reference {
+	return map[*bool][]Reference{
 		&s.legacy:    referencesOf("group_deletion_schedules", "group_id user_id marked_for_deletion_on"),
 		&s.schedules: referencesOf("group_deletion_schedules", "group_id"),
 		&s.details:   referencesOf("namespace_details", "namespace_id"),
@@ -121,14 +119,42 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 		&s.state:  referencesOf("namespaces", "state"),
 		&s.period: referencesOf("application_settings", "deletion_adjourned_period"),
 	}
-	all := essential
-	for _, columns := range optional {
+}
+
+// groupReferences are all columns that are looked for.
+func groupReferences() []Reference {
+	all := groupEssentials()
+	for _, columns := range optionalGroupColumns(new(GroupStores)) {
 		all = append(all, columns...)
 	}
+	return all
+}
+
+// GroupNeeds are what finding, restoring and removing groups needs in main, without what depends on
+// a group.
+func (d *Database) GroupNeeds(ctx context.Context) (*Needs, error) {
+	n, err := d.Needs(ctx, tablesOf(groupReferences()))
+	if err != nil {
+		return nil, err
+	}
+	n.AddNamed(ToRemove, "namespaces", "routes", "namespace_details")
+	n.AddNamed(MaySelect|MayDelete, "group_deletion_schedules", "members")
+	n.find(referencesOf("namespaces", "parent_id type", "projects", "namespace_id",
+		"members", "user_id source_id member_namespace_id",
+		"group_group_links", "shared_group_id", "namespace_details", "namespace_id",
+		"group_deletion_schedules", "group_id",
+	)...)
+	return n, nil
+}
+
+// GroupStores looks where the marks are kept, and what else there is. A table that must not be read
+// is a [ErrForbidden].
+func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
+	essential, optional := groupEssentials(), optionalGroupColumns(&s)
 	options := append(membershipOptions(), newestSettings(),
 		valueOption("group_group_links", "l", "expires_at", "NULL::date"),
 		touchOption("routes", utcNow), touchOption("namespaces", utcNow))
-	p, err := d.presence(ctx, all, options...)
+	p, err := d.presence(ctx, groupReferences(), options...)
 	if err != nil {
 		return s, err
 	}

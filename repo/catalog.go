@@ -19,6 +19,8 @@ type Catalog struct {
 	parts    map[Table][]part
 	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
 	hiding string
+	// uncheckedRights: it does not matter what our role may read.
+	uncheckedRights bool
 }
 
 // Table names a table with its schema.
@@ -132,9 +134,28 @@ func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Ca
 func (d *Database) catalog(
 	ctx context.Context, wanted map[string][]string, keys bool,
 ) (*Catalog, error) {
+	c := &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
+	if err := c.read(ctx, wanted, keys); err != nil {
+		return nil, err
+	}
+	if c.hiding != "" {
+		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, "+
+			"ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, ErrForbidden)
+	}
+	for name, r := range c.tables {
+		if r == nil {
+			return nil, fmt.Errorf("table %s on %s: %w: %s",
+				name, d.Name, ErrForbidden, d.missingRight(ctx, name))
+		}
+	}
+	return c, nil
+}
+
+// read fills the catalogue.
+func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys bool) error {
+	d := c.Database
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	c := &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
 	var tables, columns []string
 	for table, names := range wanted {
 		for _, column := range append(names, "") {
@@ -154,22 +175,12 @@ func (d *Database) catalog(
 	}
 	o.end(ctx, err)
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
-		return nil, err
-	}
-	if c.hiding != "" {
-		return nil, fmt.Errorf("table %s on %s: row-level security may hide rows of it from our role, "+
-			"ALTER ROLE ... BYPASSRLS: %w", c.hiding, d.Name, ErrForbidden)
-	}
-	for name, r := range c.tables {
-		if r == nil {
-			return nil, fmt.Errorf("table %s on %s: %w: %s",
-				name, d.Name, ErrForbidden, d.missingRight(ctx, name))
-		}
+		return err
 	}
 	if len(c.tables) == 0 && len(wanted) > 0 {
 		_, err = d.ApplicationSchema(ctx)
 	}
-	return c, err
+	return err
 }
 
 // readTables leaves nil for a table that must not be read.
@@ -182,10 +193,10 @@ func (c *Catalog) readTables(rows pgx.Rows) error {
 		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind,
 	}, func() error {
 		switch {
-		case hiding:
+		case hiding && !c.uncheckedRights:
 			c.hiding = t.Name
 			return nil
-		case !readable:
+		case !readable && !c.uncheckedRights:
 			c.tables[t.Name] = nil
 			return nil
 		case c.tables[t.Name] == nil:

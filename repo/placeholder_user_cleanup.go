@@ -43,6 +43,40 @@ func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, er
 	return PlaceholderTables{p.lacks(placeholderEssentials()...), p.missingOptional, p.fillings}, nil
 }
 
+// PlaceholderNeeds are what the cleanup and its jobs need of the databases, main first: the ids of
+// users are looked for in all.
+func PlaceholderNeeds(ctx context.Context, databases []*Database) (all []*Needs, err error) {
+	var catalogs []*Catalog
+	for i, d := range databases {
+		var wanted []Reference
+		if i == 0 {
+			wanted = placeholderEssentials()
+		}
+		for _, list := range placeholderReferences() {
+			if i == 0 || d.Name == list.database {
+				wanted = append(wanted, list.columns...)
+			}
+		}
+		n, err := d.Needs(ctx, tablesOf(wanted))
+		if err != nil {
+			return nil, err
+		}
+		all, catalogs = append(all, n), append(catalogs, n.Catalog)
+	}
+	all[0].AddNamed(ToChange, "users", "import_placeholder_user_details")
+	all[0].find(referencesOf("import_placeholder_user_details", "placeholder_user_id")...)
+	for _, list := range placeholderReferences() {
+		for _, r := range list.columns {
+			for _, n := range all {
+				if Home(catalogs, list.database, r.Table) == n.Catalog {
+					n.find(r)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
 func (t PlaceholderTables) fill(sql string, pairs ...string) string {
 	return fill(sql, append(pairs, t.fillings...)...)
 }

@@ -27,11 +27,17 @@ type UserFeatures struct {
 	fillings             []string
 }
 
-// UserFeatures looks at the catalogue. A table that we may not read is [ErrForbidden].
-func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
-	users := referencesOf("users", "id user_type state")
-	tokens := referencesOf("personal_access_tokens", "id user_id revoked expires_at updated_at")
-	optional := map[*bool][]Reference{
+// userEssentials are what no user can be deleted without, tokenEssentials what tokens cannot be
+// judged without.
+func userEssentials() []Reference { return referencesOf("users", "id user_type state") }
+
+func tokenEssentials() []Reference {
+	return referencesOf("personal_access_tokens", "id user_id revoked expires_at updated_at")
+}
+
+// optionalUserColumns are those that features need.
+func optionalUserColumns(f *UserFeatures) map[*bool][]Reference {
+	return map[*bool][]Reference{
 		&f.organizations:  referencesOf("users", "organization_id"),
 		&f.owners:         referencesOf("organization_users", "user_id organization_id access_level"),
 		&f.authorizations: referencesOf("project_authorizations", "user_id"),
@@ -41,14 +47,44 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 		&f.projects: referencesOf("namespaces", "id type owner_id", "projects", "id namespace_id"),
 		&f.setting:  referencesOf("application_settings", "resource_access_tokens_settings"),
 	}
-	all := slices.Concat(users, tokens,
+}
+
+// userReferences are all columns that are looked for.
+func userReferences() []Reference {
+	all := slices.Concat(userEssentials(), tokenEssentials(),
 		queueColumns("ghost_user_migrations"), queueColumns("users_ghost_user_migrations"))
-	for _, columns := range optional {
+	for _, columns := range optionalUserColumns(new(UserFeatures)) {
 		all = append(all, columns...)
 	}
+	return all
+}
+
+// UserDeletionNeeds are what the deletion of users, and of their tokens, needs in main, without
+// their projects.
+func (d *Database) UserDeletionNeeds(ctx context.Context) (*Needs, error) {
+	n, err := d.Needs(ctx, tablesOf(userReferences()))
+	if err != nil {
+		return nil, err
+	}
+	n.AddNamed(ToChange, "users", "personal_access_tokens")
+	n.AddNamed(MaySelect|MayDelete, "members", "project_authorizations")
+	if queue := n.Catalog.ghostTable(); queue != nil {
+		n.Add(queue.Table, MaySelect|MayInsert)
+	}
+	n.find(referencesOf("users", "user_type", "personal_access_tokens", "user_id",
+		"ghost_user_migrations", "user_id", "users_ghost_user_migrations", "user_id",
+		"organization_users", "user_id organization_id", "project_authorizations", "user_id",
+		"members", "user_id source_id", "namespaces", "owner_id parent_id", "projects", "namespace_id",
+	)...)
+	return n, nil
+}
+
+// UserFeatures looks at the catalogue. A table that we may not read is [ErrForbidden].
+func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error) {
+	users, tokens, optional := userEssentials(), tokenEssentials(), optionalUserColumns(&f)
 	options := append(membershipOptions(), touchOption("users", utcNow), newestSettings(),
 		option{Reference{"users", "admin"}, "{users.admin}", "admin", "false"})
-	p, err := d.presence(ctx, all, options...)
+	p, err := d.presence(ctx, userReferences(), options...)
 	if err != nil {
 		return f, err
 	}

@@ -41,6 +41,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:          Name,
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
+		Needs:         k.needs,
 		Untimed:       true,
 		Candidates:    true,
 		Work:          k.work,

@@ -15,6 +15,8 @@ type dependant struct {
 	// column names the reference in messages. missing is the column without which it is unknown to
 	// what the reference leads; "" if there is none.
 	column, missing string
+	// kind is the column of the type, of a reference without a foreign key.
+	kind string
 	// parent are the columns of the parent to which the rows refer.
 	parent []repo.Column
 	// rows are those that refer to these values of the parent's columns.
@@ -157,7 +159,7 @@ func dependantsOf(c *repo.Catalog, parent repo.Table) (all []dependant) {
 			continue
 		}
 		id := repo.Column{Name: "id", Type: "bigint"}
-		d := dependant{table: t.Table, column: r.ID, parent: []repo.Column{id}}
+		d := dependant{table: t.Table, column: r.ID, kind: r.Kind, parent: []repo.Column{id}}
 		condition := "t." + r.Kind + " = '" + kind + "'"
 		if !t.Has(r.Kind) {
 			d.onDelete, d.missing, condition = forbidding, r.Kind, ""

@@ -56,10 +56,8 @@ type Remover struct {
 	project int64
 }
 
-// NewRemover reads the catalogue, for one attempt of a job.
-func (s *Projects) NewRemover(
-	ctx context.Context, j *job.Attempt, actor *int64, lock int64,
-) (*Remover, error) {
+// removedColumns are what a catalogue is asked for.
+func removedColumns() map[string][]string {
 	wanted := bulk.ForRemoval(map[string][]string{
 		"projects": {"id"}, "namespaces": {"id"}, ImportDetails: {"namespace_id"},
 		"members": {"id", "user_id", "member_namespace_id"},
@@ -67,7 +65,14 @@ func (s *Projects) NewRemover(
 	for table, columns := range repo.ProjectTables() {
 		wanted[table] = append(wanted[table], columns...)
 	}
-	catalog, err := s.Main.Catalog(ctx, wanted)
+	return wanted
+}
+
+// NewRemover reads the catalogue, for one attempt of a job.
+func (s *Projects) NewRemover(
+	ctx context.Context, j *job.Attempt, actor *int64, lock int64,
+) (*Remover, error) {
+	catalog, err := s.Main.Catalog(ctx, removedColumns())
 	if err != nil {
 		return nil, err
 	}

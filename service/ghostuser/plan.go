@@ -51,12 +51,7 @@ func (s *step) sameColumn(other *step) bool {
 // is an error.
 func (w *worker) newPlan(ctx context.Context, x *run.Execution) (*plan, error) {
 	p := &plan{}
-	wanted := bulk.ForRemoval(listedColumns())
-	for table, columns := range repo.GhostTables() {
-		wanted[table] = append(wanted[table], columns...)
-	}
-	const schedules = "group_deletion_schedules"
-	wanted[schedules] = append(wanted[schedules], "user_id", "group_id")
+	wanted := wantedColumns()
 	for _, d := range w.Databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
@@ -69,10 +64,29 @@ func (w *worker) newPlan(ctx context.Context, x *run.Execution) (*plan, error) {
 	if p.queue, missing = main.GhostQueue(); missing != "" {
 		return nil, &run.FailedError{Text: missing}
 	}
+	p.complete(ctx, x.Log)
+	return p, nil
+}
+
+// schedules is the table of groups that users have marked for deletion.
+const schedules = "group_deletion_schedules"
+
+// wantedColumns are what catalogues are asked for.
+func wantedColumns() map[string][]string {
+	wanted := bulk.ForRemoval(listedColumns())
+	for table, columns := range repo.GhostTables() {
+		wanted[table] = append(wanted[table], columns...)
+	}
+	wanted[schedules] = append(wanted[schedules], "user_id", "group_id")
+	return wanted
+}
+
+// complete finds out what there is to do, by the catalogues and the queue.
+func (p *plan) complete(ctx context.Context, log *slog.Logger) {
+	main := p.catalogs[0]
 	p.schedules = main.Table(schedules).Has("user_id", "group_id")
 	p.namespaces = main.Table("namespaces").Has("owner_id", "type")
-	p.addForeignKeys(p.addLists(ctx, x.Log))
-	return p, nil
+	p.addForeignKeys(p.addLists(ctx, log))
 }
 
 // addLists adds the lines of the lists. It returns those that forbid rows, because a column is

@@ -118,6 +118,9 @@ type Kind struct {
 	// Owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
 	// all.
 	Owner func(json.RawMessage) string
+	// Needs says what its attempts do with the tables of the application, besides what the workers
+	// do that queue it, by database; nil: nothing.
+	Needs func(ctx context.Context) ([]*repo.Needs, error)
 }
 
 // Attempt is an attempt at work.

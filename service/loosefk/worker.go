@@ -77,6 +77,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Config:        config.WorkerConfig,
 		Databases:     d.Databases,
 		Missing:       k.missing,
+		Needs:         k.needs,
 		MaxRuntime:    k.maxRuntime,
 		Work:          k.work,
 		Backlog:       k.backlog,

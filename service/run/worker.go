@@ -65,6 +65,9 @@ type Worker struct {
 	Fences []*repo.Database
 	// Missing says what keeps it from running; "" when nothing does.
 	Missing func(ctx context.Context) (string, error)
+	// Needs says what its runs do with the tables of the application, for caretaker doctor, by database; none where it is
+	// not configured. nil: nothing.
+	Needs func(ctx context.Context) ([]*repo.Needs, error)
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
 	// An untimed worker leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)

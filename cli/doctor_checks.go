@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// connection finds out whether a database answers, by a name of its own, and can be written to.
+func (d *doctor) connection(ctx context.Context, database *repo.Database) ([]finding, error) {
+	facts, err := database.ServerFacts(ctx)
+	if err != nil {
+		return []finding{unanswered(database.Name, err)}, nil
+	}
+	d.facts[database] = facts
+	url := "databases." + database.Name + ".url"
+	switch {
+	case facts.Standby:
+		return []finding{wrong("it is a standby: nothing can be written",
+			"let "+url+" lead to the primary, and replica_url to the standby")}, nil
+	case facts.ReadOnly:
+		return []finding{wrong("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
+			"from the server, the database or the role %s", facts.Role))}, nil
+	}
+	return nil, nil
+}
+
+func (d *doctor) tls(_ context.Context, database *repo.Database) ([]finding, error) {
+	f, url := d.facts[database], "databases."+database.Name+".url"
+	switch {
+	case f.Local:
+	case !f.Encrypted:
+		return []finding{doubtful("the connection is not encrypted", "add sslmode=verify-full to "+url)}, nil
+	case !f.Verified:
+		return []finding{doubtful("nobody checks the certificate of the server: any server that is in "+
+			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+url)}, nil
+	}
+	return nil, nil
+}
+
+// The versions of PostgreSQL that caretaker is tried with.
+const oldestServer, newestServer = 14, 18
+
+func (d *doctor) version(_ context.Context, database *repo.Database) ([]finding, error) {
+	f := d.facts[database]
+	supported := fmt.Sprintf("caretaker is made for %d to %d", oldestServer, newestServer)
+	switch major := f.Number / 10000; {
+	case major < oldestServer:
+		return []finding{wrong("PostgreSQL "+f.Version+": "+supported, "upgrade the server")}, nil
+	case major > newestServer:
+		return []finding{doubtful("PostgreSQL "+f.Version+": "+supported,
+			"look for a newer caretaker, or try this one on a copy first")}, nil
+	}
+	return nil, nil
+}
+
+// maxSkew is how far clocks may be apart before that is worth a word. What is due, and whether a
+// lease holds, is decided by a clock of one database alone.
+const maxSkew = 2 * time.Second
+
+func (d *doctor) clock(_ context.Context, database *repo.Database) (found []finding, _ error) {
+	f := d.facts[database]
+	if f.TimeZone != "UTC" {
+		found = append(found, wrong("the session's TimeZone is "+f.TimeZone+", though UTC was asked for: "+
+			"dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)"))
+	}
+	if f.Ahead.Abs() > maxSkew+f.Within {
+		found = append(found, doubtful("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
+			"logs and traces do not fit", "let NTP set both clocks"))
+	}
+	return found, nil
+}
+
+// apart is how far a clock is from another one.
+func apart(by time.Duration) string {
+	if by < 0 {
+		return by.Abs().Round(100*time.Millisecond).String() + " behind"
+	}
+	return by.Round(100*time.Millisecond).String() + " ahead of"
+}
+
+// clocks compares the servers with that of main.
+func (d *doctor) clocks(context.Context) (found []finding, _ error) {
+	main, ok := d.facts[d.databases[0]]
+	for _, database := range d.databases[1:] {
+		f, known := d.facts[database]
+		by := f.Ahead - main.Ahead
+		if ok && known && by.Abs() > maxSkew+f.Within+main.Within {
+			one := doubtful("its clock is "+apart(by)+" that of main: what is postponed in one database "+
+				"is due at another time in the other", "let NTP set the clocks of the servers")
+			one.Database = database.Name
+			found = append(found, one)
+		}
+	}
+	return found, nil
+}
+
+func (d *doctor) pooler(ctx context.Context, database *repo.Database) ([]finding, error) {
+	err := database.CheckPooler(ctx)
+	if _, refused := errors.AsType[*repo.Error](err); refused || err == nil {
+		return nil, err
+	}
+	return []finding{wrong("the connection goes through a pooler that may lose prepared statements",
+		err.Error())}, nil
+}
+
+// lateReplica is from when on it is worth a word: until a replica has replayed what a run has
+// written, that run reads the primary.
+const lateReplica = 30 * time.Second
+
+func (d *doctor) replica(ctx context.Context, database *repo.Database) ([]finding, error) {
+	key := "databases." + database.Name + ".replica_url"
+	_, late, err := database.ReplicaFacts(ctx)
+	switch {
+	case errors.Is(err, repo.ErrNoReplica):
+		return nil, nil
+	case err != nil:
+		return []finding{doubtful("the replica does not answer, the primary is read: "+oneLine(err.Error()),
+			"correct "+key+", or leave it out")}, nil
+	}
+	if err := database.CheckReplica(ctx); err != nil {
+		return []finding{doubtful("the primary is read: "+oneLine(err.Error()),
+			"let "+key+" lead to a hot standby of this database's server")}, nil
+	}
+	if late > lateReplica {
+		return []finding{doubtful("the replica is "+late.Round(time.Second).String()+" late, the primary "+
+			"is read most of the time", "look what keeps it from replaying")}, nil
+	}
+	return nil, nil
+}
+
+func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding, error) {
+	err := checkMigrated(ctx, database)
+	if errors.Is(err, repo.ErrNotMigrated) {
+		return []finding{wrong("the schema maintenance is missing or old: "+oneLine(err.Error()),
+			"run caretaker migrate with this configuration, as a role that may create schemas")}, nil
+	}
+	return nil, err
+}
+
+func (d *doctor) application(ctx context.Context, database *repo.Database) ([]finding, error) {
+	_, err := database.ApplicationSchema(ctx)
+	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
+		return []finding{wrong("it has no application schema", none.Advice)}, nil
+	}
+	return nil, err
+}
+
+// definitions are those of loose foreign keys, as caretaker lfk lint finds them.
+func (d *doctor) definitions(ctx context.Context) (found []finding, err error) {
+	keys, err := (&lfk{app: d.app}).keys(service.Settings[loosefk.Config](&d.config.service))
+	if err != nil || keys.Definitions == nil {
+		return nil, err
+	}
+	keys.Databases = d.databases
+	result, err := keys.Lint(ctx)
+	for _, f := range result.Findings {
+		one := finding{Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice}
+		found = append(found, one)
+	}
+	return found, err
+}
+
+// references are foreign keys to users that no rule covers: rows that keep users from going.
+func (d *doctor) references(ctx context.Context, database *repo.Database) (found []finding, err error) {
+	needs, err := database.Needs(ctx, map[string][]string{"users": {"id"}})
+	if err != nil || needs.Catalog.Table("users") == nil {
+		return nil, err
+	}
+	for _, k := range bulk.Forbidding(needs.Catalog, needs.Catalog.Table("users").Table, d.listed()...) {
+		what := k.Child.Name + "." + k.ColumnNames()
+		found = append(found, doubtful(
+			fmt.Sprintf("users to whom %s refers are not deleted: no list names it, and the foreign key "+
+				"%s neither cascades nor sets NULL", what, k.Name),
+			"give it ON DELETE CASCADE or SET NULL, or empty the column before users go"))
+	}
+	return found, nil
+}
+
+// certificateTime is how long before its end the server's certificate should be replaced.
+const certificateTime = 14 * 24 * time.Hour
+
+func (d *doctor) certificate(context.Context) ([]finding, error) {
+	files := d.config.TLS
+	if files.CertFile == "" || files.KeyFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the configuration's check says so
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return nil, err
+	}
+	const renew = "replace the files that tls.cert_file and tls.key_file name, and start the server again"
+	switch left := time.Until(leaf.NotAfter); {
+	case left <= 0:
+		return []finding{wrong("the server's certificate has expired on "+utc(leaf.NotAfter), renew)}, nil
+	case left < certificateTime:
+		return []finding{doubtful("the server's certificate expires on "+utc(leaf.NotAfter), renew)}, nil
+	}
+	return nil, nil
+}
+
+// ports opens and closes the listeners that a server would have.
+func (d *doctor) ports(ctx context.Context) (found []finding, _ error) {
+	for _, one := range [][2]string{
+		{"listen", d.config.Listen},
+		{"metrics_listen", d.config.MetricsListen},
+		{"web_listen", d.config.WebListen},
+	} {
+		key, address := one[0], one[1]
+		if address == "" {
+			continue
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			_ = listener.Close()
+		case errors.Is(err, syscall.EADDRINUSE):
+			found = append(found, doubtful(key+": "+address+" is in use, by a server with this configuration "+
+				"or another process", "if no such server runs, set "+config.Variable(key)+" to a free address"))
+		default:
+			found = append(found, wrong(strings.TrimSpace(err.Error()), "correct "+key+" ("+config.Variable(key)+")"))
+		}
+	}
+	return slices.Clip(found), nil
+}

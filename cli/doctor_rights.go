@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+)
+
+// rights finds those that our role lacks.
+func (d *doctor) rights(ctx context.Context, database *repo.Database) (found []finding, err error) {
+	role := d.facts[database].Role
+	needs, err := d.service.Needs(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	lacking, err := database.Lacking(ctx, needs.Grants)
+	for _, l := range lacking {
+		who := ""
+		if names := needs.By[l.Table]; len(names) > 0 {
+			who = ", which " + strings.Join(names, ", ") + " " + map[bool]string{true: "needs", false: "need"}[len(names) == 1]
+		}
+		if l.Rights != "" {
+			found = append(found, wrong(fmt.Sprintf("the role %s lacks %s on %s%s", role, l.Rights, objectOf(l.Table), who),
+				l.To(role)))
+		}
+		if l.Hiding {
+			found = append(found, wrong(fmt.Sprintf("row-level security may hide rows of %s from the role %s%s",
+				objectOf(l.Table), role, who), "ALTER ROLE "+role+" BYPASSRLS"))
+		}
+	}
+	if err != nil {
+		return found, err
+	}
+	owner, err := database.RollsQueue(ctx)
+	if owner != "" {
+		found = append(found, wrong("the queue of deleted records belongs to "+owner+": its partitions "+
+			"cannot be rolled", fmt.Sprintf("GRANT %s TO %s", owner, role)))
+	}
+	return found, err
+}
+
+// objectOf names a table, or a schema.
+func objectOf(t repo.Table) string {
+	if t.Name == "" {
+		return "schema " + t.Schema
+	}
+	return t.Schema + "." + t.Name
+}
+
+// indexes finds statements that would read whole tables.
+func (d *doctor) indexes(ctx context.Context, database *repo.Database) (found []finding, err error) {
+	needs, err := d.service.Needs(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	missing, err := database.Unindexed(ctx, needs.LookUps)
+	for _, l := range missing {
+		found = append(found, doubtful(fmt.Sprintf("no index finds rows of %s by %s: statements of %s read the whole table",
+			objectOf(l.Table), strings.Join(l.Columns, ", "), strings.Join(needs.By[l.Table], ", ")),
+			"CREATE INDEX CONCURRENTLY ON "+l.Wanted))
+	}
+	return found, err
+}
+
+// listed are the columns that refer to users and that the lists of ghost_user_migration name.
+func (d *doctor) listed() []string { return ghostuser.ListedColumns() }
+
+// databaseGrants are the statements for one database.
+type databaseGrants struct {
+	Database string   `json:"database"`
+	Grants   []string `json:"grants"`
+}
+
+// printGrants prints what gives a role the rights that are needed.
+func (d *doctor) printGrants(ctx context.Context, role string) error {
+	found, err := d.configuration(ctx)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		var all []error
+		for _, f := range found {
+			all = append(all, errors.New(f.Problem))
+		}
+		return errors.Join(all...)
+	}
+	if _, err = d.build(d.databases); err != nil {
+		return err
+	}
+	if role, err = d.databases[0].Quoted(ctx, role); err != nil {
+		return err
+	}
+	scripts := []databaseGrants{}
+	for _, database := range d.databases {
+		needs, err := d.service.Needs(ctx, database)
+		if err != nil {
+			return err
+		}
+		script := databaseGrants{Database: database.Name}
+		for _, g := range needs.Grants {
+			script.Grants = append(script.Grants, g.To(role)+";")
+		}
+		scripts = append(scripts, script)
+	}
+	if d.asJSON {
+		return d.json(scripts)
+	}
+	d.say("-- The rights that caretaker needs with this configuration, database by database.\n" +
+		"-- Run them as the owner of the tables, behind caretaker migrate; again after the\n" +
+		"-- application has got new tables: caretaker doctor says when that is.")
+	d.say("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
+	for _, s := range scripts {
+		d.say("\n-- In the database %s:\n%s", s.Database, strings.Join(s.Grants, "\n"))
+	}
+	return nil
+}

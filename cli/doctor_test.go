@@ -1,0 +1,184 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+// applied is a database with all tables of the application, migrated, which the environment names.
+func applied(t *testing.T) *pgx.Conn {
+	t.Helper()
+	url := databases.Clone(t, devdb.Template{Name: "cli_main", Schema: "main"})
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
+	t.Setenv("CARETAKER_METRICS_LISTEN", "")
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	migrate(t)
+	return conn
+}
+
+// finding is one of doctor --output json.
+type finding struct{ Name, Database, Status, Problem, Remedy string }
+
+func findings(t *testing.T, out string) (all []finding) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return all
+}
+
+func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) {
+	applied(t)
+	out := want(t, 0, "doctor", "0 errors, 3 warnings")
+	for line := range strings.Lines(out) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	// As the application makes them.
+	known := "oauth_access_tokens (application_id), personal_access_tokens (group_id), user_details (bot_namespace_id)"
+	var unindexed []string
+	for _, f := range findings(t, want(t, 0, "doctor --output json")) {
+		if f.Status != "ok" && f.Name == "indexes" {
+			unindexed = append(unindexed, strings.TrimPrefix(f.Remedy, "CREATE INDEX CONCURRENTLY ON public."))
+		} else if f.Status != "ok" || f.Name == "" || f.Problem+f.Remedy != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if got := strings.Join(unindexed, ", "); got != known {
+		t.Errorf("no indexes on %s, want %s", got, known)
+	}
+}
+
+// fault is something that is wrong, and what is to be said about it.
+type fault struct {
+	name, change, undo string
+	environment        [2]string
+	status, where      string
+	problem, remedy    string
+}
+
+func faults(taken string) []fault {
+	return []fault{
+		{
+			name: "not migrated", change: `ALTER TABLE maintenance.schema_migrations RENAME TO away`,
+			undo: `ALTER TABLE maintenance.away RENAME TO schema_migrations`, status: "error", where: "schema",
+			problem: "the schema maintenance is missing or old", remedy: "caretaker migrate",
+		},
+		{
+			name: "no index", change: `ALTER TABLE issues RENAME COLUMN author_id TO was; ALTER TABLE issues ADD COLUMN author_id bigint`,
+			undo:   `ALTER TABLE issues DROP COLUMN author_id; ALTER TABLE issues RENAME COLUMN was TO author_id`,
+			status: "warning", where: "indexes", problem: "no index finds rows of public.issues by author_id",
+			remedy: "CREATE INDEX CONCURRENTLY ON public.issues (author_id)",
+		},
+		{
+			name: "unknown reference", change: `CREATE TABLE diaries (owner bigint REFERENCES users); CREATE INDEX ON diaries (owner)`,
+			undo: `DROP TABLE diaries`, status: "warning", where: "references", problem: "users to whom diaries.owner refers are not deleted",
+			remedy: "ON DELETE CASCADE or SET NULL",
+		},
+		{
+			name: "port", environment: [2]string{"CARETAKER_LISTEN", taken}, status: "warning", where: "ports",
+			problem: "is in use", remedy: "CARETAKER_LISTEN",
+		},
+		{
+			name: "replica", environment: [2]string{"CARETAKER_DATABASES_MAIN_REPLICA_URL", "postgres://127.0.0.1:1/nowhere"}, status: "warning",
+			where: "replica", problem: "the replica does not answer", remedy: "databases.main.replica_url",
+		},
+		{
+			name: "one database twice", environment: [2]string{"CARETAKER_DATABASES_CI_URL", "main"}, status: "error", where: "connection",
+			problem: "is the same database as databases.main.url", remedy: "leave it out",
+		},
+		{
+			name: "unreachable", environment: [2]string{"CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"}, status: "error",
+			where: "connection", problem: "ci", remedy: "databases.ci.url",
+		},
+		{
+			name: "configuration", environment: [2]string{"CARETAKER_AUTH_TOKEN_FILE", "/nowhere"}, status: "error", where: "configuration",
+			problem: "auth.token_file", remedy: "docs/configuration.md",
+		},
+		{
+			name: "definitions", environment: [2]string{"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "file"}, status: "error",
+			where: "definitions", problem: "child_missing: nowhere.user_id -> users", remedy: "accept-absent",
+		},
+	}
+}
+
+func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
+	sql := applied(t)
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	for _, c := range faults(listener.Addr().String()) {
+		t.Run(c.name, func(t *testing.T) {
+			if c.change != "" {
+				execute(t, sql, c.change)
+				defer execute(t, sql, c.undo)
+			}
+			switch value := c.environment[1]; value {
+			case "":
+			case "main":
+				t.Setenv(c.environment[0], sql.Config().ConnString())
+			case "file":
+				defined(t, "nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
+			default:
+				t.Setenv(c.environment[0], value)
+			}
+			code := map[string]int{"warning": 0, "error": 1}[c.status]
+			found := false
+			for _, f := range findings(t, want(t, code, "doctor --output json")) {
+				found = found || f.Name == c.where && f.Status == c.status && strings.Contains(f.Problem, c.problem) && strings.Contains(f.Remedy, c.remedy)
+				if f.Status == "error" && c.status != "error" {
+					t.Errorf("%+v", f)
+				}
+			}
+			if !found {
+				t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, want(t, code, "doctor"))
+			}
+		})
+	}
+}
+
+func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
+	sql := applied(t)
+	role := fmt.Sprintf("role_%d", sql.PgConn().PID())
+	execute(t, sql, "REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE "+role+" LOGIN PASSWORD 'x'")
+	t.Cleanup(func() { execute(t, sql, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	script := want(t, 0, "doctor --grants --role "+role, "GRANT SELECT, UPDATE, DELETE ON public.issues TO "+role+";")
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&options=-c%20role%3D"+role)
+	want(t, 1, "doctor", "application: it has no application schema", "GRANT USAGE ON SCHEMA public TO")
+	execute(t, sql, script)
+	want(t, 0, "doctor", "0 errors, 3 warnings")
+	execute(t, sql, "REVOKE DELETE ON issues FROM "+role)
+	want(t, 1, "doctor", "lacks DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
+	execute(t, sql, "GRANT DELETE ON issues TO "+role+"; ALTER TABLE issues ENABLE ROW LEVEL SECURITY")
+	want(t, 1, "doctor", "row-level security may hide rows of public.issues", "BYPASSRLS", "1 error, 3 warnings")
+	var scripts []struct {
+		Database string
+		Grants   []string
+	}
+	if err := json.Unmarshal([]byte(want(t, 0, "doctor --grants --output json")), &scripts); err != nil || len(scripts) != 1 ||
+		scripts[0].Database != "main" || !strings.HasSuffix(scripts[0].Grants[0], " TO caretaker;") {
+		t.Errorf("%v, %v", scripts, err)
+	}
+}
+
+func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
+	want(t, 1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
+	want(t, 1, "doctor --grants --config /nowhere", "/nowhere")
+}

@@ -1,0 +1,280 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Rights are what one may do with the rows of a table.
+type Rights uint8
+
+// The rights that PostgreSQL has for it.
+const (
+	MaySelect Rights = 1 << iota
+	MayInsert
+	MayUpdate
+	MayDelete
+)
+
+// What steps need. They lock rows before they change or delete them, which takes the right to
+// update.
+const (
+	ToRead   = MaySelect
+	ToChange = MaySelect | MayUpdate
+	ToRemove = MaySelect | MayUpdate | MayDelete
+)
+
+// String names the rights as GRANT has them: "SELECT, UPDATE".
+func (r Rights) String() string {
+	var names []string
+	for i, name := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
+		if r&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// Needs is what somebody does with the application's tables of one database, whether our role may
+// or not.
+type Needs struct {
+	// Catalog has all foreign keys, and the tables that were asked for.
+	Catalog *Catalog
+	Tables  map[Table]Rights
+	// LookUps are how rows are found.
+	LookUps []LookUp
+	// entered are the tables whose dependants have been added.
+	entered map[Table]bool
+}
+
+// LookUp is a search for rows of a table by any of some columns; an index for it may begin with the
+// column Kind.
+type LookUp struct {
+	Table
+	Kind    string
+	Columns []string
+}
+
+// key is the same for the same look-up.
+func (l LookUp) key() string {
+	return strings.Join(append([]string{l.Schema, l.Name, l.Kind}, l.Columns...), "\x00")
+}
+
+// Needs begins with reading all tables of the application that are asked for and are there: a
+// catalogue is refused if one must not be read.
+func (d *Database) Needs(ctx context.Context, wanted map[string][]string) (*Needs, error) {
+	n := &Needs{
+		Catalog: &Catalog{
+			Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}, uncheckedRights: true,
+		},
+		Tables: map[Table]Rights{}, entered: map[Table]bool{},
+	}
+	if err := n.Catalog.read(ctx, wanted, true); err != nil {
+		return nil, err
+	}
+	for _, r := range n.Catalog.tables {
+		n.Add(r.Table, ToRead)
+	}
+	return n, nil
+}
+
+// Enter says whether the dependants of a table have yet to be added, once.
+func (n *Needs) Enter(t Table) bool {
+	first := !n.entered[t]
+	n.entered[t] = true
+	return first
+}
+
+// Add adds rights on a table.
+func (n *Needs) Add(t Table, r Rights) { n.Tables[t] |= r }
+
+// AddNamed adds rights on those of the named tables of the application that are there.
+func (n *Needs) AddNamed(r Rights, names ...string) {
+	for _, name := range names {
+		if t := n.Catalog.Table(name); t != nil {
+			n.Add(t.Table, r)
+		}
+	}
+}
+
+// Find adds a look-up.
+func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
+
+// find adds look-ups by columns, if these are there.
+func (n *Needs) find(references ...Reference) {
+	for _, r := range references {
+		if t := n.Catalog.Table(r.Table); t.Has(r.Column) {
+			n.Find(LookUp{Table: t.Table, Columns: []string{r.Column}})
+		}
+	}
+}
+
+// Join adds all of other needs of the same database.
+func (n *Needs) Join(other *Needs) {
+	for t, r := range other.Tables {
+		n.Add(t, r)
+	}
+	n.LookUps = append(n.LookUps, other.LookUps...)
+}
+
+// firedSQL lists what triggers do to other tables with the rights of whoever fires them, as far as
+// the text of their functions says: tgtype has the bits 4 for INSERT, 8 for DELETE, 16 for UPDATE.
+// Triggers of partitions count as those of the table.
+const firedSQL = `
+SELECT n.nspname, c.relname, t.tgtype, lower(left(verb[1], 6)), wn.nspname, wc.relname,
+  p.prosrc ~* 'on\s+conflict'
+FROM pg_trigger t
+JOIN pg_proc p ON p.oid = t.tgfoid AND NOT p.prosecdef
+JOIN pg_class c ON c.oid = coalesce(nullif(pg_partition_root(t.tgrelid), 0), t.tgrelid)
+JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL regexp_matches(p.prosrc,
+  '\m(insert\s+into|update|delete\s+from)\s+(?:only\s+)?(?:"?([a-z_][a-z0-9_]*)"?\.)?"?([a-z_][a-z0-9_]*)', 'gi') verb
+JOIN pg_class wc ON wc.relname = verb[3] AND wc.relkind IN ('r', 'p')
+JOIN pg_namespace wn ON wn.oid = wc.relnamespace AND wn.nspname = coalesce(verb[2], current_schema())
+WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
+GROUP BY 1, 2, 3, 4, 5, 6, 7`
+
+// fired is something that a trigger does.
+type fired struct {
+	on, to Table
+	events int16
+	rights Rights
+}
+
+// AddTriggers adds what triggers do whose tables are changed.
+func (n *Needs) AddTriggers(ctx context.Context) error {
+	all, err := collect(ctx, n.Catalog.Database, newQuery("look what triggers do", firedSQL),
+		func(row pgx.CollectableRow) (f fired, err error) {
+			var verb string
+			var conflict bool
+			err = row.Scan(&f.on.Schema, &f.on.Name, &f.events, &verb, &f.to.Schema, &f.to.Name, &conflict)
+			f.rights = map[string]Rights{
+				"insert": MayInsert, "update": MaySelect | MayUpdate, "delete": MaySelect | MayDelete,
+			}[verb]
+			if conflict {
+				f.rights |= MaySelect
+			}
+			return f, err
+		})
+	for changed := true; changed && err == nil; {
+		changed = false
+		for _, f := range all {
+			if f.fires(n.Tables[f.on]) && n.Tables[f.to]|f.rights != n.Tables[f.to] {
+				n.Add(f.to, f.rights)
+				changed = true
+			}
+		}
+	}
+	return err
+}
+
+// fires says whether a trigger does so for somebody who changes its table with these rights.
+func (f fired) fires(by Rights) bool {
+	return by&MayInsert != 0 && f.events&4 != 0 || by&MayDelete != 0 && f.events&8 != 0 ||
+		by&MayUpdate != 0 && f.events&16 != 0
+}
+
+// Grant is a right or several on one object, or on all tables or sequences of a schema.
+type Grant struct {
+	Rights string
+	// Kind is SCHEMA, TABLE or SEQUENCE; ALL TABLES IN SCHEMA or ALL SEQUENCES IN SCHEMA, without a
+	// name then.
+	Kind  string
+	Table Table
+	// object is what it is on, quoted where it has to be.
+	object string
+}
+
+// The kinds of objects.
+const (
+	onSchema       = "SCHEMA"
+	onTable        = "TABLE"
+	onSequence     = "SEQUENCE"
+	onAllTables    = "ALL TABLES IN SCHEMA"
+	onAllSequences = "ALL SEQUENCES IN SCHEMA"
+)
+
+// To is the statement that grants it to a role, which is quoted where it has to be.
+func (g Grant) To(role string) string {
+	object := g.object
+	if g.Kind != onTable {
+		object = g.Kind + " " + object
+	}
+	return fmt.Sprintf("GRANT %s ON %s TO %s", g.Rights, object, role)
+}
+
+const quotedSQL = `
+SELECT concat_ws('.', quote_ident(w.schema), nullif(quote_ident(w.name), '""'))
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (schema, name, n) ORDER BY w.n`
+
+// Quoted is a name as statements have it: quoted where it has to be.
+func (d *Database) Quoted(ctx context.Context, name string) (string, error) {
+	names, err := d.quoted(ctx, []string{name}, []string{""})
+	return strings.Join(names, ""), err
+}
+
+func (d *Database) quoted(ctx context.Context, schemas, names []string) ([]string, error) {
+	return collect(ctx, d, newQuery("quote names", quotedSQL, schemas, names), pgx.RowTo[string])
+}
+
+// sequencesSQL are the sequences that defaults of tables take values from.
+const sequencesSQL = `
+SELECT DISTINCT sn.nspname, s.relname
+FROM unnest($1::text[], $2::text[]) AS w (schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+JOIN pg_attrdef d ON d.adrelid = c.oid
+JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
+JOIN pg_class s ON s.oid = p.refobjid AND s.relkind = 'S'
+JOIN pg_namespace sn ON sn.oid = s.relnamespace
+ORDER BY 1, 2`
+
+// Grants are what a role needs for all of this, besides the schema maintenance, with which they
+// begin.
+func (n *Needs) Grants(ctx context.Context) ([]Grant, error) {
+	own := Table{Schema: "maintenance"}
+	all := []Grant{
+		{Rights: "USAGE", Kind: onSchema, Table: own},
+		{Rights: "SELECT, INSERT, UPDATE, DELETE", Kind: onAllTables, Table: own},
+		{Rights: "USAGE", Kind: onAllSequences, Table: own},
+	}
+	tables := slices.SortedFunc(maps.Keys(n.Tables), func(a, b Table) int {
+		return strings.Compare(a.sql(), b.sql())
+	})
+	schemas := map[string]bool{}
+	var grants []Grant
+	var inserts [2][]string
+	for _, t := range tables {
+		if !schemas[t.Schema] {
+			schemas[t.Schema] = true
+			all = append(all, Grant{Rights: "USAGE", Kind: onSchema, Table: Table{Schema: t.Schema}})
+		}
+		grants = append(grants, Grant{Rights: n.Tables[t].String(), Kind: onTable, Table: t})
+		if n.Tables[t]&MayInsert != 0 {
+			inserts[0], inserts[1] = append(inserts[0], t.Schema), append(inserts[1], t.Name)
+		}
+	}
+	q := newQuery("look for sequences", sequencesSQL, inserts[0], inserts[1])
+	sequences, err := collect(ctx, n.Catalog.Database, q, pgx.RowToStructByPos[Table])
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sequences {
+		grants = append(grants, Grant{Rights: "USAGE", Kind: onSequence, Table: s})
+	}
+	all = append(all, grants...)
+	var objects [2][]string
+	for _, g := range all {
+		objects[0], objects[1] = append(objects[0], g.Table.Schema), append(objects[1], g.Table.Name)
+	}
+	quoted, err := n.Catalog.Database.quoted(ctx, objects[0], objects[1])
+	for i := range quoted {
+		all[i].object = quoted[i]
+	}
+	return all, err
+}
