@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// withLimits has a server keep the usual limits but for what is changed.
+func withLimits(change func(*limits)) func(*Config) {
+	return func(c *Config) {
+		c.limits = usualLimits()
+		change(&c.limits)
+	}
+}
+
+func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
+	f := start(t)
+	pause := func(size int) error {
+		return second(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: strings.Repeat("x", size)}))
+	}
+	f.violates(pause(1<<20-100), "reason")
+	for _, size := range []int{1 << 20, 8<<20 - 100} {
+		info := detail[*errdetails.ErrorInfo](f.failure(pause(size), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")).GetMetadata()
+		if info["limit"] != "1048576" || len(info["bytes"]) < 7 {
+			t.Errorf("%d: %v", size, info)
+		}
+	}
+	if err := pause(8 << 20); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("beyond what is read: %v", err)
+	}
+	if n := f.count(`SELECT count(*) FROM maintenance.pauses`); n != 0 {
+		t.Errorf("%d pauses", n)
+	}
+}
+
+func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
+	f := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	last, endLast := context.WithCancel(ctx)
+	for i := range usualLimits().streams {
+		call := ctx
+		if i == 0 {
+			call = last
+		}
+		watch, err := healthv1.NewHealthClient(f.conn).Watch(call, &healthv1.HealthCheckRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	brief, end := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer end()
+	if _, err := f.GetStatus(brief, &maintenancev1.GetStatusRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("one more: %v", err)
+	}
+	endLast()
+	if _, err := f.GetStatus(ctx, &maintenancev1.GetStatusRequest{}); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
+	cert, key, _, _ := certificate(t, "server")
+	f := start(t)
+	for name, files := range map[string][2]string{"plain": {}, "TLS": {cert, key}} {
+		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
+		withLimits(func(l *limits) { l.handshake = 50 * time.Millisecond })(&config)
+		server, err := New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What the server says first is of no interest: it closes the connection.
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
+			t.Errorf("%s: the connection stays open: %v", name, err)
+		}
+		_ = conn.Close()
+		server.Stop(t.Context())
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
+
+func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
+	f := start(t, withLimits(func(l *limits) { l.idle = 50 * time.Millisecond }))
+	for range 2 {
+		if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
+	}
+	// One with a call stays.
+	f.slow(20)
+	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		t.Errorf("got %v", run)
+	}
+}
+
+func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
+	f := start(t, withTokens(t, ""), withLimits(func(l *limits) { l.rate, l.burst = 0.01, 3 }))
+	run := func(token string) error {
+		return second(f.RunBatch(as(t.Context(), token), &maintenancev1.RunBatchRequest{Worker: "nobody"}))
+	}
+	plan := func(token string) error {
+		return second(f.PlanDeletion(as(t.Context(), token), &maintenancev1.PlanDeletionRequest{}))
+	}
+	for _, call := range []func(string) error{run, plan} {
+		for range 3 {
+			if err := call("operator-token"); status.Code(err) == codes.ResourceExhausted {
+				t.Fatal(err)
+			}
+		}
+		s := f.failure(call("operator-token"), codes.ResourceExhausted, "RATE_LIMITED")
+		if wait := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); wait < 90*time.Second || wait > 100*time.Second {
+			t.Errorf("try again in %s", wait)
+		}
+		if err := call("admin-token"); status.Code(err) == codes.ResourceExhausted {
+			t.Errorf("another client: %v", err)
+		}
+	}
+	for range 5 {
+		if _, err := f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.count(`SELECT count(*) FROM maintenance.audit`); n != 4 {
+		t.Errorf("%d entries of the audit, want those of the 4 calls that were let through", n)
+	}
+	if usual := start(t).server.rates.limits; usual != usualLimits() || usual.rate != 20 || usual.burst != 200 {
+		t.Errorf("got %+v", usual)
+	}
+}
+
+func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rates{limits: limits{rate: 1, burst: 2}, buckets: map[string]*rate.Limiter{}}
+		const method = maintenancev1.MaintenanceService_RunBatch_FullMethodName
+		for i := range maxBuckets {
+			if err := r.take(method, fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			_ = r.take(method, "0")
+		}
+		time.Sleep(time.Second)
+		if err := r.take(method, "new"); err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for name := range r.buckets {
+			left = append(left, strings.TrimPrefix(name, method+" "))
+		}
+		if slices.Sort(left); strings.Join(left, " ") != "0 new" {
+			t.Errorf("left are %d clients: %.5v", len(left), left)
+		}
+	})
+}
