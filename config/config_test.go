@@ -177,6 +177,10 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"workers:\n  lfk: {enabled: true}":                      `c.yml:2: workers.lfk: unknown key: workers has sweep`,
 		"workers:\n\tsweep:\n":                                  `(line 2 is indented with a tab: use spaces)`,
 		"databases: {ci: {url: mysql://x}}":                     `c.yml:1: databases.ci.url: is not a URL such as postgres://`,
+		"auth: {certificates: {alice: boss}}":                   `c.yml:1: auth.certificates: alice: "boss" is none of viewer, operator, admin`,
+		"auth: {certificates: [alice]}":                         `auth.certificates: "[alice]" is not a mapping such as {name: word}`,
+		"auth: {certificates: {}}":                              `auth.certificates: is empty: leave the key out`,
+		"auth: {certificates: {alice: admin}}":                  `c.yml:1: auth.certificates needs tls.client_ca_file`,
 		"jobs: {enabled: 1}":                                    `jobs.enabled: "1" is not true or false`,
 		"job: {enabled: true}":                                  `c.yml:1: job: unknown key`,
 		"listen: 8080":                                          `c.yml:1: listen: must be text: put it in quotes`,
@@ -245,7 +249,7 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 }
 
 func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
-	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t"} {
+	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t", "CARETAKER_AUTH_TOKENS_FILE=t"} {
 		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
 			t.Errorf("%s: %v", entry, err)
 		}
@@ -254,6 +258,33 @@ func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
 		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=" + address}); err != nil {
 			t.Errorf("%s: %v", address, err)
 		}
+	}
+}
+
+func TestLoad_ReadsTheRolesOfCertificates(t *testing.T) {
+	want := map[string]string{"alice@example.com": "admin", "spiffe://x/y": "viewer"}
+	file := write(t, `
+tls: {cert_file: c, key_file: k, client_ca_file: ca}
+auth:
+  certificates:
+    alice@example.com: admin
+    "spiffe://x/y": viewer
+`)
+	got, err := loadWork(file, []string{mainURL})
+	if err != nil || !reflect.DeepEqual(got.Auth.Certificates, want) {
+		t.Errorf("got %v, %v", got.Auth, err)
+	}
+	for text, want := range map[string]map[string]string{
+		`{"bob": "operator"}`: {"bob": "operator"}, "bob: operator": {"bob": "operator"}, "": want,
+	} {
+		got, err := loadWork(file, []string{mainURL, "CARETAKER_AUTH_CERTIFICATES=" + text})
+		if err != nil || !reflect.DeepEqual(got.Auth.Certificates, want) {
+			t.Errorf("%s: got %v, %v", text, got.Auth, err)
+		}
+	}
+	if _, err := loadWork(file, []string{mainURL, "CARETAKER_AUTH_CERTIFICATES=bob"}); err == nil ||
+		!strings.Contains(err.Error(), `CARETAKER_AUTH_CERTIFICATES: "bob" is not a mapping`) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -212,9 +212,12 @@ func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 	c.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
 		SELECT w, clock_timestamp() - i * interval '1 hour', '' FROM generate_series(0, 2499) i, unnest(ARRAY['a', 'b']) w
 		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
+	c.Exec("main", `INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
+		SELECT clock_timestamp() - i * interval '1 hour', '', '', '', '', '', '', '' FROM generate_series(1, 2500) i`)
 	c.due(s)
 	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
 		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
+	c.Eventually("main", `SELECT count(*) BETWEEN 23 AND 24 FROM maintenance.audit`, "true")
 	c.Want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
 }
 

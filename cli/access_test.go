@@ -1,0 +1,117 @@
+package cli_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// saved writes a file and returns its path.
+func saved(t *testing.T, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// certified makes a certificate for this host that is its own authority.
+func certified(t *testing.T, name string) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(private)
+	if err := errors.Join(err, keyErr); err != nil {
+		t.Fatal(err)
+	}
+	block := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return saved(t, name+".crt", block("CERTIFICATE", der)), saved(t, name+".key", block("PRIVATE KEY", keyDER))
+}
+
+func TestRoles_OfTokensOverTLS(t *testing.T) {
+	prepared(t)
+	entry := func(name, role, more string) string {
+		hash := sha256.Sum256([]byte(name + "-secret"))
+		return fmt.Sprintf("- {name: %s, sha256: %s, role: %s%s}\n", name, hex.EncodeToString(hash[:]), role, more)
+	}
+	tokens := saved(t, "tokens.yml", entry("viola", "viewer", "")+entry("otto", "operator", ", workers: ["+worker+"]")+entry("ada", "admin", ""))
+	certificate, key := certified(t, "server")
+	t.Setenv("CARETAKER_TLS_CERT_FILE", certificate)
+	t.Setenv("CARETAKER_TLS_KEY_FILE", key)
+	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", tokens)
+	r := serving(t)
+	as := func(name string) string {
+		return " --tls-ca " + certificate + " --token-file " + saved(t, name+".token", name+"-secret\n")
+	}
+	r.want(t, 1, "status --tls-ca "+certificate, "a bearer token is needed")
+	r.want(t, 1, "status"+as("nobody"), "this token is not known here")
+	r.want(t, 0, "status"+as("viola"), worker)
+	r.want(t, 1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
+	r.want(t, 0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
+	r.want(t, 1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone: this is about ghost_user_migration")
+	r.want(t, 1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
+	r.want(t, 0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
+	r.want(t, 2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+	r.want(t, 0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
+	r.want(t, 0, "audit --page-size 1"+as("viola"), "PauseWorker  *", "incident", "older entries: --page-token ")
+	r.want(t, 0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
+		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
+	// Ada leaves: without a restart.
+	if err := os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token is taken back", &r.log, func() bool {
+		code, _, _ := caretaker(t, append([]string{"status", "--address", r.address}, strings.Fields(as("ada"))...)...)
+		return code == 1
+	})
+	r.want(t, 0, "status"+as("viola"), worker)
+}
+
+func TestRoles_OfCertificates(t *testing.T) {
+	prepared(t)
+	certificate, key := certified(t, "server")
+	alice, aliceKey := certified(t, "alice")
+	t.Setenv("CARETAKER_TLS_CERT_FILE", certificate)
+	t.Setenv("CARETAKER_TLS_KEY_FILE", key)
+	t.Setenv("CARETAKER_TLS_CLIENT_CA_FILE", alice)
+	t.Setenv("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
+	r := serving(t)
+	as := " --tls-ca " + certificate + " --tls-cert " + alice + " --tls-key " + aliceKey
+	r.want(t, 0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
+	r.want(t, 1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
+	r.want(t, 1, "status --tls-ca "+certificate)
+}
+
+func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
+	prepared(t)
+	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
+	want(t, 1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
+	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
+	want(t, 1, "serve", "auth.tokens_file: stat /nowhere/tokens.yml")
+}
