@@ -54,7 +54,7 @@ func (e *GroupCycleError) Public() {}
 func (d *Database) BeginGroupRemoval(
 	ctx context.Context, p Permit, s GroupStores, a Adjournment, args DestroyGroup,
 ) (b GroupBeginning, err error) {
-	err = d.transaction(ctx, "begin to remove group", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "begin to remove group", p, func(ctx context.Context, tx *changing) error {
 		b, err = beginGroup(ctx, tx, s, a, args)
 		return err
 	})
@@ -62,7 +62,7 @@ func (d *Database) BeginGroupRemoval(
 }
 
 func beginGroup(
-	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
+	ctx context.Context, tx *changing, s GroupStores, a Adjournment, args DestroyGroup,
 ) (b GroupBeginning, err error) {
 	err = lockGroup(ctx, tx, args.GroupID)
 	if errors.Is(err, ErrNotFound) {
@@ -77,7 +77,7 @@ func beginGroup(
 	if _, err := tx.Exec(ctx, noteRemovalSQL, args.GroupID, args.UserID); err != nil || !s.state {
 		return b, err
 	}
-	_, err = tx.Exec(ctx, progressSQL, args.GroupID)
+	_, err = tx.change(ctx, groupChange("namespaces", progressSQL, args.GroupID))
 	return b, about("namespaces", err)
 }
 
@@ -88,7 +88,7 @@ FROM namespaces n {marks} WHERE n.id = $3::bigint`
 
 // judgeGroup finds the verdict about a locked group, and restores it if that is the verdict.
 func judgeGroup(
-	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, args DestroyGroup,
+	ctx context.Context, tx *changing, s GroupStores, a Adjournment, args DestroyGroup,
 ) (b GroupBeginning, err error) {
 	var ripe, begun, working, known bool
 	err = tx.QueryRow(ctx, s.fill(judgeGroupSQL), a.args(args.GroupID, args.UserID)...).
@@ -160,6 +160,15 @@ ON CONFLICT (group_id) DO NOTHING`
 	forgetRemovalSQL = `DELETE FROM maintenance.group_removals WHERE group_id = $1`
 )
 
+// groupChange is an update of a group's rows, whose first argument is the group.
+func groupChange(table, sql string, args ...any) rowChange {
+	key := "id"
+	if table == "namespace_details" {
+		key = "namespace_id"
+	}
+	return rowChange{table: table, action: receiptUpdated, sql: sql, key: key, args: args}
+}
+
 func forgetRemoval(ctx context.Context, tx pgx.Tx, id int64) error {
 	_, err := tx.Exec(ctx, forgetRemovalSQL, id)
 	return err
@@ -204,12 +213,12 @@ WHERE namespace_id = $1::bigint AND coalesce(jsonb_typeof(state_metadata), 'obje
 func (d *Database) FailGroupRemoval(
 	ctx context.Context, p Permit, s GroupStores, id int64, why string,
 ) error {
-	note := func(ctx context.Context, tx pgx.Tx) (err error) {
+	note := func(ctx context.Context, tx *changing) (err error) {
 		if s.state {
-			_, err = tx.Exec(ctx, unprogressSQL, id)
+			_, err = tx.change(ctx, groupChange("namespaces", unprogressSQL, id))
 		}
 		if err == nil && s.metadata {
-			_, err = tx.Exec(ctx, noteFailureSQL, id, why)
+			_, err = tx.change(ctx, groupChange("namespace_details", noteFailureSQL, id, why))
 		}
 		return err
 	}
@@ -250,7 +259,7 @@ func saveRemoved(ctx context.Context, tx pgx.Tx, r Removed) (total Removed, err 
 func (d *Database) SaveRemoved(
 	ctx context.Context, p Permit, r Removed,
 ) (total Removed, err error) {
-	save := func(ctx context.Context, tx pgx.Tx) error {
+	save := func(ctx context.Context, tx *changing) error {
 		total, err = saveRemoved(ctx, tx, r)
 		return err
 	}

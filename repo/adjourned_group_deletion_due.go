@@ -185,7 +185,7 @@ func (d *Database) readAncestors(
 func (d *Database) QueueGroupRemoval(
 	ctx context.Context, p Permit, queue JobQueue, job Job,
 ) (inserted bool, err error) {
-	insert := func(ctx context.Context, tx pgx.Tx) error {
+	insert := func(ctx context.Context, tx *changing) error {
 		n, err := queue.InsertJobs(ctx, tx, []Job{job})
 		inserted = n > 0
 		return err

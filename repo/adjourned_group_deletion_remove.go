@@ -99,12 +99,13 @@ const removeMembersSQL = `
 WITH picked AS MATERIALIZED (
   SELECT m.id FROM members m WHERE {which} LIMIT $3
 ),
-removed AS (
-  DELETE FROM members m USING picked WHERE m.id = picked.id AND {which} RETURNING m.user_id
+changed AS (
+  DELETE FROM members m USING picked WHERE m.id = picked.id AND {which}
+  RETURNING m.id AS key, m.user_id
 )
-SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM removed),
+SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM changed),
   ARRAY(SELECT u.id FROM users u
-    WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM removed) ORDER BY u.id)`
+    WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM changed) ORDER BY u.id), {summary}`
 
 // membersStaySQL looks again for members that were picked and not removed: they may have been
 // somebody else's to remove.
@@ -131,11 +132,13 @@ func (d *Database) RemoveMembers(
 	if which.SourceType == "" {
 		condition = namespaceMembersSQL
 	}
-	err = d.transaction(ctx, "remove members", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "remove members", p, func(ctx context.Context, tx *changing) error {
 		var picked, bots []int64
-		remove := fill(removeMembersSQL, "{which}", condition)
+		var summary []*string
+		remove := d.summary(fill(removeMembersSQL, "{which}", condition, "{summary}", summarySQL), "id", "true")
 		err := tx.QueryRow(ctx, remove, which.SourceType, which.SourceID, membersPage).
-			Scan(&picked, &r.Rows, &bots)
+			Scan(&picked, &r.Rows, &bots, &summary)
+		tx.note("members", receiptDeleted, summary)
 		if err == nil && len(picked) > 0 && r.Rows == 0 {
 			stay := fill(membersStaySQL, "{which}", condition)
 			err = refuseKept(ctx, tx, stay, which.SourceType, which.SourceID, picked)
@@ -218,13 +221,13 @@ func (d *Database) RemoveProject(
 	ctx context.Context, p Permit, project ProjectToRemove, removed Removed,
 ) error {
 	rows := []rowDeletion{
-		{"projects", deleteProjectSQL, project.ID},
-		{"namespaces", deleteProjectNamespaceSQL, project.NamespaceID},
+		{"projects", "id", deleteProjectSQL, project.ID},
+		{"namespaces", "id", deleteProjectNamespaceSQL, project.NamespaceID},
 	}
 	if project.Routed {
-		rows = slices.Insert(rows, 0, rowDeletion{"routes", deleteProjectRouteSQL, project.ID})
+		rows = slices.Insert(rows, 0, rowDeletion{"routes", "id", deleteProjectRouteSQL, project.ID})
 	}
-	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx pgx.Tx) error {
+	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx *changing) error {
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err
@@ -244,14 +247,14 @@ func (d *Database) RemoveGroup(
 ) (total Removed, err error) {
 	var rows []rowDeletion
 	if s.schedules {
-		rows = append(rows, rowDeletion{"group_deletion_schedules", unscheduleSQL, id})
+		rows = append(rows, rowDeletion{"group_deletion_schedules", "group_id", unscheduleSQL, id})
 	}
 	if s.details {
-		rows = append(rows, rowDeletion{"namespace_details", deleteGroupDetailsSQL, id})
+		rows = append(rows, rowDeletion{"namespace_details", "namespace_id", deleteGroupDetailsSQL, id})
 	}
-	rows = append(rows, rowDeletion{"routes", deleteGroupRouteSQL, id},
-		rowDeletion{"namespaces", deleteGroupSQL, id})
-	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx pgx.Tx) error {
+	rows = append(rows, rowDeletion{"routes", "id", deleteGroupRouteSQL, id},
+		rowDeletion{"namespaces", "id", deleteGroupSQL, id})
+	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx *changing) error {
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err
@@ -269,23 +272,23 @@ func (d *Database) RemoveGroup(
 	return total, err
 }
 
-// rowDeletion is a DELETE statement for what has an id in a table.
+// rowDeletion is a DELETE statement for what has an id in a table. key is the table's.
 type rowDeletion struct {
-	table, sql string
-	id         int64
+	table, key, sql string
+	id              int64
 }
 
 // deleteRows returns how many rows were deleted. If a trigger has kept one of them the error is a
 // [*KeptError]: with its marks gone nobody would look at a group that stays.
-func deleteRows(ctx context.Context, tx pgx.Tx, deletions []rowDeletion) (rows int64, err error) {
+func deleteRows(ctx context.Context, tx *changing, deletions []rowDeletion) (rows int64, err error) {
 	var stays []string
 	var ids []any
 	for i, d := range deletions {
-		tag, err := tx.Exec(ctx, d.sql, d.id)
+		n, err := tx.change(ctx, rowChange{d.table, receiptDeleted, d.sql, d.key, []any{d.id}})
 		if err != nil {
 			return rows, about(d.table, err)
 		}
-		rows += tag.RowsAffected()
+		rows += n
 		// A row that the statement would still find was kept.
 		find := strings.Replace(strings.TrimPrefix(d.sql, "DELETE"), "$1", "$"+strconv.Itoa(i+1), 1)
 		stays = append(stays, fmt.Sprintf("SELECT '%s' WHERE EXISTS (SELECT%s)", d.table, find))

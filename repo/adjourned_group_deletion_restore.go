@@ -46,7 +46,7 @@ func (d *Database) RestoreGroup(
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Transaction, errTooLarge)
 	defer cancel()
 	p.Transaction += netTime
-	err = d.transaction(ctx, "restore group", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "restore group", p, func(ctx context.Context, tx *changing) error {
 		if err := lockGroup(ctx, tx, id); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ const archivedSQL = `(
 
 // restoreGroup restores a locked group.
 func restoreGroup(
-	ctx context.Context, tx pgx.Tx, s GroupStores, a Adjournment, id int64,
+	ctx context.Context, tx *changing, s GroupStores, a Adjournment, id int64,
 ) (Restoration, error) {
 	archived := "false"
 	if s.metadata {
@@ -211,7 +211,7 @@ WHERE namespace_id = $1::bigint`
 // apply renames the group and what is below it, and takes its mark out of the stores. The group's
 // row comes last: it is what others wait for.
 func (g *restoring) apply(
-	ctx context.Context, tx pgx.Tx, s GroupStores, to restoring,
+	ctx context.Context, tx *changing, s GroupStores, to restoring,
 ) ([]TableCount, error) {
 	routes, err := g.renameBelow(ctx, tx, s, to)
 	if err != nil {
@@ -226,23 +226,26 @@ func (g *restoring) apply(
 	}
 	counts := []TableCount{{Table: "namespaces", Updated: 1}, {Table: "routes", Updated: routes}}
 	if s.legacy {
-		tag, err := tx.Exec(ctx, unscheduleSQL, g.id)
+		rows, err := tx.change(ctx, rowChange{
+			table: "group_deletion_schedules", action: receiptDeleted, sql: unscheduleSQL,
+			key: "group_id", args: []any{g.id},
+		})
 		if err != nil {
 			return nil, err
 		}
-		deleted := TableCount{Table: "group_deletion_schedules", Deleted: tag.RowsAffected()}
-		counts = append(counts, deleted)
+		counts = append(counts, TableCount{Table: "group_deletion_schedules", Deleted: rows})
 	}
 	if s.metadata {
 		mark := ""
 		if s.modern {
 			mark = "deletion_scheduled_at = NULL, "
 		}
-		tag, err := tx.Exec(ctx, fill(unmarkDetailsSQL, "{mark}", mark, "{keys}", markKeys), g.id)
+		unmark := fill(unmarkDetailsSQL, "{mark}", mark, "{keys}", markKeys)
+		rows, err := tx.change(ctx, groupChange("namespace_details", unmark, g.id))
 		if err != nil {
 			return nil, err
 		}
-		counts = append(counts, TableCount{Table: "namespace_details", Updated: tag.RowsAffected()})
+		counts = append(counts, TableCount{Table: "namespace_details", Updated: rows})
 	}
 	rename := s.fill(fill(renameGroupSQL, "{state}", g.stateBefore(s)))
 	return counts, changeRow(ctx, tx, "namespaces", rename, g.id, to.path, to.name)
@@ -250,9 +253,9 @@ func (g *restoring) apply(
 
 // changeRow changes a row of a table that is there. If it is left as it was the error is a
 // [*KeptError].
-func changeRow(ctx context.Context, tx pgx.Tx, table, sql string, args ...any) error {
-	tag, err := tx.Exec(ctx, sql, args...)
-	if err == nil && tag.RowsAffected() == 0 {
+func changeRow(ctx context.Context, tx *changing, table, sql string, args ...any) error {
+	rows, err := tx.change(ctx, groupChange(table, sql, args...))
+	if err == nil && rows == 0 {
 		err = keptIn(ctx, tx, table, toChange)
 	}
 	return err
@@ -283,10 +286,10 @@ changed AS (
       name = CASE WHEN starts_with(r.name, $5::text)
         THEN $6::text || substr(r.name, length($5::text) + 1) ELSE r.name END{routes.touched}
   FROM page WHERE r.id = page.id AND starts_with(r.path, $1::text || '/')
-  RETURNING 1
+  RETURNING r.id AS key
 )
 SELECT coalesce((SELECT path FROM page ORDER BY path USING ~>~ LIMIT 1), ''),
-  (SELECT count(*) FROM changed), clock_timestamp() - statement_timestamp()`
+  (SELECT count(*) FROM changed), clock_timestamp() - statement_timestamp(), {summary}`
 
 const (
 	// minRename and maxRename bound the routes that one statement renames; it grows while it takes
@@ -299,19 +302,21 @@ const (
 // from the start finds none. A page that has gone elsewhere meanwhile may change nothing, two in a
 // row are rows that a trigger or rule keeps from being changed.
 func (g *restoring) renameBelow(
-	ctx context.Context, tx pgx.Tx, s GroupStores, to restoring,
+	ctx context.Context, tx *changing, s GroupStores, to restoring,
 ) (renamed int64, err error) {
 	if to.route == g.route && to.title == g.title {
 		return 0, nil
 	}
-	sql := s.fill(renameBelowSQL)
+	sql := tx.database.summary(s.fill(renameBelowSQL, "{summary}", summarySQL), "id", "true")
 	after, limit, idle := "", minRename, false
 	for {
 		var last string
 		var n int64
 		var took time.Duration
+		var summary []*string
 		err := tx.QueryRow(ctx, sql, g.route, after, limit, to.route, g.title, to.title).
-			Scan(&last, &n, &took)
+			Scan(&last, &n, &took, &summary)
+		tx.note("routes", receiptUpdated, summary)
 		renamed += n
 		switch {
 		case err != nil, last == "" && (after == "" || to.route == g.route):

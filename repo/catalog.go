@@ -36,6 +36,8 @@ type Relation struct {
 	Table
 	partitioned bool
 	columns     map[string]Column
+	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	key string
 }
 
 // Column is a column of a table.
@@ -71,6 +73,8 @@ type ForeignKey struct {
 	// setNull are the columns that ON DELETE SET NULL sets.
 	setNull     []string
 	partitioned bool
+	// key is that of the child's rows: see keyOfSQL.
+	key string
 }
 
 // tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
@@ -86,7 +90,7 @@ SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT
     JOIN pg_attribute next ON next.attrelid = c.oid AND next.attnum = i.indkey[1] AND next.atttypid IN ('integer'::regtype, 'bigint'::regtype)
     WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL AND i.indoption[1] & 1 = 0
       AND EXISTS (SELECT FROM pg_index pk WHERE pk.indrelid = c.oid AND pk.indisprimary AND next.attnum = ANY (pk.indkey))
-    ORDER BY i.indnkeyatts LIMIT 1), '')
+    ORDER BY i.indnkeyatts LIMIT 1), ''), ` + keyOfSQL + `
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -101,14 +105,14 @@ const ProtectedSQL = `EXISTS (
 
 // foreignKeysSQL reads all foreign keys, except those that partitions have inherited.
 const foreignKeysSQL = `
-SELECT k.conname, cn.nspname, ct.relname, ct.relkind = 'p', pn.nspname, pt.relname, k.confdeltype::text,
+SELECT k.conname, cn.nspname, c.relname, c.relkind = 'p', pn.nspname, pt.relname, k.confdeltype::text,
   child.names, child.types, child.required, parent.names, parent.types,
   CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN (
     SELECT coalesce(array_agg(a.attname::text), child.names) FROM jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null')) AS s (n)
     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = s.n::smallint)
-  ELSE child.names END
+  ELSE child.names END, ` + keyOfSQL + `
 FROM pg_constraint k
-JOIN pg_class ct ON ct.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = ct.relnamespace
+JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_class pt ON pt.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = pt.relnamespace
 CROSS JOIN LATERAL (
   SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types,
@@ -118,7 +122,7 @@ CROSS JOIN LATERAL (
   SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
   FROM unnest(k.confkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n) parent
 WHERE k.contype = 'f' AND k.conparentid = 0
-ORDER BY cn.nspname, ct.relname, k.conname`
+ORDER BY cn.nspname, c.relname, k.conname`
 
 // Tables looks for tables with some of their columns. A table that exists and must not be read, or
 // not all of it, is [ErrForbidden].
@@ -188,9 +192,10 @@ func (c *Catalog) readTables(rows pgx.Rows) error {
 	var t Table
 	var partitioned, readable, hiding bool
 	var column Column
+	var key string
 	_, err := pgx.ForEachRow(rows, []any{
 		&t.Schema, &t.Name, &partitioned, &readable, &hiding,
-		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind,
+		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind, &key,
 	}, func() error {
 		switch {
 		case hiding && !c.uncheckedRights:
@@ -200,7 +205,7 @@ func (c *Catalog) readTables(rows pgx.Rows) error {
 			c.tables[t.Name] = nil
 			return nil
 		case c.tables[t.Name] == nil:
-			c.tables[t.Name] = &Relation{t, partitioned, map[string]Column{}}
+			c.tables[t.Name] = &Relation{t, partitioned, map[string]Column{}, key}
 		}
 		if column.Name != "" {
 			c.tables[t.Name].columns[column.Name] = column
@@ -217,6 +222,7 @@ func (c *Catalog) readKeys(rows pgx.Rows) error {
 	_, err := pgx.ForEachRow(rows, []any{
 		&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned, &k.Parent.Schema, &k.Parent.Name,
 		&k.OnDelete, &names, &types, &required, &parentNames, &parentTypes, &setNull,
+		&k.key,
 	}, func() error {
 		k.Columns, k.ParentColumns = pairColumns(names, types), pairColumns(parentNames, parentTypes)
 		k.setNull = slices.Clone(setNull)

@@ -18,7 +18,9 @@ import (
 type Database struct {
 	// Name is the configured name: main, ci or sec.
 	Name string
-	pool *pgxpool.Pool
+	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
+	KeepKeys bool
+	pool     *pgxpool.Pool
 	// reachability is what our statements have found out about the server.
 	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared

@@ -42,7 +42,7 @@ type UserDeletionAttempt struct {
 // deleting is the deletion of a user in its transaction.
 type deleting struct {
 	UserDeletion
-	tx       pgx.Tx
+	tx       *changing
 	features UserFeatures
 	args     DeleteUser
 	userType int16
@@ -61,7 +61,7 @@ func (d *Database) DeleteUser(
 	ctx context.Context, p Permit, a UserDeletionAttempt,
 ) (UserDeletion, error) {
 	var u deleting
-	do := func(ctx context.Context, tx pgx.Tx) error {
+	do := func(ctx context.Context, tx *changing) error {
 		u = deleting{tx: tx, features: a.Features, args: a.Args}
 		for _, step := range []func(context.Context) error{
 			u.lock, u.readBegun, u.decide,
@@ -216,7 +216,10 @@ WHERE id = $1::bigint AND (state IS NULL OR state::text NOT IN ('blocked', 'bann
 
 // block is the first change.
 func (u *deleting) block(ctx context.Context) error {
-	_, err := u.tx.Exec(ctx, u.features.fill(blockUserSQL), u.args.UserID)
+	_, err := u.tx.change(ctx, rowChange{
+		table: "users", action: receiptUpdated, sql: u.features.fill(blockUserSQL), key: "id",
+		args: []any{u.args.UserID},
+	})
 	return about("users", err)
 }
 
@@ -247,8 +250,8 @@ func (u *deleting) findProjects(ctx context.Context) error {
 const (
 	leaveSQL = `
 WITH picked AS MATERIALIZED (SELECT id FROM members WHERE user_id = $1::bigint LIMIT $2),
-gone AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING 1)
-SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
+changed AS (DELETE FROM members WHERE id = ANY (ARRAY(SELECT id FROM picked)) RETURNING id AS key)
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
 
 	// The last condition is for rows that change meanwhile; no index knows it, so rows are found by
 	// their places.
@@ -256,12 +259,12 @@ SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
 WITH picked AS MATERIALIZED (
   SELECT ctid AS loc FROM project_authorizations WHERE user_id = $1::bigint LIMIT $2
 ),
-gone AS (
+changed AS (
   DELETE FROM project_authorizations
   WHERE ctid = ANY (ARRAY(SELECT loc FROM picked)) AND user_id IS NOT DISTINCT FROM $1::bigint
-  RETURNING 1
+  RETURNING project_authorizations::text AS key
 )
-SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM gone)`
+SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM changed), {summary}`
 )
 
 // membershipBatch is how many rows one statement deletes.
@@ -270,12 +273,15 @@ const membershipBatch = 1000
 // leave deletes the memberships.
 func (u *deleting) leave(ctx context.Context) (err error) {
 	if u.features.members {
-		if u.Memberships, err = u.deleteAll(ctx, "members", leaveSQL); err != nil {
+		leave := rowChange{table: "members", sql: leaveSQL, key: "id"}
+		if u.Memberships, err = u.deleteAll(ctx, leave); err != nil {
 			return err
 		}
 	}
 	if u.features.authorizations {
-		u.Authorizations, err = u.deleteAll(ctx, "project_authorizations", unauthorizeSQL)
+		u.Authorizations, err = u.deleteAll(ctx, rowChange{
+			table: "project_authorizations", sql: unauthorizeSQL, key: "project_authorizations::text",
+		})
 	}
 	return err
 }
@@ -285,21 +291,24 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 const maxEmptyRounds = 3
 
 // deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*KeptError].
-func (u *deleting) deleteAll(ctx context.Context, table, sql string) (deleted int64, err error) {
+func (u *deleting) deleteAll(ctx context.Context, c rowChange) (deleted int64, err error) {
+	sql := u.tx.database.summary(fill(c.sql, "{summary}", summarySQL), c.key, "true")
 	for emptyRounds := 0; emptyRounds < maxEmptyRounds; {
 		var picked, gone int64
-		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone)
+		var summary []*string
+		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone, &summary)
+		u.tx.note(c.table, receiptDeleted, summary)
 		deleted += gone
 		switch {
 		case err != nil, picked == 0:
-			return deleted, about(table, err)
+			return deleted, about(c.table, err)
 		case gone == 0:
 			emptyRounds++
 		default:
 			emptyRounds = 0
 		}
 	}
-	return deleted, keptIn(ctx, u.tx, table, toDelete)
+	return deleted, keptIn(ctx, u.tx, c.table, toDelete)
 }
 
 // queueGhostSQL leaves a row that is there as it is. The lock on the users row keeps others of ours

@@ -83,7 +83,7 @@ func (d *Database) DeleteMigratedUser(
 	ctx context.Context, p Permit, q GhostQueue, user int64, rows []Rows,
 ) (referred bool, err error) {
 	p.Transaction = p.Statement + p.Lock + netTime
-	do := func(ctx context.Context, tx pgx.Tx) error {
+	do := func(ctx context.Context, tx *changing) error {
 		var partition *int64
 		err := tx.QueryRow(ctx, lockMigratedSQL, user).Scan(&partition)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -92,8 +92,12 @@ func (d *Database) DeleteMigratedUser(
 		if referred, err = d.anyWhileLocked(ctx, tx, rows); referred || err != nil {
 			return err
 		}
-		for _, sql := range []string{q.fill(unqueueSQL), deleteUserSQL} {
-			if _, err := tx.Exec(ctx, sql, user); err != nil {
+		for _, c := range []rowChange{
+			{table: q.table.Name, sql: q.fill(unqueueSQL), key: "id"},
+			{table: "users", sql: deleteUserSQL, key: "id"},
+		} {
+			c.action, c.args = receiptDeleted, []any{user}
+			if _, err := tx.change(ctx, c); err != nil {
 				return err
 			}
 		}

@@ -114,7 +114,7 @@ func (d *Database) CreateGhost(
 	ctx context.Context, p Permit, q GhostQueue, organization *int64,
 ) (id int64, err error) {
 	for try := 1; ; try++ {
-		err = d.transaction(ctx, "create a ghost user", p, func(ctx context.Context, tx pgx.Tx) error {
+		err = d.transaction(ctx, "create a ghost user", p, func(ctx context.Context, tx *changing) error {
 			id, err = createGhost(ctx, tx, q, organization, try > 1)
 			return err
 		})
@@ -130,7 +130,7 @@ func (d *Database) CreateGhost(
 // error may be [*UnknownColumnError].
 func (d *Database) CheckGhost(ctx context.Context, l Limits) error {
 	l.ReadOnly = true
-	check := func(ctx context.Context, tx pgx.Tx) error {
+	check := func(ctx context.Context, tx *changing) error {
 		_, _, err := ghostColumns(ctx, tx)
 		return err
 	}

@@ -21,6 +21,8 @@ var errUnguarded = errors.New("a write without a guard, nothing was changed")
 type Permit struct {
 	Guard
 	Limits
+	// Source is for the receipts of what is changed.
+	Source
 	// DryRun does everything in a transaction and rolls it back instead of committing. It needs no
 	// guard. Single statements do not know it.
 	DryRun bool

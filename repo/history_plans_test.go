@@ -60,6 +60,10 @@ FROM generate_series(1, 1440) i CROSS JOIN (SELECT DISTINCT worker AS w FROM mai
 INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
 SELECT now() - (100001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
 FROM generate_series(1, 100000) i;
+INSERT INTO maintenance.receipts (sequence, at, run_id, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+SELECT i, now(), CASE WHEN i % 2 = 0 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1) END, nullif(i % 2 * i, 0), 'w', 't' || i % 7, 'deleted', '', 1, '', '', ''
+FROM generate_series(1, 50000) i;
+UPDATE maintenance.receipt_head SET sequence = 50000;
 CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 CREATE INDEX ON c (p_id);
 INSERT INTO c (p_id) VALUES (1);
@@ -165,6 +169,7 @@ func (a *aged) calls() map[string]func(context.Context) error {
 			return a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"})
 		},
 		"Audit":          a.listAudit,
+		"Receipts":       a.listReceipts,
 		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
 		"JobStates":      func(context.Context) error { a.JobStates(); return nil },
 		"Waiting":        a.listWaiting,
@@ -236,6 +241,17 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 				f := service.JobFilter{Kind: kind, State: state, After: after, Limit: 50}
 				err = errors.Join(err, second(a.Jobs(ctx, f)))
 			}
+		}
+	}
+	return err
+}
+
+func (a *aged) listReceipts(ctx context.Context) (err error) {
+	for _, f := range []repo.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run}} {
+		for _, f.Before = range []int64{0, 25_000} {
+			f.Limit = 50
+			_, _, failed := a.Receipts(ctx, service.ReceiptFilter{ReceiptFilter: f})
+			err = errors.Join(err, failed)
 		}
 	}
 	return err

@@ -106,7 +106,7 @@ func (d *Database) AdvanceTokenPass(
 		}
 		return 0, err
 	}
-	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {
 		if scheduled, err = queue.InsertJobs(ctx, tx, step.Jobs); err != nil {
 			return err
 		}

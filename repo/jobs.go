@@ -33,6 +33,8 @@ type Job struct {
 	ScheduledAt time.Time
 	// RunID and TraceParent (W3C) are those of the run or job that queues it, kept with the job.
 	RunID, TraceParent string
+	// RequestedBy is who asked for that run.
+	RequestedBy string
 }
 
 // JobArgs are the arguments of one kind of job. Fields tagged river:"unique" make a job unique

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -57,6 +58,8 @@ type Child struct {
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
 	// gets along with the checks of foreign keys.
 	lock string
+	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	key string
 	// mayKeep: a trigger or rule may keep rows that a statement would change, without an error.
 	mayKeep bool
 }
@@ -91,7 +94,7 @@ SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1),
   EXISTS (
     SELECT FROM pg_index i
     WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey)),
-  EXISTS (SELECT FROM keeping k WHERE k.root = c.oid)
+  EXISTS (SELECT FROM keeping k WHERE k.root = c.oid), ` + keyOfSQL + `
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_attribute a
@@ -106,6 +109,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	type column struct {
 		Table, Name, Type, Schema string
 		Unique, MayKeep           bool
+		Key                       string
 	}
 	find := newQuery("find child tables", childTablesSQL, tables, columns)
 	found, err := collect(ctx, d, find, pgx.RowToStructByPos[column])
@@ -116,9 +120,9 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		return nil, err
 	}
 	schemas, types, unique := map[string]string{}, columnTypes{}, map[[2]string]bool{}
-	mayKeep := map[string]bool{}
+	mayKeep, primaryKeys := map[string]bool{}, map[string]string{}
 	for _, c := range found {
-		schemas[c.Table], mayKeep[c.Table] = c.Schema, c.MayKeep
+		schemas[c.Table], mayKeep[c.Table], primaryKeys[c.Table] = c.Schema, c.MayKeep, c.Key
 		types[[2]string{c.Table, c.Name}] = c.Type
 		unique[[2]string{c.Table, c.Name}] = c.Unique
 	}
@@ -128,6 +132,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 			children[i] = &Child{
 				Key: key, Database: d, schema: schema, table: quote(schema, key.Table),
 				types: types, lock: "FOR UPDATE SKIP LOCKED", mayKeep: mayKeep[key.Table],
+				key: cmp.Or(primaryKeys[key.Table], "t."+quote(key.Column)+"::text"),
 			}
 			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
 				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
@@ -178,9 +183,21 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 	}
 	names := append([]string{
 		"{child}", c.table, "{column}", quote(c.Key.Column),
-		"{conditions}", conditions.String(), "{change}", change,
+		"{conditions}", conditions.String(), "{change}", change, "{returned}", c.key, "{noted}", notedSQL,
 	}, more...)
-	return fill(template, names...), values
+	return c.Database.summary(fill(template, names...), c.key, "true"), values
+}
+
+// receipt is of what the definition changes.
+func (c *Child) receipt() receipt {
+	action := receiptDeleted
+	switch c.Key.OnDelete {
+	case AsyncNullify:
+		action = receiptNullified
+	case UpdateColumnTo:
+		action = receiptUpdated
+	}
+	return receipt{c.Key.Table, action, c.Key.String()}
 }
 
 // purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
@@ -196,7 +213,7 @@ changed AS (
   {change}
   WHERE t.{column} = ANY ($1::bigint[]){conditions}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
-  RETURNING 1
+  RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
   SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
@@ -209,7 +226,7 @@ WITH {guard},
 changed AS (
   {change}
   WHERE t.{column} = ANY ($1::bigint[]){conditions} AND (SELECT held FROM guard) = 1
-  RETURNING 1
+  RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
   SELECT n AS found, n AS changed FROM (SELECT count(*) AS n FROM changed) c
@@ -218,7 +235,7 @@ tally AS MATERIALIZED (
 
 // purgeAllResultSQL ends the statement where no records are to be removed.
 const purgeAllResultSQL = `
-SELECT EXISTS (SELECT FROM guard), found, changed, 0::bigint FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
 
 // purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
 // definition of the keys: their records go with their rows. They stay if the cap was reached or not
@@ -230,7 +247,7 @@ deleted AS (
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
   RETURNING q.partition, q.id
 )` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard), found, changed, (SELECT count(*) FROM deleted) FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
 
 // purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
 // (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
@@ -253,7 +270,7 @@ changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
     AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}
-  RETURNING 1
+  RETURNING {returned} AS key
 ),
 tally AS (SELECT key, count(*) AS n FROM found GROUP BY key),
 seen AS MATERIALIZED (
@@ -261,7 +278,7 @@ seen AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
   WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
 )
-SELECT EXISTS (SELECT FROM guard),
+SELECT EXISTS (SELECT FROM guard) AND {noted},
   ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
   (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
   ARRAY(
@@ -309,8 +326,8 @@ func (c *Child) PurgeAll(
 		beginning = purgeUncountedSQL
 	}
 	sql, values := c.sql(beginning+ending, first, "{queue}", q.sql)
-	err = c.Database.write(ctx, p.Permit,
-		newQuery("clean "+c.Key.String(), sql, append(args, values...)...),
+	err = c.Database.change(ctx, p.Permit,
+		newQuery("clean "+c.Key.String(), sql, append(args, values...)...), c.receipt(),
 		&r.Found, affected{&r.Changed}, affected{&r.Removed})
 	return r, err
 }
@@ -327,9 +344,9 @@ func (c *Child) PurgeShares(
 	}
 	sql, values := c.sql(purgeSharesSQL, 4, "{lock}", lock)
 	var keys, counts []int64
-	err = c.Database.write(ctx, p.Permit,
+	err = c.Database.change(ctx, p.Permit,
 		newQuery("clean "+c.Key.String(), sql, append([]any{p.Keys, p.Cap, perKey}, values...)...),
-		&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
+		c.receipt(), &keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
 	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
 		r.Shares[key] = counts[i]

@@ -52,7 +52,7 @@ func (d *Database) RepairPartition(
 		return false, nil
 	}
 	err = d.transaction(ctx, "repair the queue's active partition", p,
-		func(ctx context.Context, tx pgx.Tx) error {
+		func(ctx context.Context, tx *changing) error {
 			return CreatePartition(ctx, tx, q, q.Active)
 		})
 	return err == nil, err
@@ -80,7 +80,7 @@ func (d *Database) RollPartition(ctx context.Context, p Permit, q DeletedRecords
 	}
 	next = slices.Max(q.Partitions) + 1
 	err = d.transaction(ctx, "roll the queue's "+
-		"partition", p, func(ctx context.Context, tx pgx.Tx) error {
+		"partition", p, func(ctx context.Context, tx *changing) error {
 		return execAll(ctx, tx,
 			statement{"LOCK TABLE ONLY " + q.sql + " IN ACCESS EXCLUSIVE MODE", nil},
 			statement{createLeaf(q, next), nil},
@@ -141,7 +141,7 @@ func (d *Database) DropPartitions(
 	empty, err := collect(ctx, d, find, pgx.RowToStructByPos[leaf])
 	for _, l := range empty {
 		operation, gone := fmt.Sprintf("drop partition %d of the queue", l.Number), false
-		dropErr := d.transaction(ctx, operation, p, func(ctx context.Context, tx pgx.Tx) (err error) {
+		dropErr := d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {
 			gone, err = dropIfEmpty(ctx, tx, q, l.Number, l.Name)
 			return err
 		})

@@ -205,7 +205,7 @@ func (d *Database) ClaimPlaceholders(
 	ctx context.Context, p Permit, page PlaceholderPage, to PlaceholderJobs,
 ) (claim PlaceholderClaim, err error) {
 	told := false
-	err = d.transaction(ctx, "claim placeholder users", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "claim placeholder users", p, func(ctx context.Context, tx *changing) error {
 		claim = PlaceholderClaim{}
 		last, rows, err := page.claim(ctx, tx)
 		if err != nil || last == nil {

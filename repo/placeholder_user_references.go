@@ -98,7 +98,7 @@ func (d *Database) DeletePlaceholder(
 	if v.Missing = main.lacks(wanted[:2]...); v.Missing != "" {
 		return v, nil
 	}
-	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx pgx.Tx) error {
+	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx *changing) error {
 		var userType *int16
 		err := tx.QueryRow(ctx, lockPlaceholderSQL, a.UserID).Scan(&userType)
 		switch {

@@ -115,7 +115,7 @@ func (d *Database) Protect(
 	if err != nil {
 		return protected, err
 	}
-	do := func(ctx context.Context, tx pgx.Tx) error {
+	do := func(ctx context.Context, tx *changing) error {
 		if tables.has(needs...) {
 			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
 				return err

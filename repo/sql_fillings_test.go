@@ -22,6 +22,8 @@ var fragments = []string{
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
+	// Receipts.
+	"changedRowsSQL", "keyOfSQL", "notedSQL", "receiptFieldsSQL", "summarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
@@ -55,6 +57,8 @@ var fillings = map[string]string{
 	"{bots}":  "botRangeSQL", "{eligible}": "eligibleForDeletionSQL",
 	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
+	// Receipts.
+	"{noted}": "notedSQL", "{summary}": "summarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "receiptFieldsSQL", "{next}": "9", "{returned}": "user_id",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",
 }

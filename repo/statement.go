@@ -40,16 +40,27 @@ const netTime = 5 * time.Second
 type query struct {
 	operation string
 	statement
+	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
+	// application.
+	receipt *statement
 }
 
 func newQuery(operation, sql string, args ...any) query {
-	return query{operation, statement{sql, args}}
+	return query{operation: operation, statement: statement{sql, args}}
+}
+
+// statements are all that is sent.
+func (q query) statements() []statement {
+	if q.receipt == nil {
+		return []statement{q.statement}
+	}
+	return []statement{q.statement, *q.receipt}
 }
 
 // readRow runs a statement that returns one row. What into counts of [affected] rows is the span's.
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
-	return d.send(ctx, q.operation, l, []statement{q.statement}, func(r pgx.BatchResults) error {
+	return d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
 		return r.QueryRow().Scan(into...)
 	})
 }
@@ -72,7 +83,8 @@ func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 }
 
 // write runs a statement with the part {guard} that returns one row, which begins with whether the
-// guard held. If not, the statement has changed nothing, and the error says what was missing.
+// guard held. If not, the statement has changed nothing, and the error says what was missing. What
+// changes rows of the application is sent by [Database.change].
 func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
 	var held bool
 	q.statement = p.fill(q.statement)
@@ -81,6 +93,15 @@ func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) er
 		return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
 	}
 	return err
+}
+
+// change is write for what changes rows of the application: the statement notes them by notedSQL,
+// and the one behind it writes the receipt.
+func (d *Database) change(
+	ctx context.Context, p Permit, q query, r receipt, into ...any,
+) error {
+	q.receipt = new(r.write(p.Source, nil))
+	return d.write(ctx, p, q, into...)
 }
 
 // send sends statements and the settings that bound them in one transaction and one round trip, so

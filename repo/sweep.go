@@ -20,6 +20,8 @@ type Rows struct {
 	// partitioned tables are changed partition by partition. part is one of them.
 	partitioned bool
 	part        *part
+	// key is what a statement can return of the rows it changes: see keyOfSQL.
+	key string
 	// behind is a column of an index with the matched column: the next statement can begin behind
 	// its last value. "" if there is none.
 	behind string
@@ -50,7 +52,7 @@ func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 		return Rows{}, false
 	}
 	rows := Rows{
-		Database: c.Database, Table: r.Table, partitioned: r.partitioned,
+		Database: c.Database, Table: r.Table, partitioned: r.partitioned, key: r.key,
 		Match: []Match{{[]Column{found}, [][]string{values}}},
 	}
 	if len(values) == 1 {
@@ -62,7 +64,7 @@ func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 // Children are the rows that refer by a foreign key to these values of k.ParentColumns.
 func (c *Catalog) Children(k ForeignKey, values [][]string) Rows {
 	return Rows{
-		Database: c.Database, Table: k.Child, partitioned: k.partitioned,
+		Database: c.Database, Table: k.Child, partitioned: k.partitioned, key: k.key,
 		Match: []Match{{k.Columns, values}},
 	}
 }
@@ -203,6 +205,31 @@ func (c Change) Action() string {
 		return "nullify"
 	}
 	return "move"
+}
+
+// receipt is of what the change does to the rows.
+func (c Change) receipt(r Rows) receipt {
+	action := receiptUpdated
+	switch {
+	case c.Delete:
+		action = receiptDeleted
+	case c.Value == nil:
+		action = receiptNullified
+	}
+	return receipt{r.Table.Name, action, r.String()}
+}
+
+// returned is the key that a statement returns of the rows it changes: that of the table, or else
+// the columns by which the rows are found.
+func (r Rows) returned() string {
+	if r.key != "" {
+		return r.key
+	}
+	columns := make([]string, len(r.Match[0].Columns))
+	for i, c := range r.Match[0].Columns {
+		columns[i] = "t." + quote(c.Name)
+	}
+	return "ROW(" + strings.Join(columns, ", ") + ")::text"
 }
 
 // sql is the change, and the condition that a row it returns has indeed become so.

@@ -45,10 +45,10 @@ picked AS MATERIALIZED (
 changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM picked)) AND {filter} AND (SELECT held FROM guard) = 1
-  RETURNING {report} AS report, {done} AS done
+  RETURNING {returned} AS key, {report} AS report, {done} AS done
 ),
 tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
-SELECT EXISTS (SELECT FROM guard), tally.n, tally.last,
+SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
   (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
 
 // Sweep changes a batch of the rows in one transaction and one round trip. It neither tries again
@@ -79,8 +79,10 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	}
 	sql := fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter,
 		"{behind}", behind, "{limit}", p.add(b.Rows), "{lock}", lock,
+		"{returned}", r.returned(), "{noted}", notedSQL,
 		"{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
-	err = r.Database.write(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...),
+	sql = r.Database.summary(sql, r.returned(), "done")
+	err = r.Database.change(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.ruled(ctx, err, r.Table, kept)
@@ -119,8 +121,14 @@ const directRangeSQL = `(t.{column}, t.{behind}) > ({value}, {last}::bigint)
 const directFirstSQL = `
   t.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE {match} LIMIT {limit}))`
 
-const directSQL = `WITH {guard} {change}
-WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1`
+const directSQL = `
+WITH {guard},
+changed AS (
+  {change}
+  WHERE {filter} AND {which} AND (SELECT held FROM guard) = 1
+  RETURNING {returned} AS key
+)
+SELECT {noted}, (SELECT count(*) FROM changed)`
 
 // sweepDirect changes a batch in one transaction and one round trip.
 func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
@@ -136,20 +144,23 @@ func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchR
 		which = fill(directFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
 	update, _ := c.sql(r.from(), &change)
-	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which)
-	both := []statement{
+	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which,
+		"{returned}", r.returned(), "{noted}", notedSQL)
+	sql = r.Database.summary(sql, r.returned(), "true")
+	all := []statement{
 		b.fill(statement{fill(directGuardSQL, "{bound}", bound), probe}),
 		b.fill(statement{sql, change}),
+		c.receipt(r).write(b.Source, nil),
 	}
-	var held bool
+	var held, noted bool
 	ctx, _ = withAffected(ctx, []any{affected{&result.Changed}})
-	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, both,
+	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err
 			}
-			tag, err := results.Exec()
-			result.Picked, result.Changed = tag.RowsAffected(), tag.RowsAffected()
+			err := results.QueryRow().Scan(&noted, &result.Changed)
+			result.Picked = result.Changed
 			return err
 		})
 	if err == nil && !held {

@@ -41,7 +41,7 @@ const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
 // Whatever the server's default is, each statement sees what was committed before it: what is read
 // behind a lock must be new.
 func (d *Database) transaction(
-	ctx context.Context, operation string, p Permit, do func(context.Context, pgx.Tx) error,
+	ctx context.Context, operation string, p Permit, do func(context.Context, *changing) error,
 ) error {
 	patience := cmp.Or(p.Transaction, statementTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
@@ -55,8 +55,12 @@ func (d *Database) transaction(
 			if err := p.begin(ctx, tx); err != nil {
 				return err
 			}
-			if err := do(ctx, tx); err != nil || !p.DryRun {
+			changes := &changing{Tx: tx, database: d, rule: operation}
+			if err := do(ctx, changes); err != nil {
 				return err
+			}
+			if !p.DryRun {
+				return changes.writeReceipts(ctx, p.Source)
 			}
 			// What a commit would check.
 			if _, err := tx.Exec(ctx, constraintsSQL); err != nil {

@@ -36,6 +36,7 @@ type worker struct {
 type jobMetadata struct {
 	RunID       string `json:"run_id"`
 	TraceParent string `json:"traceparent"`
+	RequestedBy string `json:"requested_by"`
 	// River counts Snoozes and Rescues; Reported is how many rescues attempts have reported.
 	Snoozes  int `json:"snoozes"`
 	Rescues  int `json:"river:rescue_count"`
@@ -50,7 +51,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 	request := service.JobRequest{
 		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, QueuedAt: job.CreatedAt,
 		Name: attemptName(job.JobRow, m, 0), Attempt: job.Attempt, MaxAttempts: job.MaxAttempts,
-		AttemptedAt: *job.AttemptedAt, RunID: m.RunID, TraceParent: m.TraceParent, Stopping: w.stopping,
+		AttemptedAt: *job.AttemptedAt, RunID: m.RunID, TraceParent: m.TraceParent,
+		RequestedBy: m.RequestedBy, Stopping: w.stopping,
 	}
 	if m.Rescues > m.Reported {
 		request.Lost = lostAttempt(job.JobRow, m)

@@ -18,6 +18,7 @@ import (
 // Keys of a job's metadata, which ListJobs reads too.
 const (
 	runIDKey       = "run_id"
+	requestedByKey = "requested_by"
 	traceParentKey = "traceparent"
 	outcomeKey     = "outcome"
 	reasonKey      = "reason"
@@ -119,7 +120,9 @@ func uniqueArgs(args repo.JobArgs) (string, error) {
 
 func options(j repo.Job) (*river.InsertOpts, error) {
 	origin := map[string]string{}
-	for key, value := range map[string]string{runIDKey: j.RunID, traceParentKey: j.TraceParent} {
+	for key, value := range map[string]string{
+		runIDKey: j.RunID, traceParentKey: j.TraceParent, requestedByKey: j.RequestedBy,
+	} {
 		if value != "" {
 			origin[key] = value
 		}

@@ -28,6 +28,8 @@ type Config struct {
 	Queue repo.JobQueue
 	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
+	// Receipts says what is kept of the rows that were changed.
+	Receipts ReceiptsConfig `key:"receipts"`
 	// Load says from which load of a database on runs and jobs slow down.
 	Load run.LoadConfig `key:"load"`
 	// Logger gets one line a run; nil: slog.Default.
@@ -94,8 +96,12 @@ func New(c Config) (*Service, error) {
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		return nil, errors.New("databases.main.url is required")
 	}
+	for _, d := range c.Databases {
+		d.KeepKeys = c.Receipts.KeepKeys
+	}
 	runner, err := run.New(run.Config{
-		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep, Load: c.Load, Logger: c.Logger,
+		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,
+		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func (d *groupRemoval) guard() repo.Guard { return d.j.Guard().WithLock(d.args.G
 
 // permit is for a transaction of at most patience.
 func (d *groupRemoval) permit(patience time.Duration) repo.Permit {
-	p := repo.Permit{Guard: d.guard(), Limits: deletion.GroupLimits()}
+	p := repo.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
 	p.Transaction = patience
 	return p
 }

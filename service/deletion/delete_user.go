@@ -51,7 +51,7 @@ func (u *userDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, er
 	if err != nil {
 		return job.Result{}, err
 	}
-	permit := repo.Permit{Guard: j.Guard(), Limits: deleteUserLimits()}
+	permit := repo.Permit{Guard: j.Guard(), Limits: deleteUserLimits(), Source: j.Source()}
 	attempt := repo.UserDeletionAttempt{JobID: j.ID, Args: args, Features: features, Queue: u.Queue}
 	for {
 		deletion, err := u.Main.DeleteUser(ctx, permit, attempt)

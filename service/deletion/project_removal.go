@@ -119,7 +119,9 @@ func (r *Remover) Permit(
 }
 
 // By is the permit of a transaction with these limits, whatever the load.
-func (r *Remover) By(l repo.Limits) repo.Permit { return repo.Permit{Guard: r.Guard, Limits: l} }
+func (r *Remover) By(l repo.Limits) repo.Permit {
+	return repo.Permit{Guard: r.Guard, Limits: l, Source: r.attempt.Source()}
+}
 
 // RowLimits bound a transaction for a single row that everything else of it has gone before.
 func RowLimits() repo.Limits {

@@ -52,6 +52,8 @@ type Request struct {
 	Lost *LostAttempt
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
+	// RequestedBy is who asked for that run, "" if it is not known.
+	RequestedBy string
 	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is
@@ -166,7 +168,12 @@ func (j *Attempt) Key() repo.AttemptOf {
 // Origin is a job that this one queues, without arguments: of the same run, its trace leads back to
 // here.
 func (j *Attempt) Origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: j.RunID, TraceParent: run.TraceParent(ctx)}
+	return repo.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: run.TraceParent(ctx)}
+}
+
+// Source is the job, as receipts name it.
+func (j *Attempt) Source() repo.Source {
+	return repo.Source{JobID: j.ID, Worker: j.Kind, RequestedBy: j.RequestedBy}
 }
 
 // Decode reads the job's arguments.

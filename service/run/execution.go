@@ -194,5 +194,9 @@ var ErrOtherBatch = errors.New("another batch has ended the run")
 
 // Origin is a job that this run queues, without arguments. It leads to the run, whose span is always in the trace.
 func (x *Execution) Origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: x.Snapshot().ID, TraceParent: TraceParent(trace.ContextWithSpan(ctx, x.Span))}
+	by := x.source()
+	return repo.Job{
+		RunID: by.RunID, RequestedBy: by.RequestedBy,
+		TraceParent: TraceParent(trace.ContextWithSpan(ctx, x.Span)),
+	}
 }

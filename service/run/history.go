@@ -3,6 +3,8 @@ package run
 import (
 	"context"
 	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 const (
@@ -29,13 +31,31 @@ func (r *Runner) Prune(ctx context.Context) {
 	if !r.pruneDue() {
 		return
 	}
+	r.pruneRounds(ctx, r.Main, "history not pruned, next try in an hour", func() (more bool, err error) {
+		return r.Main.PruneHistory(ctx, r.HistoryKeep)
+	})
+	if r.receiptsKeep == 0 {
+		return
+	}
+	for _, d := range r.Databases {
+		r.pruneRounds(ctx, d, "receipts not pruned, next try in an hour", func() (more bool, err error) {
+			return d.PruneReceipts(ctx, r.receiptsKeep)
+		})
+	}
+}
+
+// pruneRounds sends statements as long as there is more. failed is the message where one fails.
+func (r *Runner) pruneRounds(
+	ctx context.Context, d *repo.Database, failed string, prune func() (more bool, err error),
+) {
 	for range pruneRounds {
 		if r.IsStopping() {
 			return
 		}
-		more, err := r.Main.PruneHistory(ctx, r.HistoryKeep)
+		more, err := prune()
 		if err != nil {
-			r.Logger.WarnContext(ctx, "history not pruned, next try in an hour", "error", err)
+			//nolint:sloglint // one of two constants
+			r.Logger.WarnContext(ctx, failed, "database", d.Name, "error", err)
 		}
 		if !more {
 			return

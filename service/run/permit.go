@@ -44,7 +44,8 @@ type openPermit struct {
 
 // Permit waits while the database or the table is over a limit of its load. It fails with what has
 // stopped the run, [repo.ErrLeaseLost], or [repo.ErrUnreachable] where another run holds the fence
-// of the database. The permit has the run's fence as its guard, and ends before the lease does.
+// of the database. The permit has the run's fence as its guard, ends before the lease does,
+// and names the run in receipts.
 func (x *Execution) Permit(
 	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
 ) (Permit, error) {
@@ -66,8 +67,16 @@ func (x *Execution) Permit(
 		x.leases.permits.Release(1)
 		return Permit{}, err
 	}
+	permit.Source = x.source()
 	queued, _ := ctx.Value(QueuedKey{}).(*Queued)
 	return Permit{permit, &openPermit{Execution: x, database: d, queued: queued}}, nil
+}
+
+// source is the run, as receipts name it.
+func (x *Execution) source() repo.Source {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return repo.Source{RunID: x.run.ID, Worker: x.Worker.Name, RequestedBy: x.run.RequestedBy}
 }
 
 // End gives the permit back. *err is how the step ended; behind the end of the lease an error

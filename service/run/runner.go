@@ -34,6 +34,8 @@ type Config struct {
 	Replica string
 	// HistoryKeep is how long runs and fires are kept.
 	HistoryKeep time.Duration
+	// ReceiptsKeep is how long receipts are kept; 0: for good.
+	ReceiptsKeep time.Duration
 	// Load says from which load of a database on runs and jobs slow down.
 	Load LoadConfig
 	// Logger gets one line a run; nil: slog.Default.
@@ -59,8 +61,9 @@ type Runner struct {
 	active  map[*Execution]struct{}
 	stopped bool
 	// prunedAt is when history older than HistoryKeep was last pruned.
-	prunedAt    time.Time
-	HistoryKeep time.Duration
+	prunedAt     time.Time
+	HistoryKeep  time.Duration
+	receiptsKeep time.Duration
 	// Stopping closes with stopped; background is what Shutdown waits for besides the runs.
 	Stopping   chan struct{}
 	background sync.WaitGroup
@@ -76,8 +79,8 @@ func New(c Config) (*Runner, error) {
 		Main: c.Databases[0], Databases: c.Databases, Replica: c.Replica, Logger: c.Logger, Metrics: metrics,
 		Tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		Pauses: &recentPauses{main: c.Databases[0]}, Backlogs: newBacklogs(),
-		HistoryKeep: c.HistoryKeep,
-		active:      map[*Execution]struct{}{}, Stopping: make(chan struct{}),
+		HistoryKeep: c.HistoryKeep, receiptsKeep: c.ReceiptsKeep,
+		active: map[*Execution]struct{}{}, Stopping: make(chan struct{}),
 	}
 	r.idle = sync.NewCond(&r.mu)
 	if r.Replica == "" {

@@ -260,8 +260,10 @@ func (c *contract) leaseLost() {
 	c.slow()
 	s := c.service(nil, "")
 	begun := c.started(s)
-	c.e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', epoch = epoch + 1,
-		expires_at = clock_timestamp() + interval '1 hour' WHERE expires_at > clock_timestamp()`)
+	// Statements of the run share a lock of the row, one after the other without a pause: the table's waits its turn.
+	c.e.Exec("main", `BEGIN; LOCK TABLE maintenance.leases IN EXCLUSIVE MODE;
+		UPDATE maintenance.leases SET holder = 'somebody', epoch = epoch + 1,
+		expires_at = clock_timestamp() + interval '1 hour' WHERE expires_at > clock_timestamp(); COMMIT`)
 	WantLost(c.t, Ended(c.t, s, begun.ID))
 	left := c.done()
 	c.free()

@@ -1,0 +1,47 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// ReceiptsConfig says what is kept of the rows that were changed.
+type ReceiptsConfig struct {
+	// KeepKeys keeps the keys of all changed rows in the receipts, besides a digest and the lowest
+	// and the highest one.
+	KeepKeys bool `key:"keep_keys" default:"false"`
+	// Keep is how long receipts are kept.
+	Keep time.Duration `key:"keep" default:"8760h" min:"24h" max:"876000h"`
+}
+
+// Receipt is the record of one statement that has changed rows of one table.
+type Receipt = repo.Receipt
+
+// ReceiptFilter selects receipts.
+type ReceiptFilter struct {
+	// Database has the receipts; "": main.
+	Database string
+	repo.ReceiptFilter
+}
+
+// Receipts lists receipts of a database, the newest first. before is for the next page, 0 if there
+// is none. Errors: [ErrUnknownDatabase], [ErrUnreachable].
+func (s *Service) Receipts(
+	ctx context.Context, f ReceiptFilter,
+) (receipts []Receipt, before int64, err error) {
+	all := s.engine.Databases
+	i := slices.IndexFunc(all, func(d *repo.Database) bool { return d.Name == f.Database })
+	switch {
+	case f.Database == "":
+		i = 0
+	case i < 0:
+		return nil, 0, fmt.Errorf("%w %q: configured are %s",
+			ErrUnknownDatabase, f.Database, run.DatabaseNames(all))
+	}
+	return all[i].ListReceipts(ctx, f.ReceiptFilter)
+}
