@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 // access is who may do what, by the configuration. Its error says what is wrong with a file.
@@ -17,14 +18,18 @@ func (s *settings) access(logger *slog.Logger) (*access.Keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	var workers []string
-	for section := range s.service.Sections() {
-		workers = append(workers, strings.TrimPrefix(section, "workers."))
-	}
 	return access.New(access.Config{
 		Token: token, TokensFile: s.Auth.TokensFile, Certificates: s.Auth.Certificates,
-		Workers: workers, Logger: logger,
+		Workers: workerNames(), Logger: logger,
 	})
+}
+
+// workerNames are those of the list of workers.
+func workerNames() (names []string) {
+	for section := range new(service.Config).Sections() {
+		names = append(names, strings.TrimPrefix(section, "workers."))
+	}
+	return names
 }
 
 func bearerToken(auth config.Auth) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -195,6 +196,11 @@ func enumFlag[E interface {
 		}
 		return errors.New(allowed)
 	})
+	// The flag is there.
+	_ = command.RegisterFlagCompletionFunc(name,
+		func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return beginning(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
+		})
 }
 
 // durationFlag is a flag for a duration of more than 0.

@@ -101,12 +101,11 @@ func (a *app) root() *cobra.Command {
 		Args:          commandOnly,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
-	root.PersistentFlags().Func("output", "`format` of the output: text or json (default text)", a.setOutput)
+	root.PersistentFlags().FuncP("output", "o", "`format` of the output: text or json (default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
-	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand())
+	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
 		a.resume(), a.jobs(), a.flags(), a.protect(), a.unprotect(), a.protected(),
@@ -118,7 +117,9 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetHelpCommand(help(root))
 	root.SetFlagErrorFunc(flagError)
+	addExamples(root, examples())
 	a.markBegin(root)
+	a.completions(root)
 	return root
 }
 

@@ -138,3 +138,13 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	}
 	return names, d.wrap(ctx, "apply migrations", err)
 }
+
+// NewestMigrations are the newest migrations that this program brings: of every database, and of
+// main besides.
+func NewestMigrations() (every, main int64, err error) {
+	sets := (&Database{Name: "main"}).migrationSets()
+	if every, err = sets[0].newest(); err == nil {
+		main, err = sets[1].newest()
+	}
+	return every, main, err
+}

@@ -1,0 +1,107 @@
+package cli_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/cli"
+)
+
+// everyCommand calls see for each command.
+func everyCommand(command *cobra.Command, see func(*cobra.Command)) {
+	see(command)
+	for _, child := range command.Commands() {
+		everyCommand(child, see)
+	}
+}
+
+// words splits a line as a shell would that knows only single quotes.
+func words(line string) (all []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			all = append(all, part)
+		} else {
+			all = append(all, strings.Fields(part)...)
+		}
+	}
+	return all
+}
+
+// Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
+func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
+	examples := 0
+	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
+		if !c.Runnable() {
+			return
+		}
+		if c.Example == "" {
+			t.Errorf("%s has no example", c.CommandPath())
+		}
+		for line := range strings.Lines(c.Example) {
+			args := words(line)
+			if len(args) == 0 || args[0] != "caretaker" {
+				t.Fatalf("%s: %q", c.CommandPath(), line)
+			}
+			if len(args) > 1 && args[1] == "dev" {
+				args = append(args, "--help")
+			}
+			examples++
+			if code, out, errOut := caretaker(t, args[1:]...); code == 2 {
+				t.Errorf("%s: %s%s", strings.TrimSpace(line), out, errOut)
+			}
+		}
+	})
+	if examples < 40 {
+		t.Errorf("only %d examples", examples)
+	}
+}
+
+func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
+	want(t, 0, "version", "caretaker ", runtime.Version(), "in every database")
+	v := document(t, want(t, 0, "version -o json"))
+	if v["go"] != runtime.Version() || v["schema"] == nil || v["version"] == "" {
+		t.Error(v)
+	}
+}
+
+func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
+	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
+	for line, offered := range map[string]string{
+		"run ":                        "loose_foreign_keys_cleanup ghost_user_migration adjourned_group_deletion placeholder_user_cleanup inactive_token_deletion :4",
+		"pause gh":                    "ghost_user_migration :4",
+		"run ghost_user_migration ":   ":4",
+		"runs --state s":              "succeeded skipped :4",
+		"jobs --kind delete_u":        "delete_user :4",
+		"run x --database s":          "sec :4",
+		"protect u":                   "user :4",
+		"status --output ":            "text json :4",
+		"serve --config ":             ":0",
+		"dev --data-dir ":             ":16",
+		"lfk track ":                  ":4",
+		"jobs retry ":                 ":4",
+		"completion ":                 "bash fish powershell zsh :4",
+		"flags set x o":               "on off :4",
+		"status --token-file ":        ":0",
+		"pause ghost_user --reason ":  ":4",
+		"lfk retry --all nothing-yet": ":4",
+	} {
+		args := append([]string{"__complete"}, strings.Fields(line)...)
+		if strings.HasSuffix(line, " ") {
+			args = append(args, "")
+		}
+		_, out, errOut := caretaker(t, args...)
+		var got []string
+		for one := range strings.Lines(out) {
+			name, _, _ := strings.Cut(strings.TrimSpace(one), "\t")
+			got = append(got, name)
+		}
+		if text := strings.Join(got, " "); text != offered {
+			t.Errorf("%q: %q, want %q (%s)", line, text, offered, errOut)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// build is what --output json has of this program.
+type build struct {
+	Version string `json:"version"`
+	// Commit is that of the source, "" if that is not known; Modified: it was changed since.
+	Commit   string `json:"commit"`
+	Modified bool   `json:"modified"`
+	Go       string `json:"go"`
+	// Schema is what caretaker migrate brings: the newest migration of every database, and of main.
+	Schema schemaVersion `json:"schema"`
+}
+
+type schemaVersion struct {
+	Every int64 `json:"every"`
+	Main  int64 `json:"main"`
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version, its commit, Go, and the schema that migrate brings",
+		Args:  between(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			b := build{Version: version(), Go: runtime.Version()}
+			if info, ok := debug.ReadBuildInfo(); ok {
+				for _, s := range info.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						b.Commit = s.Value
+					case "vcs.modified":
+						b.Modified = s.Value == "true"
+					}
+				}
+			}
+			var err error
+			if b.Schema.Every, b.Schema.Main, err = repo.NewestMigrations(); err != nil {
+				return err
+			}
+			if a.asJSON {
+				return a.json(b)
+			}
+			commit := b.Commit
+			if b.Modified {
+				commit += " (modified)"
+			}
+			a.say("caretaker %s", b.Version)
+			a.fields("commit", commit, "go", b.Go,
+				"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
+			return nil
+		},
+	}
+}
