@@ -37,6 +37,10 @@ type connection struct {
 	tls                       bool
 	caFile, certFile, keyFile string
 	tokenFile                 string
+	// profile is that of the file of profiles.
+	profile string
+	// from is where the address is from.
+	from string
 }
 
 func (a *app) clientFlags(command *cobra.Command) {
@@ -48,6 +52,8 @@ func (a *app) clientFlags(command *cobra.Command) {
 		"use TLS, trusting the authorities in this PEM `file`")
 	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
 	flags.StringVar(&a.client.keyFile, "tls-key", "", "key of the client certificate, a PEM `file`")
+	flags.StringVar(&a.client.profile, "profile", "",
+		"`name` of a profile in the file caretaker/client.yml (docs/client.md)")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
 }
 
@@ -99,11 +105,17 @@ func userName() string {
 
 // connect calls do with a client, and returns its error in words, with the exit code it stands for.
 func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
+	if err := a.checkConfigFile(); err != nil {
+		return err
+	}
+	if err := a.client.complete(); err != nil {
+		return err
+	}
 	transport, err := a.client.credentials()
 	if err != nil {
 		return err
 	}
-	if err := a.client.findAddress(); err != nil {
+	if err := a.client.checkAddress(); err != nil {
 		return err
 	}
 	for _, mistake := range config.Mistyped(&service.Config{}) {
@@ -128,25 +140,48 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
 
-// findAddress sets the address unless a flag has, and checks it: HOST:PORT, or what gRPC takes
-// besides, such as unix:/run/caretaker.sock.
-func (c *connection) findAddress() error {
-	from := "--address"
-	if c.address == "" {
-		from = config.AddressVariable
+// checkConfigFile refuses a file that serve would refuse, though clients need nothing of it.
+func (a *app) checkConfigFile() error {
+	if a.configFile == "" {
+		return nil
 	}
-	c.address = cmp.Or(c.address, config.ClientAddress(), defaultAddress)
+	_, err := a.settings(config.LoadPartial)
+	return err
+}
+
+// complete adds what no flag says: from the environment, then from the profile.
+func (c *connection) complete() error {
+	known, err := config.ReadClient(c.profile)
+	if err != nil {
+		return err
+	}
+	c.from = "--address"
+	if c.address == "" && known.Address != "" {
+		c.from = config.AddressVariable
+	}
+	c.address = cmp.Or(c.address, known.Address, defaultAddress)
+	c.tls = c.tls || known.TLS
+	c.caFile, c.certFile = cmp.Or(c.caFile, known.CAFile), cmp.Or(c.certFile, known.CertFile)
+	c.keyFile, c.tokenFile = cmp.Or(c.keyFile, known.KeyFile), cmp.Or(c.tokenFile, known.TokenFile)
+	return nil
+}
+
+// secure says whether TLS is used.
+func (c *connection) secure() bool { return c.tls || c.caFile != "" || c.certFile != "" }
+
+// checkAddress checks it: HOST:PORT, or what gRPC takes besides, such as unix:/run/caretaker.sock.
+func (c *connection) checkAddress() error {
 	if scheme, _, _ := strings.Cut(c.address, ":"); resolver.Get(scheme) != nil {
 		return nil
 	}
 	if err := config.CheckAddress(c.address, defaultAddress); err != nil {
-		return usage(fmt.Errorf("%s: %w: HOST:PORT", from, err))
+		return usage(fmt.Errorf("%s: %w: HOST:PORT", c.from, err))
 	}
 	return nil
 }
 
 func (c *connection) credentials() (credentials.TransportCredentials, error) {
-	if !c.tls && c.caFile == "" && c.certFile == "" {
+	if !c.secure() {
 		return insecure.NewCredentials(), nil
 	}
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -192,6 +227,10 @@ func (a *app) explain(err error) error {
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
 		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG":
 		return &exitError{exitUsage, errors.New(text)}
+	case "UNAUTHENTICATED":
+		if a.client.tokenFile == "" && a.client.certFile == "" {
+			text += ": give --token-file, or --tls-cert and --tls-key"
+		}
 	case "":
 		return a.explainTransport(s)
 	}
@@ -205,8 +244,17 @@ func (a *app) explainTransport(s *status.Status) error {
 		return fmt.Errorf("the server at %s does not use TLS: leave --tls and --tls-* out (%s)",
 			a.client.address, s.Message())
 	}
-	if code == codes.Unavailable && strings.Contains(s.Message(), "server preface") {
+	if code == codes.Unavailable && !a.client.secure() &&
+		(strings.Contains(s.Message(), "server preface") || strings.Contains(s.Message(), "EOF")) {
 		return fmt.Errorf("no gRPC at %s: give --tls or --tls-ca if the server uses TLS (%s)",
+			a.client.address, s.Message())
+	}
+	if code == codes.Unavailable && strings.Contains(s.Message(), "unknown authority") {
+		return fmt.Errorf("the certificate of the server at %s is signed by an authority that this machine "+
+			"does not trust: name the authority with --tls-ca (%s)", a.client.address, s.Message())
+	}
+	if code == codes.Unavailable && strings.Contains(s.Message(), "certificate required") {
+		return fmt.Errorf("the server at %s wants a client certificate: give --tls-cert and --tls-key (%s)",
 			a.client.address, s.Message())
 	}
 	if code == codes.Unavailable {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/config"
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
@@ -184,6 +186,24 @@ func TestClient_SendsItsToken(t *testing.T) {
 	r := serving(t)
 	r.want(t, 1, "status", "a bearer token is needed")
 	r.want(t, 0, "status --token-file "+token, worker)
+	r.want(t, 1, "status", "give --token-file, or --tls-cert and --tls-key")
+	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", token)
+	r.want(t, 0, "status", worker)
+	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	if err := os.MkdirAll(filepath.Dir(config.ProfilesFile()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
+	if err := os.WriteFile(config.ProfilesFile(), []byte(profile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, 0, "status --profile here", worker)
+	want(t, 1, "status --profile there", `there is no profile "there", there are: here`)
+}
+
+func TestClient_AWrongConfigurationFileIsAnError(t *testing.T) {
+	want(t, 1, "status --config /nowhere --address 127.0.0.1:1", "/nowhere")
 }
 
 // runID is the id in the answer of a run.

@@ -102,6 +102,7 @@ func (a *app) completers() map[string]completer {
 		"RUN":      a.recentRuns,
 		"JOB":      a.recentJobs,
 		"NAME":     a.flagNames,
+		"PROFILE":  func(context.Context) []string { return config.ProfileNames() },
 	}
 }
 

@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // AddressVariable has the server's address for client commands. It is no key: serve ignores it.
 const AddressVariable = "CARETAKER_ADDRESS"
-
-// ClientAddress is the address in [AddressVariable], "" if there is none.
-func ClientAddress() string { return os.Getenv(AddressVariable) }
 
 // Mistyped are errors about the variables that serve would refuse, for commands that do not read
 // the configuration.
@@ -38,17 +36,18 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		byVariable[Variable(k.Path)] = k.Path
 		names = append(names, Variable(k.Path))
 	}
+	clients := append(ClientVariables(), AddressVariable)
 	foreign := regexp.MustCompile(kubernetes)
 	for _, entry := range environ {
 		name, content, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, prefix) || name == AddressVariable {
+		if !strings.HasPrefix(name, prefix) || slices.Contains(clients, name) {
 			continue
 		}
 		if path, ok := byVariable[name]; ok {
 			values[path] = value{content, name, lastLine}
 			continue
 		}
-		near, section := nearest(name, append(names, AddressVariable)), inSection(name, keys)
+		near, section := nearest(name, append(names, clients...)), inSection(name, keys)
 		switch lacking := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
 		case lacking != "":
