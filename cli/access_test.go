@@ -74,7 +74,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(t, 0, "status"+as("viola"), worker)
 	r.want(t, 1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
 	r.want(t, 0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
-	r.want(t, 1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone: this is about ghost_user_migration")
+	r.want(t, 1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone, and this is about ghost_user_migration")
 	r.want(t, 1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
 	r.want(t, 0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
 	r.want(t, 2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")

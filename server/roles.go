@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -88,12 +89,9 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	if err != nil || slices.Contains(c.Workers, worker) {
 		return err
 	}
-	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone: this "
-	if worker == "" {
-		text += "is not about one worker"
-	} else {
-		text += "is about " + worker
-	}
+	about := cmp.Or(worker, "no single worker")
+	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " + about +
+		": use a token that is for all workers"
 	return &notAllowedError{reason: "WORKER_NOT_ALLOWED", text: text, metadata: map[string]string{
 		"worker": worker, "workers": strings.Join(c.Workers, ","),
 	}}
@@ -128,7 +126,8 @@ func (e *notAllowedError) Error() string { return e.text }
 func tooLow(role, needed access.Role) error {
 	return &notAllowedError{
 		reason: "ROLE_TOO_LOW",
-		text:   "this needs the role " + needed.String() + ", you have " + role.String(),
+		text: "this needs the role " + needed.String() + ", you have " + role.String() +
+			": use a token or a certificate that has it",
 		metadata: map[string]string{
 			"role": role.String(), "needed": needed.String(),
 		},
