@@ -108,7 +108,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
-		a.resume(), a.jobs(), a.flags(), a.protect(), a.unprotect(), a.protected(),
+		a.resume(), a.jobs(), a.flags(), a.plan(), a.protect(), a.unprotect(), a.protected(),
 		a.audit(),
 	} {
 		c.GroupID = groupClient

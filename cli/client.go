@@ -225,7 +225,7 @@ func (a *app) explain(err error) error {
 	case "LEASE_HELD", "WORKER_PAUSED", "WORKER_NOT_CONFIGURED":
 		return &exitError{exitSkipped, errors.New("skipped, " + text)}
 	case "INVALID_ARGUMENT", "UNKNOWN_WORKER", "UNKNOWN_DATABASE", "UNKNOWN_RUN", "UNKNOWN_JOB",
-		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG":
+		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET":
 		return &exitError{exitUsage, errors.New(text)}
 	case "UNAUTHENTICATED":
 		if a.client.tokenFile == "" && a.client.certFile == "" {

@@ -35,6 +35,14 @@ func (d *Database) GroupCandidates(
 	return ids, err
 }
 
+const isGroupSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group')`
+
+// IsGroup says whether there is a group with this id.
+func (d *Database) IsGroup(ctx context.Context, id int64, l Limits) (is bool, err error) {
+	err = d.readRow(ctx, l, newQuery("look for the group", isGroupSQL, id), &is)
+	return is, err
+}
+
 // DueGroup is a group whose mark is due, or whose removal has begun.
 type DueGroup struct {
 	ID int64

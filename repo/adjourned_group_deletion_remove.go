@@ -107,6 +107,23 @@ SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM changed),
   ARRAY(SELECT u.id FROM users u
     WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM changed) ORDER BY u.id), {summary}`
 
+// memberBotsSQL says whether there are project bots among them.
+const memberBotsSQL = `
+SELECT EXISTS (
+  SELECT FROM members m JOIN users u ON u.id = m.user_id WHERE {which} AND u.user_type = 6)`
+
+// HasBots says whether [Database.RemoveMembers] would queue the removal of project bots.
+func (d *Database) HasBots(ctx context.Context, which Memberships, l Limits) (has bool, err error) {
+	condition := sourceMembersSQL
+	if which.SourceType == "" {
+		condition = namespaceMembersSQL
+	}
+	q := newQuery("look for project bots", fill(memberBotsSQL, "{which}", condition),
+		which.SourceType, which.SourceID)
+	err = d.readRow(ctx, l, q, &has)
+	return has, err
+}
+
 // membersStaySQL looks again for members that were picked and not removed: they may have been
 // somebody else's to remove.
 const membersStaySQL = `

@@ -50,6 +50,8 @@ type deleting struct {
 	deletable bool
 	// begun: an earlier transaction has decided, and personal projects may be gone.
 	begun bool
+	// judging: nothing is locked or changed.
+	judging bool
 }
 
 // DeleteUser blocks a user, deletes the memberships, queues the user for the ghost migration and
@@ -81,16 +83,47 @@ func (u *deleting) ended() bool {
 	return u.Skipped != "" || u.Refused != "" || u.Setting.Invalid != "" || len(u.Projects) > 0
 }
 
-const lockUserSQL = `
+// JudgeUserDeletion says what [Database.DeleteUser] would decide now, by the same checks, and locks
+// and writes nothing. It does not look for projects.
+func (d *Database) JudgeUserDeletion(
+	ctx context.Context, args DeleteUser, f UserFeatures, l Limits,
+) (UserDeletion, error) {
+	var u deleting
+	judge := func(ctx context.Context, tx *changing) error {
+		u = deleting{tx: tx, features: f, args: args, judging: true}
+		for _, step := range []func(context.Context) error{u.lock, u.readBegun, u.decide} {
+			if err := step(ctx); err != nil || u.ended() {
+				return err
+			}
+		}
+		return nil
+	}
+	l.ReadOnly = true
+	err := d.transaction(ctx, "judge the deletion of a user", Permit{Limits: l}, judge)
+	return u.UserDeletion, err
+}
+
+const (
+	findUserSQL = `
 SELECT coalesce(u.user_type, 0), ` + migratableSQL + ` FROM users u
-WHERE u.id = $1::bigint FOR UPDATE`
+WHERE u.id = $1::bigint`
+
+	lockUserSQL = findUserSQL + ` FOR UPDATE`
+)
 
 // lock keeps the user as it is. Nobody inserts what refers to the user by a foreign key until the
 // transaction ends.
 func (u *deleting) lock(ctx context.Context) error {
-	err := u.tx.QueryRow(ctx, lockUserSQL, u.args.UserID).Scan(&u.userType, &u.deletable)
+	sql := lockUserSQL
+	if u.judging {
+		sql = findUserSQL
+	}
+	err := u.tx.QueryRow(ctx, sql, u.args.UserID).Scan(&u.userType, &u.deletable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		u.Skipped = ReasonTargetGone
+		if u.judging {
+			return nil
+		}
 		return u.forget(ctx)
 	}
 	return err
@@ -221,6 +254,22 @@ func (u *deleting) block(ctx context.Context) error {
 		args: []any{u.args.UserID},
 	})
 	return about("users", err)
+}
+
+// nextPersonalProjectsSQL are those behind $2.
+const nextPersonalProjectsSQL = `
+SELECT p.id FROM projects p JOIN namespaces n ON n.id = p.namespace_id
+WHERE n.type = 'User' AND n.owner_id = $1::bigint AND p.id > $2::bigint ORDER BY p.id LIMIT $3`
+
+// PersonalProjects reads the next 100 projects, behind an id, that go with a user.
+func (d *Database) PersonalProjects(
+	ctx context.Context, f UserFeatures, user, after int64, l Limits,
+) ([]int64, error) {
+	if !f.projects {
+		return nil, nil
+	}
+	q := newQuery("read personal projects", nextPersonalProjectsSQL, user, after, personalProjects)
+	return readRows(ctx, d, l, q, pgx.RowTo[int64])
 }
 
 const personalProjectsSQL = `

@@ -118,6 +118,14 @@ func (u *deleting) checkSoleOwnership(ctx context.Context) error {
 	return nil
 }
 
+func (u *deleting) lockOwners(ctx context.Context, places []int64, of string) error {
+	if u.judging {
+		return nil
+	}
+	_, err := u.tx.Exec(ctx, lockOwnersSQL, places, of)
+	return err
+}
+
 func (u *deleting) checkOrganizations(ctx context.Context) error {
 	if !u.features.owners {
 		return nil
@@ -127,7 +135,7 @@ func (u *deleting) checkOrganizations(ctx context.Context) error {
 	if err != nil || len(places) == 0 {
 		return err
 	}
-	if _, err := u.tx.Exec(ctx, lockOwnersSQL, places, "organizations/"); err != nil {
+	if err := u.lockOwners(ctx, places, "organizations/"); err != nil {
 		return err
 	}
 	sql := u.features.fill(solelyOwnedOrganizationsSQL)
@@ -150,7 +158,7 @@ func (u *deleting) checkGroups(ctx context.Context) error {
 	if err != nil || len(places) == 0 {
 		return err
 	}
-	if _, err := u.tx.Exec(ctx, lockOwnersSQL, places, ""); err != nil {
+	if err := u.lockOwners(ctx, places, ""); err != nil {
 		return err
 	}
 	err = u.eachOwnedPage(ctx, solelyOwnedGroupsSQL, func(groups []int64) (more bool) {

@@ -142,6 +142,26 @@ func (d *Database) GhostTarget(
 	return t, err
 }
 
+// planGhostTargetSQL is ghostTargetSQL for a user who is not queued yet.
+const planGhostTargetSQL = `
+SELECT true, true, false, ` + migratableSQL + `, coalesce(u.user_type, 0), {organization},
+  coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
+FROM users u WHERE u.id = $1::bigint`
+
+// PlanGhostTarget reads a user as [Database.GhostTarget] does for one in the queue. The zero value
+// says that there is no such user.
+func (d *Database) PlanGhostTarget(
+	ctx context.Context, q GhostQueue, user int64, l Limits,
+) (t GhostTarget, err error) {
+	l.ReadOnly = true
+	read := newQuery("look at a user", q.fill(planGhostTargetSQL), user)
+	found, err := readRows(ctx, d, l, read, pgx.RowToStructByPos[GhostTarget])
+	if len(found) > 0 {
+		t = found[0]
+	}
+	return t, err
+}
+
 const removeOrphanSQL = `
 WITH {guard},
 gone AS (

@@ -61,7 +61,10 @@ type PlaceholderVerdict struct {
 	Reference *Reference
 }
 
-const lockPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1::bigint FOR UPDATE`
+const (
+	findPlaceholderSQL = `SELECT user_type FROM users WHERE id = $1::bigint`
+	lockPlaceholderSQL = findPlaceholderSQL + ` FOR UPDATE`
+)
 
 // placeholderType is users.user_type of a placeholder.
 const placeholderType = 15
@@ -87,33 +90,14 @@ type PlaceholderAttempt struct {
 func (d *Database) DeletePlaceholder(
 	ctx context.Context, p Permit, a PlaceholderAttempt,
 ) (v PlaceholderVerdict, err error) {
-	wanted := referencesOf("users", "id user_type")
-	for _, r := range placeholderReferences() {
-		wanted = append(wanted, r.columns...)
-	}
-	main, err := d.presence(ctx, wanted)
-	if err != nil {
+	main, err := d.placeholderCatalog(ctx, &v)
+	if err != nil || v.Missing != "" {
 		return v, err
 	}
-	if v.Missing = main.lacks(wanted[:2]...); v.Missing != "" {
-		return v, nil
-	}
 	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx *changing) error {
-		var userType *int16
-		err := tx.QueryRow(ctx, lockPlaceholderSQL, a.UserID).Scan(&userType)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			v.Gone = true
-			return nil
-		case err != nil:
-			return err
-		case userType == nil || *userType != placeholderType:
-			v.NotPlaceholder = true
-			return nil
-		}
-		look := placeholderLook{tx, a.UserID, p.Limits}
-		v.Reference, err = look.first(ctx, main.Catalog, a.Others)
-		if err != nil || v.Reference != nil {
+		look := placeholderLook{tx.Tx, a.UserID, p.Limits}
+		err := look.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
+		if err != nil || v.Gone || v.NotPlaceholder || v.Reference != nil {
 			return err
 		}
 		job := a.Origin
@@ -127,6 +111,57 @@ func (d *Database) DeletePlaceholder(
 		return a.Queue.CompleteJob(ctx, tx, a.JobID)
 	})
 	return v, err
+}
+
+// placeholderCatalog is what main has of the tables; v.Missing if that is too little.
+func (d *Database) placeholderCatalog(ctx context.Context, v *PlaceholderVerdict) (*Catalog, error) {
+	wanted := referencesOf("users", "id user_type")
+	for _, r := range placeholderReferences() {
+		wanted = append(wanted, r.columns...)
+	}
+	main, err := d.presence(ctx, wanted)
+	if err == nil {
+		v.Missing = main.lacks(wanted[:2]...)
+	}
+	return main.Catalog, err
+}
+
+// JudgePlaceholder says what [Database.DeletePlaceholder] would decide now, and locks and writes
+// nothing.
+func (d *Database) JudgePlaceholder(
+	ctx context.Context, user int64, others []*Database, l Limits,
+) (v PlaceholderVerdict, err error) {
+	main, err := d.placeholderCatalog(ctx, &v)
+	if err != nil || v.Missing != "" {
+		return v, err
+	}
+	l.ReadOnly = true
+	judge := func(ctx context.Context, tx *changing) error {
+		v = PlaceholderVerdict{}
+		return placeholderLook{tx.Tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
+	}
+	err = d.transaction(ctx, "judge the deletion of a placeholder user", Permit{Limits: l}, judge)
+	return v, err
+}
+
+// judge finds the user, and what keeps it.
+func (p placeholderLook) judge(
+	ctx context.Context, find string, v *PlaceholderVerdict, main *Catalog, others []*Database,
+) error {
+	var userType *int16
+	err := p.tx.QueryRow(ctx, find, p.userID).Scan(&userType)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		v.Gone = true
+		return nil
+	case err != nil:
+		return err
+	case userType == nil || *userType != placeholderType:
+		v.NotPlaceholder = true
+		return nil
+	}
+	v.Reference, err = p.first(ctx, main, others)
+	return err
 }
 
 // placeholderLook looks for references to a user: in main in a transaction, elsewhere under limits.

@@ -14,6 +14,8 @@ import (
 // replica is the read replica of a database: its connections, and what is known of its state.
 type replica struct {
 	*Database
+	// view is the same under the name of the database.
+	view   *Database
 	logger *slog.Logger
 
 	mu sync.Mutex
@@ -48,7 +50,27 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 		return err
 	}
 	d.replica = &replica{Database: opened, logger: logger.With("database", d.Name)}
+	// It answers to the name of the database: what is read for a plan is where the database has it.
+	d.replica.view = &Database{
+		Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
+		sessions: opened.sessions, spans: opened.spans, attributes: opened.attributes,
+	}
 	return nil
+}
+
+// ReadCopy is the replica, if it may be read and has replayed what the database has written until
+// now, else the database itself. All reads of what it returns go there; it must not be closed.
+func (d *Database) ReadCopy(ctx context.Context) *Database {
+	if d.replica == nil || d.replica.avoided() != "" {
+		return d
+	}
+	var now position
+	err := d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	if err != nil || d.replica.catchUp(ctx, now) != "" {
+		return d
+	}
+	return d.replica.view
 }
 
 // position is a place in the write-ahead log of a cluster: timeline and LSN, and the cluster's

@@ -116,6 +116,7 @@ func findTyped(err error) failure {
 		begun     *service.DeletionBegunError
 		busy      *service.TargetBusyError
 		changed   *service.PlanChangedError
+		target    *service.UnknownTargetError
 	)
 	switch {
 	case errors.As(err, &argument):
@@ -138,6 +139,13 @@ func findTyped(err error) failure {
 			metadata: map[string]string{
 				"run_id": reused.First.ID, "worker": reused.First.Worker,
 				"database": reused.First.Database, "dry_run": strconv.FormatBool(reused.First.DryRun),
+			},
+		}
+	case errors.As(err, &target):
+		return failure{
+			code: codes.NotFound, reason: "UNKNOWN_TARGET", message: target.Error(),
+			metadata: map[string]string{
+				"kind": target.Kind, "id": strconv.FormatInt(target.ID, 10),
 			},
 		}
 	case errors.As(err, &changed):

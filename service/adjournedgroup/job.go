@@ -209,7 +209,9 @@ func (d *groupRemoval) removeGroup(
 	ctx context.Context, r *deletion.Remover, id int64,
 ) (total repo.Removed, err error) {
 	// The group may have a job of its own, from before its parent was due or marked.
-	r.Guard = d.guard().WithPart(id)
+	if r.Plan == nil {
+		r.Guard = d.guard().WithPart(id)
+	}
 	if err := d.removeProjects(ctx, r, id); err != nil {
 		return total, err
 	}
@@ -231,6 +233,9 @@ func (d *groupRemoval) removeGroup(
 	}
 	if err := r.CheckStop(); err != nil {
 		return total, err
+	}
+	if r.Plan != nil {
+		return total, planGroupRows(ctx, r, id)
 	}
 	removed := r.Removed
 	removed.Groups++

@@ -55,7 +55,8 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		},
 	}
 	destroyGroup := job.Kind{
-		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Owner: job.OwnedBy(w.Name),
+		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Plan: k.planGroup,
+		Owner:  job.OwnedBy(w.Name),
 		Traced: []string{"groups", "projects", "rows", "bots"},
 	}
 	return w, []job.Kind{destroyGroup}, nil

@@ -2,8 +2,10 @@ package bulk
 
 import (
 	"context"
+	"math"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // DryRun is the [RowChanger] of a dry run. It walks through the same rows as a [Sweeper], counts
@@ -14,7 +16,53 @@ type DryRun struct {
 	// CheckStop and Count are as those of a [Sweeper].
 	CheckStop func() error
 	Count     func(ctx context.Context, table string, c repo.Change, rows int64)
+	// Plan is what is counted for, up to its limits; nil: all rows are.
+	Plan    *run.Plan
+	Catalog *repo.Catalog
 }
+
+// ForPlan is a [DryRun] that counts for a plan, in the database of a catalogue.
+func ForPlan(p *run.Plan, c *repo.Catalog) *DryRun {
+	gone, _ := p.Seen(c.Database)
+	return &DryRun{
+		Seen: gone, CheckStop: p.CheckStop, Plan: p, Catalog: c,
+		Count: func(_ context.Context, table string, change repo.Change, rows int64) {
+			p.Count(c.Database, table, change, rows)
+		},
+	}
+}
+
+// room is how many more rows of a table are counted.
+func (r *DryRun) room(table repo.Table) int64 {
+	if r.Plan == nil {
+		return math.MaxInt64 - 1
+	}
+	return r.Plan.Room(r.Catalog.Database, table.Name)
+}
+
+// cut notes that rows of a table are not counted any more, nor what depends on them.
+func (r *DryRun) cut(table repo.Table) {
+	reached := map[repo.Table]bool{}
+	for left := []repo.Table{table}; len(left) > 0; left = left[1:] {
+		if reached[left[0]] {
+			continue
+		}
+		reached[left[0]] = true
+		r.Plan.AtLeast(r.Catalog.Database, left[0].Name)
+		for _, d := range dependantsOf(r.Catalog, left[0]) {
+			switch d.onDelete {
+			case removed:
+				left = append(left, d.table)
+			case nullified:
+				r.Plan.AtLeast(r.Catalog.Database, d.table.Name)
+			case forbidding:
+			}
+		}
+	}
+}
+
+// tooSlow says that an error of a statement only cuts a plan short.
+func (r *DryRun) tooSlow(err error) bool { return r.Plan != nil && isLockOrTimeout(err) }
 
 // Seen are rows, by their place.
 type Seen map[repo.Place]struct{}
@@ -60,8 +108,19 @@ func (r *DryRun) read(
 // Sweep counts the rows that a sweep would change, and remembers those that it would delete.
 func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err error) {
 	for p := (page{more: true}); p.more; {
-		if p, err = r.read(ctx, rows, nil, p.last, dryRunRows); err != nil {
+		room := r.room(rows.Table)
+		p, err = r.read(ctx, rows, nil, p.last, min(dryRunRows, room+1))
+		over := int64(len(p.places)) > room
+		if over || r.tooSlow(err) {
+			r.cut(rows.Table)
+		}
+		switch {
+		case r.tooSlow(err):
+			return nil
+		case err != nil:
 			return err
+		case over:
+			p.places, p.more = p.places[:room], false
 		}
 		for _, place := range p.places {
 			if c.Delete {
@@ -79,8 +138,15 @@ func (r *DryRun) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) (err 
 func (r *DryRun) NextKeys(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 ) ([][]string, error) {
+	none := make([][]string, len(columns))
 	for {
-		p, err := r.read(ctx, rows, columns, c.after, portionRows)
+		room := r.room(rows.Table)
+		p, err := r.read(ctx, rows, columns, c.after, min(portionRows, max(room, 1)))
+		switch {
+		case r.tooSlow(err), room == 0 && len(p.places) > 0:
+			r.cut(rows.Table)
+			return none, nil
+		}
 		c.after = p.last
 		if err != nil || len(p.places) > 0 || !p.more {
 			return p.values, err
@@ -88,12 +154,24 @@ func (r *DryRun) NextKeys(
 	}
 }
 
-func (r *DryRun) any(ctx context.Context, rows repo.Rows) (bool, error) {
+// any counts for a plan all rows that it finds: they forbid what is planned.
+func (r *DryRun) any(ctx context.Context, rows repo.Rows) (has bool, err error) {
 	for p := (page{more: true}); p.more; {
-		var err error
-		if p, err = r.read(ctx, rows, nil, p.last, dryRunRows); err != nil || len(p.places) > 0 {
-			return len(p.places) > 0, err
+		p, err = r.read(ctx, rows, nil, p.last, min(dryRunRows, r.room(rows.Table)+1))
+		switch found := len(p.places) > 0; {
+		case r.tooSlow(err):
+			r.cut(rows.Table)
+			return has, nil
+		case err != nil, found && r.Plan == nil:
+			return found, err
+		case found && has:
+			// The first page is enough.
+			r.Plan.AtLeast(r.Catalog.Database, rows.Table.Name)
+			return true, nil
+		case found:
+			has = true
+			r.Plan.Keep(r.Catalog.Database, rows.Table.Name, p.places)
 		}
 	}
-	return false, nil
+	return has, nil
 }

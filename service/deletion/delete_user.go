@@ -163,7 +163,8 @@ func InvalidSetting(s repo.TokenSetting) error {
 func New(d run.Deps, workers []*run.Worker) job.Kind {
 	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
 	return job.Kind{
-		Name: repo.DeleteUser{}.Kind(), Work: u.work, Owner: ownerAmong(workers), Needs: u.needs,
+		Name: repo.DeleteUser{}.Kind(), Work: u.work, Plan: u.plan, Owner: ownerAmong(workers),
+		Needs: u.needs,
 		Traced: []string{
 			"memberships", "authorizations", "groups", "organizations", "ghost_migration_queued",
 		},

@@ -54,6 +54,8 @@ type Remover struct {
 	savedAt time.Time
 	// project that is being removed, 0 if none is.
 	project int64
+	// Plan is what is counted for; nil: it is done.
+	Plan *run.Plan
 }
 
 // removedColumns are what a catalogue is asked for.
@@ -158,6 +160,9 @@ func (r *Remover) RemoveProject(ctx context.Context, id int64) error {
 	if err := r.CheckStop(); err != nil {
 		return err
 	}
+	if r.Plan != nil {
+		return r.planProjectRows(ctx, p)
+	}
 	removed := r.Removed
 	removed.Projects++
 	if err := r.main.RemoveProject(ctx, r.By(RowLimits()), p, removed); err != nil {
@@ -210,6 +215,9 @@ func (r *Remover) Members(ctx context.Context, which repo.Memberships) error {
 	}
 	if !r.Catalog.Table("members").Has(columns...) {
 		return nil
+	}
+	if r.Plan != nil {
+		return r.planMembers(ctx, which)
 	}
 	for {
 		if err := r.CheckStop(); err != nil {

@@ -49,10 +49,10 @@ func (s *step) sameColumn(other *step) bool {
 
 // newPlan reads the catalogues, with one query for each database. A database that does not answer
 // is an error.
-func (w *worker) newPlan(ctx context.Context, x *run.Execution) (*plan, error) {
+func newPlan(ctx context.Context, log *slog.Logger, databases []*repo.Database) (*plan, error) {
 	p := &plan{}
 	wanted := wantedColumns()
-	for _, d := range w.Databases {
+	for _, d := range databases {
 		c, err := d.Catalog(ctx, wanted)
 		if err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func (w *worker) newPlan(ctx context.Context, x *run.Execution) (*plan, error) {
 	if p.queue, missing = main.GhostQueue(); missing != "" {
 		return nil, &run.FailedError{Text: missing}
 	}
-	p.complete(ctx, x.Log)
+	p.complete(ctx, log)
 	return p, nil
 }
 

@@ -20,6 +20,10 @@ func (u *user) removal(c *repo.Catalog) *bulk.Removal {
 		}
 		return r
 	}
+	if u.planned != nil {
+		r.RowChanger = bulk.ForPlan(u.planned, c)
+		return r
+	}
 	if u.seen[c.Database] == nil {
 		u.seen[c.Database] = bulk.Seen{}
 	}
@@ -136,7 +140,8 @@ func (u *user) removeNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if projects {
+	// A plan has counted them: the job delete_user removes them first.
+	if projects && u.planned == nil {
 		return &run.ReasonedError{
 			Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace",
 		}
@@ -151,6 +156,9 @@ func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 		referred, err = u.deleteRows(ctx)
 	}
 	if err == nil && !referred {
+		if u.planned != nil {
+			return false, u.planRow(ctx)
+		}
 		u.count(ctx, "users", repo.Change{Delete: true}, 1)
 	}
 	return referred, err

@@ -178,6 +178,9 @@ func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 
 // checkStop is asked before every statement. Its error says why the work on the user must stop.
 func (u *user) checkStop() error {
+	if u.planned != nil {
+		return u.planned.CheckStop()
+	}
 	switch stopped := u.x.Stopped(); {
 	case stopped != nil:
 		return stopped

@@ -46,6 +46,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		},
 		Work:       w.work,
 		Candidates: true,
+		Plan:       w.planUser,
 		Backlog:    w.backlog,
 		Waiting:    w.waiting,
 		Actions: map[string]string{
@@ -104,6 +105,8 @@ type workerRun struct {
 	plan *plan
 	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
+	// planned is the plan that is counted for; nil: none.
+	planned *run.Plan
 
 	migrated, deferred, failed int
 	// stopped is the limit that ended the run before all rows were worked, "" if none did.
@@ -111,7 +114,7 @@ type workerRun struct {
 }
 
 func (w *worker) work(ctx context.Context, x *run.Execution) error {
-	plan, err := w.newPlan(ctx, x)
+	plan, err := newPlan(ctx, x.Log, w.Databases)
 	if err != nil {
 		return err
 	}

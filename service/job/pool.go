@@ -114,6 +114,9 @@ func (p *Pool) Add(kinds ...Kind) {
 type Kind struct {
 	Name string
 	Work Work
+	// Plan adds to a plan what the job would do with its target; nil: jobs of this kind destroy nothing
+	// by themselves.
+	Plan run.Planner
 	// Traced are the attributes of its results that spans have besides ids: nothing that names
 	// anybody. A key has one type in all kinds, as there are backends that refuse another one.
 	Traced []string

@@ -63,7 +63,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		},
 	}
 	return w, []job.Kind{{
-		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work,
+		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,
 		Owner: job.OwnedBy(w.Name), Traced: []string{"table", "column"},
 	}}, nil
 }

@@ -95,6 +95,8 @@ type Worker struct {
 	JobReason string
 	// Candidates says that its dry runs note what a run would work on, by [Execution.Candidate].
 	Candidates bool
+	// Plan adds to a plan what a run would do with its target; nil: nothing.
+	Plan Planner
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// plan shows what a deletion would do.
+func (a *app) plan() *cobra.Command {
+	request := &pb.PlanDeletionRequest{}
+	return &cobra.Command{
+		Use:   "plan user|group|placeholder ID",
+		Short: "Show what deleting a user or group would do",
+		Long: "Show what deleting a user, group or placeholder user would do, table by table, by the\n" +
+			"same rules as the deletion. Nothing is written.\n\n" +
+			"Exit codes: 0 shown, also of what would be refused; 1 failed; 2 usage, unknown ID;\n" +
+			"3 not configured.",
+		Args: planArguments(request),
+		RunE: call(a, api.PlanDeletion, request, func(answer *pb.PlanDeletionResponse) error {
+			return a.describePlan(answer.GetPlan())
+		}),
+	}
+}
+
+func planArguments(request *pb.PlanDeletionRequest) cobra.PositionalArgs {
+	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
+		request.Kind = args[0]
+		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil {
+			return usage(fmt.Errorf("ID %q is not a number", args[1]))
+		}
+		return nil
+	})
+}
+
+// describePlan prints a plan.
+func (a *app) describePlan(p *pb.Plan) error {
+	exact := "exact"
+	if !p.GetExact() {
+		exact = "at least: counting stopped at a limit"
+	}
+	a.say("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
+	refused, outside, estimate := "", "", ""
+	if r := p.GetRefused(); r != nil {
+		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
+	}
+	if n := p.GetOutside(); n > 0 {
+		outside = fmt.Sprintf("%d paths outside the database", n)
+	}
+	if p.GetEstimate() != nil {
+		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()
+	}
+	a.fields("refused", refused, "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
+		"takes", estimate, "counts", exact, "digest", p.GetDigest())
+	if len(p.GetTables()) == 0 {
+		return nil
+	}
+	heading := []string{"TABLE", "MOVED", "NULLIFIED", "DELETED", "KEPT", ""}
+	return printTable(a, heading, p.GetTables(), func(t *pb.PlannedTable) []string {
+		more := ""
+		if t.GetAtLeast() {
+			more = "at least"
+		}
+		return []string{
+			t.GetTable(), number(t.GetMoved()), number(t.GetNullified()), number(t.GetDeleted()),
+			number(t.GetKept()), more,
+		}
+	})
+}

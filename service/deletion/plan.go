@@ -1,0 +1,149 @@
+package deletion
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// PlanRemover is a [Remover] that counts for a plan what it would do.
+func PlanRemover(ctx context.Context, p *run.Plan) (*Remover, error) {
+	wanted := removedColumns()
+	// What goes by statements of its own.
+	for table, column := range map[string]string{
+		"project_authorizations": "user_id", "namespace_details": "namespace_id",
+		"group_deletion_schedules": "group_id",
+	} {
+		wanted[table] = append(wanted[table], column)
+	}
+	catalog, err := p.Main().Catalog(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	r := &Remover{main: p.Main(), Plan: p}
+	r.Sweeper = &bulk.Sweeper{
+		Catalog: catalog, CheckStop: p.CheckStop, Plan: bulk.ForPlan(p, catalog),
+	}
+	return r, nil
+}
+
+// PlanRows counts rows that would be deleted: those in which a column has a value, and more SQL on
+// the table t holds. A table that is missing has none.
+func (r *Remover) PlanRows(ctx context.Context, table, column string, id int64, more string) error {
+	rows, ok := r.Catalog.Rows(table, column, repo.IDs(id)...)
+	if !ok {
+		return nil
+	}
+	rows.Condition = more
+	return r.Sweep(ctx, rows, repo.Change{Delete: true})
+}
+
+// planMembers counts memberships.
+func (r *Remover) planMembers(ctx context.Context, which repo.Memberships) error {
+	bots, err := r.main.HasBots(ctx, which, bulk.ProbeLimits())
+	if err != nil {
+		return err
+	}
+	if bots {
+		r.Plan.Queue(repo.DeleteUser{}.Kind())
+	}
+	if which.SourceType == "" {
+		return r.PlanRows(ctx, "members", "member_namespace_id", which.SourceID, "")
+	}
+	return r.PlanRows(ctx, "members", "source_id", which.SourceID,
+		"t.source_type = '"+which.SourceType+"'")
+}
+
+// planProjectRows counts what goes with a project's row.
+func (r *Remover) planProjectRows(ctx context.Context, p repo.ProjectToRemove) error {
+	if p.Routed {
+		err := r.PlanRows(ctx, "routes", "source_id", p.ID, "t.source_type = 'Project'")
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.PlanRows(ctx, "projects", "id", p.ID, ""); err != nil || p.NamespaceID == 0 {
+		return err
+	}
+	return r.PlanRows(ctx, "namespaces", "id", p.NamespaceID, "t.type = 'Project'")
+}
+
+// judgeLimits bound the statements that decide for a plan.
+func judgeLimits() repo.Limits {
+	return repo.Limits{Statement: 5 * time.Second, Lock: time.Second, Transaction: 10 * time.Second}
+}
+
+// plan adds what the job does with a user: the decision, personal projects and memberships. What
+// becomes of the row is the worker's of ghost users.
+func (u *userDeletion) plan(ctx context.Context, _ *run.Execution, p *run.Plan) error {
+	features, err := p.Main().UserFeatures(ctx)
+	if err != nil {
+		return err
+	}
+	if features.Missing != "" {
+		return &run.NotConfiguredError{Worker: repo.DeleteUser{}.Kind(), Missing: features.Missing}
+	}
+	args := repo.DeleteUser{UserID: p.ID, SkipAuthorization: true}
+	d, err := p.Main().JudgeUserDeletion(ctx, args, features, judgeLimits())
+	switch {
+	case err != nil:
+		return err
+	case d.Skipped == run.ReasonTargetGone:
+		return run.ErrUnknownTarget
+	case d.Refused != "":
+		p.Refuse(d.Refused, refusalWords(d))
+	}
+	if err := PlanProtection(ctx, p); err != nil {
+		return err
+	}
+	r, err := PlanRemover(ctx, p)
+	if err != nil {
+		return err
+	}
+	if err := u.planProjects(ctx, r, features); err != nil {
+		return err
+	}
+	if err := r.PlanRows(ctx, "members", "user_id", p.ID, ""); err != nil {
+		return err
+	}
+	return r.PlanRows(ctx, "project_authorizations", "user_id", p.ID, "")
+}
+
+func (u *userDeletion) planProjects(
+	ctx context.Context, r *Remover, features repo.UserFeatures,
+) error {
+	for after := int64(0); ; {
+		if err := r.CheckStop(); err != nil {
+			return err
+		}
+		projects, err := r.main.PersonalProjects(ctx, features, r.Plan.ID, after, bulk.ProbeLimits())
+		if err != nil || len(projects) == 0 {
+			return err
+		}
+		for _, id := range projects {
+			if err := r.RemoveProject(ctx, id); err != nil {
+				return fmt.Errorf("project %d: %w", id, err)
+			}
+			after = id
+		}
+	}
+}
+
+// PlanProtection refuses what is protected.
+func PlanProtection(ctx context.Context, p *run.Plan) error {
+	kind := p.Kind
+	if kind != repo.TargetGroup {
+		kind = repo.TargetUser
+	}
+	protection, err := p.Main().Protecting(ctx, kind, p.ID, judgeLimits())
+	if err != nil || protection == nil {
+		return err
+	}
+	p.Refuse("PROTECTED", fmt.Sprintf("%s %d is protected by %s: %s",
+		protection.Kind, protection.ID, protection.By, protection.Reason))
+	return nil
+}

@@ -1,0 +1,128 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Plan is what a deletion would do.
+type Plan = run.Plan
+
+// PlannedTable is what would be done to the rows of a table.
+type PlannedTable = run.PlannedTable
+
+// ErrUnknownTarget means that there is nothing of that kind and id that could be deleted.
+var ErrUnknownTarget = run.ErrUnknownTarget
+
+// UnknownTargetError is an [ErrUnknownTarget] that says of what.
+type UnknownTargetError struct {
+	Kind string
+	ID   int64
+}
+
+// Error says what to do.
+func (e *UnknownTargetError) Error() string {
+	table := "users"
+	if e.Kind == repo.KindGroup {
+		table = "namespaces, with the type Group"
+	}
+	return fmt.Sprintf("there is no %s %d: its id is that of %s", e.Kind, e.ID, table)
+}
+
+// Is says that it is an [ErrUnknownTarget].
+func (e *UnknownTargetError) Is(err error) bool { return err == ErrUnknownTarget }
+
+// PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
+// reads the replicas where there are some, once they have what was written until now.
+//
+// Errors: [*InvalidArgumentError], [*UnknownTargetError], [*NotConfiguredError], [ErrUnreachable].
+func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Plan, error) {
+	steps, err := s.planners(kind, id)
+	if err != nil {
+		return nil, err
+	}
+	primaries := s.engine.Databases
+	copies, replicas := make([]*repo.Database, len(primaries)), false
+	for i, d := range primaries {
+		copies[i] = d.ReadCopy(ctx)
+		replicas = replicas || copies[i] != d
+	}
+	p, err := s.plan(ctx, run.NewPlan(kind, id, copies), steps)
+	if err != nil && replicas && ctx.Err() == nil {
+		// A replica may cancel what it is asked, or lose its connection.
+		p, err = s.plan(ctx, run.NewPlan(kind, id, primaries), steps)
+	}
+	if err == ErrUnknownTarget { //nolint:errorlint // as planners return it
+		err = &UnknownTargetError{kind, id}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// planners are what would be done, in order.
+func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
+	var names []string
+	switch kind {
+	case repo.KindGroup:
+		names = []string{repo.DestroyGroup{}.Kind()}
+	case repo.KindPlaceholder:
+		names = []string{repo.DeletePlaceholderUser{}.Kind(), repo.DeleteUser{}.Kind()}
+	case repo.KindUser:
+		names = []string{repo.DeleteUser{}.Kind()}
+	default:
+		return nil, &InvalidArgumentError{
+			Field: "kind", Description: "is not user, group or placeholder",
+		}
+	}
+	if id <= 0 {
+		return nil, &InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
+	}
+	var steps []run.Planner
+	for _, name := range names {
+		steps = append(steps, s.pool.Kinds[name].Plan)
+	}
+	if kind != repo.KindGroup {
+		// After the jobs the rest is the worker's.
+		for _, w := range s.engine.Workers {
+			if w.Plan != nil {
+				steps = append(steps, w.Plan)
+			}
+		}
+	}
+	return steps, nil
+}
+
+// plan goes through the steps. What would end a job ends the plan, too.
+func (s *Service) plan(ctx context.Context, p *Plan, steps []run.Planner) (*Plan, error) {
+	x := s.engine.Planning(ctx, p)
+	for _, step := range steps {
+		err := run.Guarded(func() error { return step(ctx, x, p) })
+		if err := p.Absorb(ctx, err); err != nil {
+			return nil, err
+		}
+		if err != nil {
+			break
+		}
+	}
+	names, err := p.Main().Names(ctx, p.Kind, []int64{p.ID}, run.ReadLimits())
+	if err != nil {
+		return nil, err
+	}
+	p.Name = names[p.ID]
+	s.estimate(ctx, p)
+	return p, p.Finish()
+}
+
+// estimate is by the speed last measured; without one there is none.
+func (s *Service) estimate(ctx context.Context, p *Plan) {
+	rows, took, err := s.engine.Main.Speed(ctx, p.Kind, run.ReadLimits())
+	if err == nil && rows > 0 {
+		p.Estimate = time.Duration(float64(p.Rows()) / float64(rows) * float64(took))
+	}
+}

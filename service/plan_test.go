@@ -1,0 +1,322 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// planned is an estate on which plans are made and then done.
+type planned struct {
+	*pipelineRun
+}
+
+func newPlanned(t *testing.T, seed uint64) planned {
+	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}}
+	p.load(p.Estate)
+	p.Exec("main", `DELETE FROM maintenance.river_job`)
+	p.Exec("main", `DELETE FROM ghost_user_migrations`)
+	p.Exec("main", `INSERT INTO users (id, email, username, projects_limit, state, user_type, organization_id)
+		VALUES (99000, 'ghost2@x', 'ghost2', 0, 'active', 5, 2)`)
+	// Paths, and references of many kinds.
+	p.Exec("main", `INSERT INTO project_repositories (project_id, disk_path) SELECT id, '@hashed/' || id FROM projects`)
+	p.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'thumbsup', author_id, id, 'Note' FROM notes WHERE id % 3 = 0`)
+	p.Exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) SELECT DISTINCT x.author_id, i.id, i.namespace_id FROM issues i JOIN issues x ON i.id = x.id % 50 + 1`)
+	p.Exec("main", `UPDATE issues SET updated_by_id = author_id, closed_by_id = author_id % 30 + 20 WHERE id % 2 = 0`)
+	p.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT DISTINCT user_id, source_id, 30 FROM members WHERE source_type = 'Project'`)
+	p.replace()
+	return p
+}
+
+func (p planned) plan(kind string, id int) *service.Plan {
+	p.T.Helper()
+	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
+	if err != nil {
+		p.T.Fatalf("%s %d: %v", kind, id, err)
+	}
+	return plan
+}
+
+// countRowsSQL counts all rows of the application, but what the deletion itself is written down in.
+const countRowsSQL = `
+SELECT c.relname, (xpath('/row/n/text()', query_to_xml(format('SELECT count(*) AS n FROM %s', c.oid::regclass), false, true, '')))[1]::text::bigint
+FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
+
+func (p planned) counts() map[string]int64 {
+	p.T.Helper()
+	rows, err := p.SQL["main"].Query(context.Background(), countRowsSQL)
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	type count struct {
+		Table string
+		N     int64
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[count])
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	counts := map[string]int64{}
+	for _, c := range all {
+		counts[c.Table] = c.N
+	}
+	return counts
+}
+
+// job queues a job, works it, and returns what became of it, without those that it has queued.
+func (p planned) job(args repo.JobArgs) (state, reason string) {
+	p.T.Helper()
+	p.Insert(repo.Job{Args: args})
+	p.Work(p.service, args.Kind())
+	state = p.Value("main", `SELECT state::text FROM maintenance.river_job ORDER BY id LIMIT 1`)
+	reason = p.Value("main", `SELECT coalesce(metadata ->> 'reason', '') FROM maintenance.river_job ORDER BY id LIMIT 1`)
+	p.Exec("main", `DELETE FROM maintenance.river_job`)
+	return state, reason
+}
+
+// wantDone fails the test unless exactly what was planned has been deleted, table by table.
+func (p planned) wantDone(plan *service.Plan, before map[string]int64) {
+	p.T.Helper()
+	want := map[string]int64{}
+	for _, t := range plan.Tables {
+		if t.Deleted > 0 {
+			want[t.Table] = t.Deleted
+		}
+		if t.AtLeast || t.Kept > 0 {
+			p.T.Errorf("%s %d: %+v", plan.Kind, plan.ID, t)
+		}
+	}
+	got := map[string]int64{}
+	for table, n := range p.counts() {
+		if gone := before[table] - n; gone != 0 {
+			got[table] = gone
+		}
+	}
+	if !maps.Equal(got, want) {
+		p.T.Errorf("%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
+	}
+}
+
+// wantUpdated fails the test unless the run has changed what was planned.
+func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
+	p.T.Helper()
+	want, got := map[string]int64{}, map[string]int64{}
+	for _, t := range plan.Tables {
+		if n := t.Moved + t.Nullified; n > 0 {
+			want[t.Table] = n
+		}
+	}
+	for _, t := range r.Tables {
+		if t.Updated > 0 {
+			got[t.Table] = t.Updated
+		}
+	}
+	if !maps.Equal(got, want) {
+		p.T.Errorf("%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
+	}
+}
+
+func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{5, 6} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlanned(t, seed)
+			// Project bots go by jobs of their own.
+			p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
+				SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, personal(keptByProject))
+			if plan := p.plan("user", keptByProject); !slices.Contains(plan.Jobs, "delete_user") {
+				t.Errorf("a bot goes with a personal project, and %+v", plan)
+			}
+			p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
+			done := 0
+			for id := 2; id <= lastUser; id += 2 {
+				plan, before := p.plan("user", id), p.counts()
+				if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
+					t.Errorf("got %+v", plan)
+				}
+				state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
+				if plan.Refused != nil {
+					if state != "cancelled" || plan.Refused.Reason != reason {
+						t.Errorf("user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
+					}
+					continue
+				}
+				r := p.run(servicetest.GhostUsers)
+				p.wantDone(plan, before)
+				p.wantUpdated(plan, r)
+				p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
+				done++
+			}
+			if done < 20 {
+				t.Errorf("only %d users were planned and done", done)
+			}
+		})
+	}
+}
+
+func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{7, 8} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlanned(t, seed)
+			done := 0
+			for _, g := range slices.Backward(p.groups) {
+				if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.id)) == "0" {
+					continue
+				}
+				plan, before := p.plan("group", g.id), p.counts()
+				paths := p.Value("main", `SELECT count(*) FROM project_repositories`)
+				args := repo.DestroyGroup{GroupID: int64(g.id)}
+				if g.by > 0 && g.by <= lastUser {
+					args.UserID = new(int64(g.by))
+				}
+				_, reason := p.job(args)
+				if plan.Refused != nil {
+					if plan.Refused.Reason != reason {
+						t.Errorf("group %d: %s, planned was %+v", g.id, reason, *plan.Refused)
+					}
+					continue
+				}
+				p.wantDone(plan, before)
+				p.Want("main", fmt.Sprintf(`SELECT %s - count(*) FROM project_repositories`, paths), fmt.Sprint(plan.Outside))
+				done++
+			}
+			if done < 2 {
+				t.Errorf("only %d groups were planned and done", done)
+			}
+		})
+	}
+}
+
+func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, 9)
+	free, referenced := 0, 0
+	for _, u := range p.users {
+		if u.kind != 15 {
+			continue
+		}
+		plan, before := p.plan("placeholder", u.id), p.counts()
+		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: int64(u.id)}})
+		p.Work(p.service, "delete_placeholder_user")
+		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
+		if (plan.Refused == nil) != queued || slices.Contains(plan.Jobs, "delete_user") != queued {
+			t.Errorf("user %d: queued %t, planned was %+v", u.id, queued, plan)
+		}
+		if !queued {
+			referenced++
+			if plan.Refused.Reason != "STILL_REFERENCED" || !strings.HasSuffix(plan.Refused.Detail, "_id refers to it") {
+				t.Errorf("got %+v", *plan.Refused)
+			}
+			p.Exec("main", `DELETE FROM maintenance.river_job`)
+			continue
+		}
+		free++
+		p.Work(p.service, "delete_user")
+		p.Exec("main", `DELETE FROM maintenance.river_job`)
+		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
+		p.wantDone(plan, before)
+	}
+	if free == 0 || referenced == 0 {
+		t.Errorf("%d went, %d were kept", free, referenced)
+	}
+	if plan := p.plan("placeholder", owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
+		t.Errorf("got %+v", plan.Refused)
+	}
+}
+
+func TestPlanDeletion_WritesAndLocksNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, 10)
+	content := func() string {
+		return p.Value("main", `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
+			FROM pg_class c WHERE c.relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace) AND c.relkind = 'r'`)
+	}
+	before := content()
+	holder := p.Connect("main")
+	tx, err := holder.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"users", "namespaces", "projects", "members", "issues", "notes"} {
+		if _, err := tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user, group := p.plan("user", 20), p.plan("group", firstGroup)
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
+		t.Errorf("planned were %+v, %+v", user, group)
+	}
+	if content() != before {
+		t.Error("a plan has written")
+	}
+	// The same again, until something changes.
+	if again := p.plan("group", firstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
+		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
+	}
+	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
+	if again := p.plan("group", firstGroup); again.Digest == group.Digest {
+		t.Error("an issue more, and the digest is the same")
+	}
+}
+
+func TestPlanDeletion_CountsUpToALimit(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, 11)
+	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) SELECT i, 'i', 20, 1, 5001, i FROM generate_series(20001, 30500) i`)
+	for kind, id := range map[string]int{"user": 20, "group": firstGroup} {
+		plan := p.plan(kind, id)
+		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "issues" })
+		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
+			t.Errorf("planned were %+v", plan.Tables)
+		}
+	}
+}
+
+func TestPlanDeletion_SaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, 12)
+	ctx := context.Background()
+	for target, words := range map[[2]string]string{
+		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(personal(20))}: "no group",
+		{"placeholder", "4711"}: "no placeholder 4711",
+	} {
+		var id int64
+		_, _ = fmt.Sscan(target[1], &id)
+		if _, err := p.service.PlanDeletion(ctx, target[0], id); !errors.Is(err, service.ErrUnknownTarget) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	for field, request := range map[string]func() error{
+		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
+		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
+	} {
+		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
+		if !ok || invalid.Field != field {
+			t.Errorf("%s: %v", field, request())
+		}
+	}
+	if _, err := p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
+		t.Errorf("got %+v", plan.Refused)
+	}
+}

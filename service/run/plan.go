@@ -1,0 +1,227 @@
+package run
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// A plan says what deleting a user, group or placeholder user would do. It is made by the code of
+// the jobs and workers that do it, in their order, each as a dry run: nothing is written or locked.
+
+// ErrUnknownTarget means that there is no such user, group or placeholder user.
+var ErrUnknownTarget = errors.New("there is no such target")
+
+// ErrPlanTime ends a plan whose time is over: what it has counted are lower bounds.
+var ErrPlanTime = errors.New("the time of a plan is over")
+
+const (
+	// PlannedRows is up to how many rows of a table a plan counts.
+	PlannedRows = 10_000
+	// planTime is how long a plan may take: less than a client waits.
+	planTime = 20 * time.Second
+)
+
+// PlannedTable is what would be done to the rows of a table.
+type PlannedTable struct {
+	// Table has its database before a colon where that is not main.
+	Table string
+	// Kept rows refer to what goes, and forbid it.
+	Moved, Nullified, Deleted, Kept int64
+	// AtLeast: counting stopped at a limit.
+	AtLeast bool
+}
+
+// Refusal is why something would not be deleted now: a typed reason, and words.
+type Refusal struct{ Reason, Detail string }
+
+// Plan is what a deletion would do, and the making of it. It is for one goroutine.
+type Plan struct {
+	Kind, Name string
+	ID         int64
+	// Digest is over the kind, the id and all that follows but the estimate.
+	Digest string
+	Exact  bool
+	Tables []PlannedTable
+	// Refused is nil if it would go.
+	Refused *Refusal
+	// Jobs are the kinds of job that would be queued, each once.
+	Jobs []string
+	// Outside is how many paths outside the database would be left.
+	Outside int64
+	// Estimate is 0 if no speed has been measured.
+	Estimate time.Duration
+
+	// Databases are those to be read, main first: replicas where there are some.
+	Databases []*repo.Database
+	tables    map[string]*PlannedTable
+	seen      map[*repo.Database]map[repo.Place]struct{}
+	kept      map[*repo.Database]map[repo.Place]struct{}
+	limit     int64
+	ends      time.Time
+}
+
+// Planner adds to a plan what a job or worker would do. A refusal is no error: it goes into the plan.
+type Planner func(ctx context.Context, x *Execution, p *Plan) error
+
+// NewPlan has counted nothing yet.
+func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
+	return &Plan{
+		Kind: kind, ID: id, Exact: true, Databases: databases, limit: PlannedRows,
+		tables: map[string]*PlannedTable{}, ends: time.Now().Add(planTime),
+		seen: map[*repo.Database]map[repo.Place]struct{}{},
+		kept: map[*repo.Database]map[repo.Place]struct{}{},
+	}
+}
+
+// Planning is a dry run that is no run: it is not recorded, has no lease and logs nothing.
+func (r *Runner) Planning(ctx context.Context, p *Plan) *Execution {
+	return &Execution{
+		Database: p.Main(), DryRun: true, MaxRuntime: planTime, Worker: &Worker{}, metrics: r.Metrics,
+		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Tracer: r.Tracer, Span: trace.SpanFromContext(ctx), loads: r.Loads, started: time.Now(),
+		stopRequested: ctx, requestStop: func(error) {},
+		run: Run{Counts: map[string]int64{}}, found: candidates{digest: sha256.New()},
+	}
+}
+
+// Main is the first database.
+func (p *Plan) Main() *repo.Database { return p.Databases[0] }
+
+// CheckStop is asked before every statement.
+func (p *Plan) CheckStop() error {
+	if time.Now().After(p.ends) {
+		return ErrPlanTime
+	}
+	return nil
+}
+
+func (p *Plan) table(d *repo.Database, name string) *PlannedTable {
+	if d.Name != MainDatabase {
+		name = d.Name + ":" + name
+	}
+	if p.tables[name] == nil {
+		p.tables[name] = &PlannedTable{Table: name}
+	}
+	return p.tables[name]
+}
+
+// Count adds rows that a change would change.
+func (p *Plan) Count(d *repo.Database, table string, c repo.Change, rows int64) {
+	t := p.table(d, table)
+	switch c.Action() {
+	case "move":
+		t.Moved += rows
+	case "nullify":
+		t.Nullified += rows
+	default:
+		t.Deleted += rows
+	}
+	if c.Report != "" {
+		p.Outside += rows
+	}
+}
+
+// Room is how many rows of a table may still be counted.
+func (p *Plan) Room(d *repo.Database, table string) int64 {
+	t := p.table(d, table)
+	return max(0, p.limit-t.Moved-t.Nullified-t.Deleted)
+}
+
+// AtLeast says that not all rows of a table have been counted.
+func (p *Plan) AtLeast(d *repo.Database, table string) { p.table(d, table).AtLeast = true }
+
+// Seen are the rows of a database that would be gone, or have been counted as kept.
+func (p *Plan) Seen(d *repo.Database) (gone, kept map[repo.Place]struct{}) {
+	if p.seen[d] == nil {
+		p.seen[d], p.kept[d] = map[repo.Place]struct{}{}, map[repo.Place]struct{}{}
+	}
+	return p.seen[d], p.kept[d]
+}
+
+// Keep counts rows that forbid the deletion.
+func (p *Plan) Keep(d *repo.Database, table string, places []repo.Place) {
+	_, kept := p.Seen(d)
+	for _, place := range places {
+		if _, counted := kept[place]; !counted {
+			kept[place] = struct{}{}
+			p.table(d, table).Kept++
+		}
+	}
+}
+
+// Refuse says why it would not go; the first reason counts.
+func (p *Plan) Refuse(reason, detail string) {
+	if p.Refused == nil {
+		p.Refused = &Refusal{reason, detail}
+	}
+}
+
+// Queue says that a job of this kind would be queued.
+func (p *Plan) Queue(kind string) {
+	if !slices.Contains(p.Jobs, kind) {
+		p.Jobs = append(p.Jobs, kind)
+	}
+}
+
+// Absorb takes the error of a [Planner]: what would end the job or run ends the plan as a refusal. It
+// returns what is about more than the target.
+func (p *Plan) Absorb(ctx context.Context, err error) error {
+	var missing *NotConfiguredError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrPlanTime):
+		for _, t := range p.tables {
+			t.AtLeast = true
+		}
+		p.Exact = false
+		return nil
+	case ctx.Err() != nil, errors.Is(err, ErrUnknownTarget), errors.As(err, &missing),
+		errors.Is(err, repo.ErrUnreachable), fitForClients(err) == nil:
+		return err
+	}
+	reason := ReasonOf(err)
+	if reason == "" {
+		reason = "FAILED"
+	}
+	p.Refuse(reason, PublicText(err))
+	return nil
+}
+
+// Rows are all that would be changed, as far as they were counted.
+func (p *Plan) Rows() (rows int64) {
+	for _, t := range p.tables {
+		rows += t.Moved + t.Nullified + t.Deleted
+	}
+	return rows
+}
+
+// Finish sorts what was counted, and makes the digest.
+func (p *Plan) Finish() error {
+	p.Tables = p.Tables[:0]
+	for _, name := range slices.Sorted(maps.Keys(p.tables)) {
+		t := *p.tables[name]
+		if t == (PlannedTable{Table: name}) {
+			continue
+		}
+		p.Tables = append(p.Tables, t)
+		p.Exact = p.Exact && !t.AtLeast
+	}
+	slices.Sort(p.Jobs)
+	text, err := json.Marshal([]any{p.Kind, p.ID, p.Exact, p.Tables, p.Refused, p.Jobs, p.Outside})
+	sum := sha256.Sum256(text)
+	p.Digest = hex.EncodeToString(sum[:])
+	return err
+}
