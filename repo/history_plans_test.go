@@ -260,8 +260,7 @@ func (a *aged) listReceipts(ctx context.Context) (err error) {
 func (a *aged) listWaiting(ctx context.Context) (err error) {
 	for _, worker := range servicetest.Configured(a.t, a.Service) { //nolint:contextcheck // the test's
 		for _, dead := range []bool{false, true} {
-			_, _, failed := a.Waiting(ctx, worker, dead)
-			err = errors.Join(err, failed)
+			err = errors.Join(err, second(a.Waiting(ctx, worker, dead)))
 		}
 	}
 	return err

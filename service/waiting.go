@@ -2,7 +2,7 @@ package service
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -13,22 +13,36 @@ type Waiting struct {
 	repo.Waiting
 }
 
-// Waiting lists the first 100 in each database of what a worker's backlog counts as dead, or as
-// deferred. An error is joined from the databases that could not be read; the others' are in the
-// list. listed is false for a worker that has no such list.
-func (s *Service) Waiting(
-	ctx context.Context, name string, dead bool,
-) (list []Waiting, listed bool, err error) {
+// WaitingList is what a worker's backlog counts as dead, or as deferred: the first 100 of each
+// database. The zero value is that of a worker that has no such list.
+type WaitingList struct {
+	// Listed says that the worker has one.
+	Listed bool
+	Items  []Waiting
+	// NotRead are the databases that could not be read just now.
+	NotRead []string
+}
+
+// Waiting lists what a worker will not work on now. Its error is that there is no such worker.
+func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
 	w, err := s.engine.Worker(name)
 	if err != nil || w.Waiting == nil {
-		return nil, false, err
+		return list, err
 	}
+	list.Listed = true
 	for _, d := range w.LeaseDatabases(s.engine) {
-		found, readErr := w.Waiting(ctx, d, dead)
-		err = errors.Join(err, readErr)
+		found, err := w.Waiting(ctx, d, dead)
+		if err != nil {
+			s.engine.Logger.DebugContext(ctx, "list of what waits not read",
+				"worker", name, "database", d.Name, "error", err.Error())
+			list.NotRead = append(list.NotRead, d.Name)
+		}
 		for _, f := range found {
-			list = append(list, Waiting{d.Name, f})
+			list.Items = append(list.Items, Waiting{d.Name, f})
 		}
 	}
-	return list, true, err
+	if len(list.Items) == 0 && len(list.NotRead) > 0 {
+		return list, fmt.Errorf("list what waits of %s: %w", name, ErrUnreachable)
+	}
+	return list, nil
 }

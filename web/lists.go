@@ -141,9 +141,7 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 type waitingPage struct {
 	Worker string
 	Dead   bool
-	// Listed is false for a worker without such a list.
-	Listed bool
-	Items  part[[]service.Waiting]
+	List   part[service.WaitingList]
 }
 
 // waiting lists what the backlog of a worker counts as dead or deferred.
@@ -153,19 +151,13 @@ func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
 		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
 		return
 	}
-	type answer struct {
-		list   []service.Waiting
-		listed bool
-	}
-	found := read(r.Context(), p.recent, "waiting "+name+" "+what, readEvery,
-		func(ctx context.Context) (answer, error) {
-			list, listed, err := p.config.Service.Waiting(ctx, name, what == "dead")
-			return answer{list, listed}, err
+	body := &waitingPage{Worker: name, Dead: what == "dead"}
+	body.List = read(r.Context(), p.recent, "waiting "+name+" "+what, readEvery,
+		func(ctx context.Context) (service.WaitingList, error) {
+			return p.config.Service.Waiting(ctx, name, body.Dead)
 		})
-	if p.refused(w, r, found.Err) {
+	if p.refused(w, r, body.List.Err) {
 		return
 	}
-	body := &waitingPage{Worker: name, Dead: what == "dead", Listed: found.Value.listed}
-	body.Items = part[[]service.Waiting]{found.Value.list, found.At, found.Err}
 	p.show(w, r, "waiting", name+", "+what+" · caretaker", body)
 }

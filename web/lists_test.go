@@ -20,7 +20,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 		t.Error("the list has runs of another state, or more than a page")
 	}
 	f.page("/runs?before=01900000-0000-7000-8000-000000000022&state=failed&worker="+tokens, "000000000020", "000000000002", "stop refreshing")
-	f.page("/runs?state=cancelled", "There is no such run.")
+	f.page("/runs?state=cancelled", "No run matches.")
 	for path, words := range map[string]string{
 		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "kind", "/jobs?state=x": "state",
 	} {
@@ -41,8 +41,8 @@ func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 		t.Fatalf("%v, %v", jobs, err)
 	}
 	f.page("/jobs?kind=delete_user&state=available", fmt.Sprintf(`href="/jobs/%d"`, jobs[0].ID))
-	f.page(fmt.Sprintf("/jobs?before=%d", jobs[len(jobs)-1].ID), "There is no such job.")
-	f.page("/jobs?kind=destroy_group", "There is no such job.")
+	f.page(fmt.Sprintf("/jobs?before=%d", jobs[len(jobs)-1].ID), "No job matches.")
+	f.page("/jobs?kind=destroy_group", "No job matches.")
 }
 
 func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
@@ -65,7 +65,12 @@ func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
 		SELECT id, now() - interval '100 days' FROM namespaces WHERE type = 'Group' ORDER BY id LIMIT 1
 		ON CONFLICT (namespace_id) DO UPDATE SET deletion_scheduled_at = now() - interval '100 days', state_metadata = '{}'`)
 	f.page("/workers/adjourned_group_deletion/dead", "the user who marked it does not exist")
-	f.page("/workers/adjourned_group_deletion/deferred")
+	f.exec(`UPDATE namespaces SET path = path || '-deletion_scheduled-' || id WHERE id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
+	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = NULL WHERE namespace_id = (SELECT max(id) FROM namespaces WHERE type = 'Group')`)
+	f.fresh()
+	f.page("/workers/adjourned_group_deletion/dead", "but no mark is stored")
+	f.exec(`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = (SELECT min(id) FROM namespaces WHERE type = 'Group')`)
+	f.page("/workers/adjourned_group_deletion/deferred", "in its grace period")
 	f.page("/workers/"+tokens+"/deferred", "no such list")
 	for _, path := range []string{"/workers/nobody/dead", "/workers/" + keys + "/other"} {
 		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {
@@ -112,6 +117,6 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 func TestDryRun_SaysWould(t *testing.T) {
 	f := start(t)
 	r := f.run(tokens, true)
-	f.page("/runs/"+r.ID, "What a run would do")
+	f.page("/runs/"+r.ID, "What a run would do", "A run would", "--expected-digest "+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
 }

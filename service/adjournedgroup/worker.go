@@ -159,7 +159,20 @@ func (k *worker) waiting(
 	if err != nil || stores.Missing != "" {
 		return nil, err
 	}
-	return d.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
+	list, err := d.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
+	if err != nil || !dead {
+		return list, err
+	}
+	_, err = eachLostMark(ctx, d, stores, func(lost []int64) {
+		for _, id := range lost {
+			if len(list) < lostMarksShown {
+				list = append(list, repo.Waiting{
+					Kind: "group", ID: id, Reason: "it looks marked for deletion, but no mark is stored",
+				})
+			}
+		}
+	})
+	return list, err
 }
 
 func (k *worker) backlog(
@@ -179,7 +192,8 @@ func (k *worker) backlog(
 		return repo.Backlog{}, "", err
 	}
 	remarks = append(remarks, progress...)
-	err = countLostMarks(ctx, d, stores, &b)
+	all, err := eachLostMark(ctx, d, stores, func(lost []int64) { b.Dead += int64(len(lost)) })
+	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
 			fmt.Sprintf("groups held until somebody decides: %d, warnings in the log name them", b.Dead))
@@ -207,23 +221,23 @@ func removalProgress(
 	return remarks, err
 }
 
-// countLostMarks adds the lost marks to the dead ones. To find them all groups must be read: it
-// stops after half of the time that a backlog may take, and what it has counted by then is a lower
-// bound.
-func countLostMarks(
-	ctx context.Context, d *repo.Database, stores repo.GroupStores, b *repo.Backlog,
-) error {
+// lostMarksShown is how many lost marks are listed.
+const lostMarksShown = 100
+
+// eachLostMark passes on the groups whose marks are lost, page by page. To find them all groups must
+// be read: it stops after half of the time that a backlog may take; all is false then.
+func eachLostMark(
+	ctx context.Context, d *repo.Database, stores repo.GroupStores, found func(groups []int64),
+) (all bool, err error) {
 	began := time.Now()
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
 	for after := int64(0); ; {
-		lost, next, err := d.LostMarks(ctx, stores, after, limits)
-		b.Dead += int64(len(lost))
+		lost, next, err := d.LostMarks(ctx, stores, after, backlogLimits())
+		found(lost)
 		if err != nil || next == 0 {
-			return err
+			return true, err
 		}
 		if after = next; time.Since(began) > run.BacklogPatience/2 {
-			b.AtLeast = true
-			return nil
+			return false, nil
 		}
 	}
 }
