@@ -164,7 +164,8 @@ func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, err
 	switch {
 	case found == nil:
 		return Client{}, &RefusedError{
-			"unknown", "this token is not known here: it is mistyped, was taken back, or is another server's",
+			"unknown",
+			"this token is not known here: it is mistyped, was taken back, or is another server's",
 		}
 	case !found.expires.IsZero() && !time.Now().Before(found.expires):
 		return Client{}, &RefusedError{

@@ -172,7 +172,8 @@ func (e entry) token(workers []string) (*token, error) {
 		return nil, errors.New("workers is empty: leave it out for all of them")
 	}
 	if i := slices.IndexFunc(e.Workers, unknown); i >= 0 {
-		return nil, fmt.Errorf("unknown worker %q: there are %s", e.Workers[i], strings.Join(workers, ", "))
+		return nil, fmt.Errorf("unknown worker %q: there are %s", e.Workers[i],
+			strings.Join(workers, ", "))
 	}
 	expires, err := e.expiry()
 	client := Client{Name: e.Name, Role: *e.Role, Workers: e.Workers}
@@ -189,6 +190,6 @@ func (e entry) expiry() (time.Time, error) {
 			return at, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("expires: %q is neither a time such as 2027-01-31T12:00:00Z nor a day "+
-		"such as 2027-01-31", e.Expires.Value)
+	return time.Time{}, fmt.Errorf("expires: %q is neither a time such as 2027-01-31T12:00:00Z nor "+
+		"a day such as 2027-01-31", e.Expires.Value)
 }

@@ -43,8 +43,8 @@ func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 
 // sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	command.Flags().Func("since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, "+
-		"such as 24h", func(text string) error {
+	help := "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, such as 24h"
+	command.Flags().Func("since", help, func(text string) error {
 		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
 			*to = timestamppb.New(time.Now().Add(-ago))
 			return nil

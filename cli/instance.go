@@ -168,8 +168,8 @@ const (
 	metricsIdleTimeout = 5 * time.Minute
 )
 
-// guardMetrics shows the metrics on loopback to everybody, and beyond it as the status page is shown:
-// with TLS and to viewers, if there are such.
+// guardMetrics shows the metrics on loopback to everybody, and beyond it as the status page is
+// shown: with TLS and to viewers, if there are such.
 func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *tls.Config) {
 	if onlyHere(at) {
 		return all, nil

@@ -28,7 +28,8 @@ func (s *Server) audit(
 	ctx context.Context, client access.Client, method string, request, response any, failed error,
 ) {
 	message, ok := request.(proto.Message)
-	if dry, is := request.(*pb.RunBatchRequest); !ok || !s.rules[method].changes || is && dry.GetDryRun() {
+	run, is := request.(*pb.RunBatchRequest)
+	if !ok || !s.rules[method].changes || is && run.GetDryRun() {
 		return
 	}
 	target, reason := described(message)

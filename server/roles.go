@@ -77,7 +77,8 @@ func (r rule) needed(request any) access.Role {
 func (s *Server) allowed(ctx context.Context, c access.Client, method string, request any) error {
 	r, known := s.rules[method]
 	if !known {
-		return &notAllowedError{reason: "NO_ROLE_FOR_RPC", text: "no role may call this RPC: please report it"}
+		text := "no role may call this RPC: please report it"
+		return &notAllowedError{reason: "NO_ROLE_FOR_RPC", text: text}
 	}
 	if needed := r.needed(request); c.Role < needed {
 		return tooLow(c.Role, needed)
@@ -90,8 +91,8 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 		return err
 	}
 	about := cmp.Or(worker, "no single worker")
-	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " + about +
-		": use a token that is for all workers"
+	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
+		about + ": use a token that is for all workers"
 	return &notAllowedError{reason: "WORKER_NOT_ALLOWED", text: text, metadata: map[string]string{
 		"worker": worker, "workers": strings.Join(c.Workers, ","),
 	}}
