@@ -106,6 +106,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
+	root.AddCommand(a.receipts())
 	for _, c := range []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
 		a.resume(), a.jobs(), a.flags(), a.plan(), a.protect(), a.unprotect(), a.protected(),

@@ -299,6 +299,7 @@ func asCommands(text string) string {
 		"ProtectTarget": "protect", "UnprotectTarget": "unprotect", "ListProtected": "protected",
 		"ListFires":      "fires",
 		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",
+		"ListReceipts": "receipts list",
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
 		ReplaceAllStringFunc(text, func(method string) string {

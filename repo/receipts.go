@@ -83,7 +83,7 @@ func (d *Database) summary(sql, key, counted string) string {
 // receiptFieldsSQL is what a hash covers of the receipt d besides the hash before it. The text form
 // of a list quotes what must be, and tells NULL from a text: no two receipts have the same.
 const receiptFieldsSQL = `convert_to(ARRAY[
-    {next}::text, (extract(epoch FROM d.at) * 1000000)::bigint::text, d.run_id::text,
+    {next}::text, extract(epoch FROM d.at)::text, d.run_id::text,
     d.job_id::text, d.worker, d."table", d.action, d.rule, d.rows::text, d.lowest_key,
     d.highest_key, encode(d.keys_digest, 'hex'), (d.keys IS NOT NULL)::text, d.requested_by
   ]::text, getdatabaseencoding())`

@@ -140,9 +140,10 @@ type CheckedReceipt struct {
 }
 
 const checkReceiptsSQL = `
-SELECT d.sequence, encode(d.hash, 'hex'), d.hash = sha256(d.previous || {fields}),
-  d.keys IS NULL OR (cardinality(d.keys) = d.rows
-    AND d.keys_digest = sha256(convert_to(d.keys::text, getdatabaseencoding())))
+SELECT d.sequence, coalesce(encode(d.hash, 'hex'), ''),
+  coalesce(d.hash = sha256(d.previous || {fields}), false),
+  d.keys IS NULL OR coalesce(cardinality(d.keys) = d.rows
+    AND d.keys_digest = sha256(convert_to(d.keys::text, getdatabaseencoding())), false)
 FROM (
   SELECT r.sequence, r.at, r.run_id, r.job_id, r.worker, r."table", r.action, r.rule, r.rows,
     r.lowest_key, r.highest_key, r.keys_digest, r.keys, r.requested_by, r.hash,
@@ -196,4 +197,3 @@ func (d *Database) PruneReceipts(
 	err = d.queryRow(ctx, "prune the receipts", []any{&more}, pruneReceiptsSQL, keep, pruneBatch)
 	return more, err
 }
-

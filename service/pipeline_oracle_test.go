@@ -32,11 +32,13 @@ func TestFault_PipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.
 			t.Parallel()
 			p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}
 			p.load(p.Estate)
+			p.Exec("main", witnessSQL)
 			p.Gate("main", "notes")
 			p.replace()
 			p.killed(func(o *servicetest.Order) { o.Worker, o.Database = servicetest.GhostUsers, "" })
 			p.toTheEnd()
 			p.compare()
+			wantReceipts(p.Estate)
 		})
 	}
 }
@@ -144,7 +146,7 @@ func (p *pipelineRun) run(worker string) service.Run {
 	p.T.Helper()
 	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 	p.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	r, err := p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker})
+	r, err := p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"})
 	if err != nil {
 		p.T.Fatal(err)
 	}

@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/config"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// receipts lists and checks the records of what was changed. list asks the server; verify and head
+// connect to the databases.
+func (a *app) receipts() *cobra.Command {
+	command := &cobra.Command{
+		Use:     "receipts",
+		GroupID: groupClient,
+		Short:   "List the receipts of what was deleted or changed, and verify them",
+		Args:    commandOnly,
+		RunE: func(*cobra.Command, []string) error {
+			return usage(errors.New("missing command: list, verify or head; see caretaker receipts --help"))
+		},
+	}
+	list := a.listReceipts()
+	a.clientFlags(list)
+	command.AddCommand(list, a.verifyReceipts(), a.receiptHeads())
+	return command
+}
+
+func (a *app) listReceipts() *cobra.Command {
+	request := &pb.ListReceiptsRequest{}
+	command := &cobra.Command{
+		Use:   "list",
+		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
+		Example: "  caretaker receipts list --table issues --key 4711\n" +
+			"  caretaker receipts list --database ci --table p_ci_builds",
+		RunE: call(a, api.ListReceipts, request, a.describeReceipts),
+	}
+	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
+		if request.GetKey() != "" && request.GetTable() == "" {
+			return errors.New("--key needs --table: a key is one of a table")
+		}
+		return nil
+	})
+	flags := command.Flags()
+	flags.StringVar(&request.Database, "database", "", "`name` of the database; default main")
+	flags.StringVar(&request.Table, "table", "", "only of this `table`")
+	flags.StringVar(&request.Key, "key", "", "only those that name the row with this `key`, or between "+
+		"whose lowest and highest key it lies where keys are not kept")
+	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
+	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
+	pageFlags(command, &request.PageSize, &request.PageToken)
+	return command
+}
+
+func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
+	defer a.noteOlder("receipts", answer)
+	heading := []string{"RECEIPT", "AT", "TABLE", "ACTION", "ROWS", "KEYS", "RULE", "BY", "ASKED BY"}
+	return printTable(a, heading, answer.GetReceipts(), func(r *pb.Receipt) []string {
+		keys := cmp.Or(r.GetLowestKey(), none)
+		if r.GetHighestKey() != r.GetLowestKey() {
+			keys += " to " + r.GetHighestKey()
+		}
+		by := r.GetWorker() + " " + r.GetRunId()
+		if r.GetJobId() != 0 {
+			by = r.GetWorker() + " " + number(r.GetJobId())
+		}
+		return []string{
+			number(r.GetSequence()), at(r.GetAt()), r.GetTable(), r.GetAction(), number(r.GetRows()),
+			keys, r.GetRule(), by, cmp.Or(r.GetRequestedBy(), none),
+		}
+	})
+}
+
+// eachDatabase opens the configured databases, or the one of that name, for do.
+func (a *app) eachDatabase(
+	c *cobra.Command, name string, do func(context.Context, *repo.Database) error,
+) error {
+	ctx, stop := untilSignal(c.Context())
+	defer stop()
+	configuration, err := a.settings(config.Load)
+	if err != nil {
+		return err
+	}
+	open, closeAll, err := databases(ctx, configuration.Config)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	found := false
+	for _, d := range open {
+		if name != "" && name != "all" && name != d.Name {
+			continue
+		}
+		found = true
+		if err := d.CheckMigrated(ctx); err != nil {
+			return fmt.Errorf("%w: run `caretaker migrate` first", err)
+		}
+		if err := do(ctx, d); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return usage(fmt.Errorf("there is no database %q in the configuration", name))
+	}
+	return nil
+}
+
+func (a *app) receiptHeads() *cobra.Command {
+	var database string
+	command := &cobra.Command{
+		Use:   "head",
+		Short: "Print the newest receipt of each database, to be kept elsewhere for verify --head",
+		Long: "Print the number and the hash of the newest receipt of each database. Keep them where\n" +
+			"nobody who can write to the databases can change them: receipts verify --head then finds\n" +
+			"receipts that were cut off at the end, or all written anew.",
+		Example: "  caretaker receipts head --config caretaker.yml > heads-2026-11-22",
+		Args:    between(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			heads := []service.ReceiptHead{}
+			err := a.eachDatabase(c, database, func(ctx context.Context, d *repo.Database) error {
+				head, err := service.HeadOfReceipts(ctx, d)
+				heads = append(heads, head)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if a.asJSON {
+				return a.json(map[string]any{"heads": heads})
+			}
+			for _, h := range heads {
+				a.say("%s %d %s", h.Database, h.Sequence, cmp.Or(h.Hash, none))
+			}
+			return nil
+		},
+	}
+	command.Flags().StringVar(&database, "database", "", "`name` of the database; default all that are configured")
+	return command
+}
+
+func (a *app) verifyReceipts() *cobra.Command {
+	var database, file string
+	command := &cobra.Command{
+		Use:   "verify",
+		Short: "Recompute the chain of receipts: exit 1 if one is missing, altered or inserted",
+		Example: "  caretaker receipts verify --config caretaker.yml\n" +
+			"  caretaker receipts verify --config caretaker.yml --head heads-2026-11-22",
+		Args: between(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			known, err := readHeads(file)
+			if err != nil {
+				return usage(err)
+			}
+			checks, wrong := []service.ReceiptCheck{}, false
+			err = a.eachDatabase(c, database, func(ctx context.Context, d *repo.Database) error {
+				check, err := service.VerifyReceipts(ctx, d, known)
+				checks = append(checks, check)
+				wrong = wrong || len(check.Findings) > 0
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if a.asJSON {
+				err = a.json(map[string]any{"databases": checks})
+			} else {
+				a.describeChecks(checks)
+			}
+			if err == nil && wrong {
+				return &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&database, "database", "", "`name` of the database, or all; default all that are configured")
+	flags.StringVar(&file, "head", "", "`file` that receipts head has printed, then or now and again: its "+
+		"receipts must still be there")
+	return command
+}
+
+func (a *app) describeChecks(checks []service.ReceiptCheck) {
+	for _, c := range checks {
+		for _, finding := range c.Findings {
+			a.say("%s: %s", c.Database, finding)
+		}
+		if c.MoreFindings > 0 {
+			a.say("%s: and %d more", c.Database, c.MoreFindings)
+		}
+		for _, text := range c.Unchecked {
+			a.say("%s: %s", c.Database, text)
+		}
+		result := "all as they were written"
+		if len(c.Findings) > 0 {
+			result = "NOT as they were written"
+		}
+		pruned := ""
+		if c.Pruned > 0 {
+			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
+		}
+		a.say("%s: %d receipts, the last is %d%s: %s", c.Database, c.Receipts, c.Sequence, pruned, result)
+	}
+}
+
+// readHeads reads what receipts head has printed, as text or JSON. Several may stand in one file.
+func readHeads(file string) (heads []service.ReceiptHead, err error) {
+	if file == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(strings.TrimSpace(string(content)), "{") {
+		var document struct {
+			Heads []service.ReceiptHead `json:"heads"`
+		}
+		err = json.Unmarshal(content, &document)
+		heads = document.Heads
+	} else {
+		heads, err = parseHeads(string(content))
+	}
+	if err == nil && len(heads) == 0 {
+		err = errors.New("there is no head in it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed", file, err)
+	}
+	return heads, nil
+}
+
+func parseHeads(content string) (heads []service.ReceiptHead, err error) {
+	for line := range strings.Lines(content) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if len(words) != 3 {
+			return nil, fmt.Errorf("%q is not a database, a number and a hash", strings.TrimSpace(line))
+		}
+		sequence, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number", words[1])
+		}
+		head := service.ReceiptHead{Database: words[0], Sequence: sequence, Hash: words[2]}
+		if head.Hash == none {
+			head.Hash = ""
+		}
+		heads = append(heads, head)
+	}
+	return heads, nil
+}

@@ -1,0 +1,53 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
+	sql := configured(t, "main")
+	want(t, 1, "receipts verify", "run `caretaker migrate` first")
+	migrate(t)
+	want(t, 0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
+	want(t, 0, "receipts head", "main 0 -\n")
+	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
+	want(t, 1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
+		"main: the head says 0, the last receipt is 1", "main: 1 receipts, the last is 1: NOT as they were written\n")
+	want(t, 1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
+	want(t, 2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
+	for content, message := range map[string]string{
+		"main 2 abcd\n":     "",
+		"":                  "there is no head in it",
+		"main 2":            `"main 2" is not a database, a number and a hash`,
+		"main x y":          `"x" is no number`,
+		`{"heads": "main"}`: "cannot unmarshal",
+		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",
+	} {
+		file := filepath.Join(t.TempDir(), "heads")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if message != "" {
+			want(t, 2, "receipts verify --head "+file, message)
+			continue
+		}
+		want(t, 1, "receipts verify --database all --head "+file, "receipt 2, of the head that was given, is missing: the end was cut off at 1")
+	}
+	want(t, 2, "receipts verify --head /nowhere", "/nowhere")
+	execute(t, sql, `DELETE FROM maintenance.receipts`)
+	file := filepath.Join(t.TempDir(), "heads")
+	if err := os.WriteFile(file, []byte(want(t, 0, "receipts head")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, 0, "receipts verify --head "+file)
+	if out := want(t, 0, "receipts head --output json"); !strings.Contains(out, `"sequence": 0`) {
+		t.Error(out)
+	}
+	want(t, 2, "receipts", "missing command: list, verify or head")
+	want(t, 2, "receipts list --key 7", "--key needs --table")
+	want(t, 2, "receipts list x", "unexpected argument")
+}

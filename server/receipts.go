@@ -1,0 +1,65 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// ListReceipts pages through the receipts of a database, the newest first.
+func (m *maintenance) ListReceipts(
+	ctx context.Context, r *pb.ListReceiptsRequest,
+) (*pb.ListReceiptsResponse, error) {
+	if _, err := uuid.Parse(r.GetRunId()); err != nil && r.GetRunId() != "" {
+		return nil, invalid("run_id", "is not the id of a run")
+	}
+	if strings.ContainsRune(r.GetTable()+r.GetKey(), 0) {
+		return nil, invalid("key", "table and key are names and values of a database: without NUL")
+	}
+	p, err := newPage("receipts", r, r.GetDatabase(), r.GetTable(), r.GetKey(), r.GetRunId(),
+		strconv.FormatInt(r.GetJobId(), 10))
+	if err != nil {
+		return nil, err
+	}
+	before, err := p.afterNumber()
+	if err != nil {
+		return nil, err
+	}
+	receipts, next, err := m.service.Receipts(ctx, service.ReceiptFilter{
+		Database: r.GetDatabase(), ReceiptFilter: repo.ReceiptFilter{
+			Table: r.GetTable(), Key: r.GetKey(), RunID: r.GetRunId(), JobID: r.GetJobId(),
+			Before: before, Limit: p.size + 1,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListReceiptsResponse{}
+	response.Receipts, response.NextPageToken = fill(p, receipts, toReceipt,
+		func(r *service.Receipt) string { return strconv.FormatInt(r.Sequence, 10) })
+	if response.GetNextPageToken() == "" && next != 0 {
+		// For a key only so many receipts are looked at for one page.
+		response.NextPageToken = p.next(strconv.FormatInt(next, 10))
+	}
+	for _, listed := range response.GetReceipts() {
+		if listed.Database = r.GetDatabase(); listed.GetDatabase() == "" {
+			listed.Database = "main"
+		}
+	}
+	return response, nil
+}
+
+func toReceipt(r *service.Receipt) *pb.Receipt {
+	return &pb.Receipt{
+		Sequence: r.Sequence, At: toTime(r.At), RunId: r.RunID, JobId: r.JobID, Worker: r.Worker,
+		Table: r.Table, Action: r.Action, Rule: r.Rule, Rows: r.Rows, LowestKey: r.LowestKey,
+		HighestKey: r.HighestKey, KeysDigest: r.KeysDigest, Keys: r.Keys,
+		RequestedBy: r.RequestedBy, Hash: r.Hash,
+	}
+}

@@ -1,0 +1,168 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// ReceiptHead names a receipt of a database: by it one finds out later whether that receipt, and
+// all before it, are still there as they were.
+type ReceiptHead struct {
+	Database string `json:"database"`
+	Sequence int64  `json:"sequence"`
+	// Hash is hexadecimal, "" before the first receipt.
+	Hash string `json:"hash"`
+}
+
+// ReceiptCheck is what the verification of a database's receipts has found.
+type ReceiptCheck struct {
+	// ReceiptHead is the newest receipt that there is.
+	ReceiptHead
+	// Receipts is how many were read, Pruned up to which one they were pruned.
+	Receipts int64 `json:"receipts"`
+	Pruned   int64 `json:"pruned"`
+	// Findings say what is wrong, at most 100 of them; MoreFindings is how many there are besides.
+	Findings     []string `json:"findings"`
+	MoreFindings int      `json:"more_findings"`
+	// Unchecked says which heads are of receipts that were pruned since.
+	Unchecked []string `json:"unchecked"`
+}
+
+// maxFindings is how many findings are named.
+const maxFindings = 100
+
+// HeadOfReceipts reads the head of a database's receipts.
+func HeadOfReceipts(ctx context.Context, d *repo.Database) (ReceiptHead, error) {
+	h, err := d.ReceiptHead(ctx)
+	return ReceiptHead{Database: d.Name, Sequence: h.Sequence, Hash: h.Hash}, err
+}
+
+// VerifyReceipts reads all receipts of a database, page by page, and recomputes the chain: what is
+// missing, altered or inserted is a finding. known are heads that were read before. Receipts may be
+// written and pruned meanwhile.
+func VerifyReceipts(
+	ctx context.Context, d *repo.Database, known []ReceiptHead,
+) (ReceiptCheck, error) {
+	for {
+		begin, err := d.ReceiptHead(ctx)
+		if errors.Is(err, repo.ErrNotFound) {
+			check := ReceiptCheck{ReceiptHead: ReceiptHead{Database: d.Name}}
+			check.find("the head is missing from maintenance.receipt_head: nothing can be changed without it")
+			return check, nil
+		}
+		if err != nil {
+			return ReceiptCheck{}, err
+		}
+		v := &verification{database: d, begin: begin, known: known}
+		v.ReceiptHead = ReceiptHead{d.Name, begin.PrunedSequence, begin.PrunedHash}
+		v.Pruned = begin.PrunedSequence
+		v.checkKnown(begin.PrunedSequence, begin.PrunedHash)
+		end, err := v.run(ctx)
+		if err != nil || end.PrunedSequence == begin.PrunedSequence {
+			return v.ReceiptCheck, err
+		}
+		// What was pruned meanwhile looks as if it were missing: once more.
+	}
+}
+
+// verification is one pass over the receipts. Its head is the last receipt read.
+type verification struct {
+	ReceiptCheck
+	database *repo.Database
+	begin    repo.ReceiptHead
+	known    []ReceiptHead
+}
+
+func (c *ReceiptCheck) find(format string, args ...any) {
+	if len(c.Findings) == maxFindings {
+		c.MoreFindings++
+		return
+	}
+	c.Findings = append(c.Findings, fmt.Sprintf(format, args...))
+}
+
+// run reads all receipts, those written meanwhile too, and returns the head as it is at the end.
+func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error) {
+	// From the very beginning: nothing belongs before the first one.
+	after := int64(-1 << 63)
+	for {
+		page, err := v.database.CheckReceipts(ctx, after, v.Hash)
+		if err != nil {
+			return end, err
+		}
+		for _, r := range page {
+			v.check(r)
+			after = r.Sequence
+		}
+		if len(page) > 0 {
+			continue
+		}
+		end, err = v.database.ReceiptHead(ctx)
+		if errors.Is(err, repo.ErrNotFound) {
+			v.find("the head has gone from maintenance.receipt_head")
+			return v.begin, nil
+		}
+		if err != nil || end.Newest <= max(after, v.begin.PrunedSequence) {
+			v.checkEnd(end)
+			return end, err
+		}
+	}
+}
+
+// check compares a receipt with the one before it.
+func (v *verification) check(r repo.CheckedReceipt) {
+	v.Receipts++
+	switch expected := v.Sequence + 1; {
+	case r.Sequence < expected:
+		v.find("receipt %d was inserted: the first one is %d", r.Sequence, v.Pruned+1)
+		return
+	case r.Sequence > expected+1:
+		v.find("receipts %d to %d are missing", expected, r.Sequence-1)
+	case r.Sequence > expected:
+		v.find("receipt %d is missing", expected)
+	case !r.Intact:
+		v.find("receipt %d is not as it was written, or the one before it is not", r.Sequence)
+	}
+	if !r.KeysIntact {
+		v.find("the keys of receipt %d are not those of its digest", r.Sequence)
+	}
+	v.Sequence, v.Hash = r.Sequence, r.Hash
+	v.checkKnown(r.Sequence, r.Hash)
+}
+
+// checkKnown compares a receipt with the heads that were read before.
+func (v *verification) checkKnown(sequence int64, hash string) {
+	for _, k := range v.known {
+		if k.Database == v.Database && k.Sequence == sequence && k.Hash != hash {
+			v.find("receipt %d is not that of the head that was given: the chain was written anew",
+				sequence)
+		}
+	}
+}
+
+// checkEnd compares the last receipt with the head, and the heads that were read before with both.
+func (v *verification) checkEnd(end repo.ReceiptHead) {
+	switch {
+	case end.Sequence > v.Sequence:
+		v.find("receipts %d to %d are missing at the end", v.Sequence+1, end.Sequence)
+	case end.Sequence < v.Sequence:
+		v.find("the head says %d, the last receipt is %d: one of them is not as it was written",
+			end.Sequence, v.Sequence)
+	case end.Hash != v.Hash:
+		v.find("the hash of the head is not that of receipt %d", v.Sequence)
+	}
+	for _, k := range v.known {
+		switch {
+		case k.Database != v.Database:
+		case k.Sequence > v.Sequence:
+			v.find("receipt %d, of the head that was given, is missing: the end was cut off at %d",
+				k.Sequence, v.Sequence)
+		case k.Sequence < v.Pruned && k.Sequence > 0:
+			v.Unchecked = append(v.Unchecked,
+				fmt.Sprintf("receipt %d, of a head that was given, has been pruned since", k.Sequence))
+		}
+	}
+}
