@@ -91,6 +91,7 @@ VALUES ($1, $2, $3, $4,
 ON CONFLICT (kind, id) DO UPDATE
 SET reason = EXCLUDED.reason, protected_by = EXCLUDED.protected_by, since = EXCLUDED.since,
   until = EXCLUDED.until
+WHERE p.until < coalesce(EXCLUDED.until, 'infinity')
 RETURNING ` + protectionColumns
 )
 
@@ -99,8 +100,9 @@ func protectLimits() Limits {
 	return Limits{Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: 20 * time.Second}
 }
 
-// Protect protects p.ID for ttl, 0 for good. It replaces a protection that is there. There need be no
-// such user or group yet.
+// Protect protects p.ID for ttl, 0 for good. A protection that is there is replaced by a longer one
+// only, and returned otherwise: to shorten one takes [Database.Unprotect]. There need be no such user
+// or group yet.
 //
 // It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
 // other one sees it. The error is a [*DeletionBegunError] where the deletion did.
@@ -123,6 +125,11 @@ func (d *Database) Protect(
 		}
 		rows, _ := tx.Query(ctx, protectSQL, p.Kind, p.ID, p.Reason, p.By, ttl)
 		protected, err = pgx.CollectExactlyOneRow(rows, scanProtection)
+		if errors.Is(err, pgx.ErrNoRows) {
+			// The longer one that kept its place: this transaction has its row locked.
+			rows, _ = tx.Query(ctx, protectedTargetSQL, p.Kind, p.ID)
+			protected, err = pgx.CollectExactlyOneRow(rows, scanProtection)
+		}
 		return err
 	}
 	// What it changes is nobody's work: no run or job has to hold anything.

@@ -57,6 +57,15 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	if got := strings.Join(f.protections("user"), ", "); got != "user 7" {
 		t.Errorf("got %s", got)
 	}
+	shorter, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
+		Kind: "group", Id: 30, Reason: "shorter", Ttl: durationpb.New(time.Second),
+	})
+	if p := shorter.GetProtection(); err != nil || p.GetReason() != "evidence" || p.GetUntil() != nil {
+		t.Errorf("a protection for good was shortened: %v, %v", p, err)
+	}
+	if _, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}); err != nil {
+		t.Fatal(err)
+	}
 	again, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 9, Reason: "for a while", Ttl: durationpb.New(time.Hour),
 	})

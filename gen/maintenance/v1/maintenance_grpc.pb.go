@@ -109,8 +109,9 @@ type MaintenanceServiceClient interface {
 	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
-	// workers pass it over, and jobs refuse it with PROTECTED. Protecting what is protected replaces reason and time. What
-	// has not been created yet may be protected, too. Errors: INVALID_ARGUMENT.
+	// workers pass it over, and jobs refuse it with PROTECTED. A protection in force is replaced by a
+	// longer one only, and is the answer otherwise: UnprotectTarget ends it. What has not been created yet may be
+	// protected, too. Errors: INVALID_ARGUMENT.
 	ProtectTarget(ctx context.Context, in *ProtectTargetRequest, opts ...grpc.CallOption) (*ProtectTargetResponse, error)
 	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
 	UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error)
@@ -451,8 +452,9 @@ type MaintenanceServiceServer interface {
 	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
-	// workers pass it over, and jobs refuse it with PROTECTED. Protecting what is protected replaces reason and time. What
-	// has not been created yet may be protected, too. Errors: INVALID_ARGUMENT.
+	// workers pass it over, and jobs refuse it with PROTECTED. A protection in force is replaced by a
+	// longer one only, and is the answer otherwise: UnprotectTarget ends it. What has not been created yet may be
+	// protected, too. Errors: INVALID_ARGUMENT.
 	ProtectTarget(context.Context, *ProtectTargetRequest) (*ProtectTargetResponse, error)
 	// UnprotectTarget ends a protection. Errors: NOT_FOUND UNKNOWN_PROTECTION.
 	UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error)
