@@ -26,6 +26,8 @@ const (
 	GroupInProgress
 	// GroupRestored: the user has lost the right.
 	GroupRestored
+	// GroupProtected: it is protected, or a group or bot that would go with it.
+	GroupProtected
 	// GroupBegun: its removal may go on.
 	GroupBegun
 )
@@ -33,8 +35,9 @@ const (
 // GroupBeginning is what came of an attempt to begin.
 type GroupBeginning struct {
 	Verdict GroupVerdict
-	// Restoration is set with GroupRestored.
+	// Restoration is set with GroupRestored, Protection with GroupProtected.
 	Restoration Restoration
+	Protection  *Protection
 }
 
 // GroupCycleError names a group whose tree cannot be removed.
@@ -108,7 +111,14 @@ func judgeGroup(
 	case err != nil:
 	case allowed:
 		b.Verdict = GroupBegun
-		err = refuseCycle(ctx, tx, args.GroupID)
+		if err = refuseCycle(ctx, tx, args.GroupID); err != nil {
+			return b, err
+		}
+		// Behind the lock on the row: a protection that was committed before is seen.
+		b.Protection, err = protecting(ctx, tx, TargetGroup, args.GroupID)
+		if b.Protection != nil {
+			b.Verdict = GroupProtected
+		}
 	case working:
 		b.Verdict = GroupInProgress
 	default:

@@ -51,6 +51,8 @@ type DueGroup struct {
 	// Allowed: the user may remove the group. Begun: its removal has begun. InProgress: its state
 	// says deletion_in_progress.
 	Allowed, Begun, InProgress bool
+	// Veto keeps it from being destroyed, nil: nothing does.
+	Veto *Veto
 	// Above are those of its ancestors that are marked or begun, in no order.
 	Above []int64
 }
@@ -62,7 +64,7 @@ WHERE n.id = ANY ($3::bigint[]) AND n.type = 'Group' AND (mark.ripe OR mark.begu
 ORDER BY n.id`
 
 // DueGroups looks at one page of candidates: those of them that are due, in order of their ids,
-// with what decides about them. It takes three statements, whatever the page.
+// with what decides about them. It takes five statements, whatever the page.
 func (d *Database) DueGroups(
 	ctx context.Context, s GroupStores, a Adjournment, candidates []int64, l Limits,
 ) ([]DueGroup, error) {
@@ -77,7 +79,23 @@ func (d *Database) DueGroups(
 	if err := d.readRights(ctx, s, a, groups, l); err != nil {
 		return nil, err
 	}
+	if err := d.readVetoes(ctx, groups, l); err != nil {
+		return nil, err
+	}
 	return groups, d.readAncestors(ctx, s, groups, l)
+}
+
+// readVetoes finds out which of the groups must not be destroyed.
+func (d *Database) readVetoes(ctx context.Context, groups []DueGroup, l Limits) error {
+	ids := make([]int64, len(groups))
+	for i := range groups {
+		ids[i] = groups[i].ID
+	}
+	vetoes, err := d.groupVetoes(ctx, ids, l)
+	for i := range groups {
+		groups[i].Veto = vetoes[groups[i].ID]
+	}
+	return err
 }
 
 // directMembershipSQL is the rule of direct membership, for members m; {today}

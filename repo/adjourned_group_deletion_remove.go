@@ -272,6 +272,10 @@ func (d *Database) RemoveGroup(
 	rows = append(rows, rowDeletion{"routes", "id", deleteGroupRouteSQL, id},
 		rowDeletion{"namespaces", "id", deleteGroupSQL, id})
 	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx *changing) error {
+		// Somebody may have moved it below the group whose removal had begun.
+		if err := refuseProtected(ctx, tx, TargetGroup, id); err != nil {
+			return err
+		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err

@@ -21,6 +21,8 @@ type UserDeletion struct {
 	Setting TokenSetting
 	// Groups or Organizations are the first ten of which the user is the only owner.
 	Groups, Organizations []int64
+	// Protection is what refuses it with PROTECTED.
+	Protection *Protection
 	// Projects are the first of the personal projects, which have to go before the rest: the user
 	// is blocked, and the removal has begun.
 	Projects []int64
@@ -164,7 +166,7 @@ func (u *deleting) decide(ctx context.Context) error {
 		return nil
 	}
 	for _, check := range []func(context.Context) error{
-		u.checkType, u.checkTokens, u.authorize, u.checkSoleOwnership,
+		u.checkType, u.checkProtection, u.checkTokens, u.authorize, u.checkSoleOwnership,
 	} {
 		if err := check(ctx); err != nil || u.ended() {
 			return err
@@ -182,6 +184,15 @@ func (u *deleting) checkType(context.Context) error {
 		u.Refused = ReasonInternalUser
 	}
 	return nil
+}
+
+// checkProtection comes behind the lock on the user: a protection that was committed before is seen.
+func (u *deleting) checkProtection(ctx context.Context) (err error) {
+	u.Protection, err = protecting(ctx, u.tx, TargetUser, u.args.UserID)
+	if u.Protection != nil {
+		u.Refused = ReasonProtected
+	}
+	return err
 }
 
 // keptSQL locks the tokens of a bot before it judges them. $1 to $3 are the rules.

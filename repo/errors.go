@@ -338,7 +338,8 @@ func ours(err error) bool {
 	var cycle *GroupCycleError
 	var unknown *UnknownColumnError
 	var begun *DeletionBegunError
-	if errors.As(err, &begun) {
+	var protected *ProtectedError
+	if errors.As(err, &begun) || errors.As(err, &protected) {
 		return true
 	}
 	return errors.As(err, &kept) || errors.As(err, &cycle) || errors.As(err, &unknown)

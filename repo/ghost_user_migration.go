@@ -117,6 +117,8 @@ type GhostTarget struct {
 	// Migratable users may be deleted. Others, if they exist, are refused.
 	Migratable bool
 	Type       int16
+	// Protected users are kept.
+	Protected bool
 	// Organization of the user, nil where users have none, and its Ghost, 0 if it has none.
 	Organization *int64
 	Ghost        int64
@@ -124,7 +126,9 @@ type GhostTarget struct {
 
 const ghostTargetSQL = `
 SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `,
-  coalesce(u.user_type, 0), {organization},
+  coalesce(u.user_type, 0), EXISTS (
+    SELECT FROM maintenance.protected_targets p
+    WHERE p.kind = 'user' AND p.id = q.user_id AND ` + inForceSQL + `), {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint

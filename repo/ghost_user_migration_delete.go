@@ -78,7 +78,8 @@ LIMIT 1`
 // or the row of the queue, both stay: the error is a [*KeptError].
 //
 // The rows are looked for while the user's row is locked. Whoever has inserted a row that refers to
-// the user by a foreign key has committed by then, and nobody can insert another one.
+// the user by a foreign key has committed by then, and nobody can insert another one. Nor can anybody
+// protect the user: one who is protected by then stays, with a [*ProtectedError].
 func (d *Database) DeleteMigratedUser(
 	ctx context.Context, p Permit, q GhostQueue, user int64, rows []Rows,
 ) (referred bool, err error) {
@@ -87,6 +88,9 @@ func (d *Database) DeleteMigratedUser(
 		var partition *int64
 		err := tx.QueryRow(ctx, lockMigratedSQL, user).Scan(&partition)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if err := refuseProtected(ctx, tx, TargetUser, user); err != nil {
 			return err
 		}
 		if referred, err = d.anyWhileLocked(ctx, tx, rows); referred || err != nil {

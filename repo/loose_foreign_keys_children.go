@@ -62,10 +62,13 @@ type Child struct {
 	key string
 	// mayKeep: a trigger or rule may keep rows that a statement would change, without an error.
 	mayKeep bool
+	// unprotected is the condition of rows that may be deleted, "" if all may: a protected user or group
+	// stays, and its record with it.
+	unprotected string
 }
 
 // MayKeep says whether a row that a statement finds may be left as it is without an error: by a
-// BEFORE trigger, a rule, or another server.
+// BEFORE trigger, a rule, another server, or because it may be protected.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut
@@ -134,6 +137,12 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 				types: types, lock: "FOR UPDATE SKIP LOCKED", mayKeep: mayKeep[key.Table],
 				key: cmp.Or(primaryKeys[key.Table], "t."+quote(key.Column)+"::text"),
 			}
+			if key.changes() == "" {
+				children[i].unprotected = d.unprotectedRows(key.Table)
+			}
+			if children[i].unprotected != "" {
+				children[i].mayKeep = true
+			}
 			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
 				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
 			}
@@ -181,8 +190,12 @@ func (c *Child) sql(template string, first int, more ...string) (sql string, val
 		change = fmt.Sprintf("UPDATE %s t SET %s = %s", c.table, target, value)
 		fmt.Fprintf(&conditions, " AND t.%s IS DISTINCT FROM %s", target, value)
 	}
+	unprotected := ""
+	if c.unprotected != "" {
+		unprotected = " AND " + c.unprotected
+	}
 	names := append([]string{
-		"{child}", c.table, "{column}", quote(c.Key.Column),
+		"{unprotected}", unprotected, "{child}", c.table, "{column}", quote(c.Key.Column),
 		"{conditions}", conditions.String(), "{change}", change, "{returned}", c.key, "{noted}", notedSQL,
 	}, more...)
 	return c.Database.summary(fill(template, names...), c.key, "true"), values
@@ -211,7 +224,7 @@ counted AS MATERIALIZED (
 ),
 changed AS (
   {change}
-  WHERE t.{column} = ANY ($1::bigint[]){conditions}
+  WHERE t.{column} = ANY ($1::bigint[]){conditions}{unprotected}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
   RETURNING {returned} AS key
 ),
@@ -225,7 +238,8 @@ const purgeUncountedSQL = `
 WITH {guard},
 changed AS (
   {change}
-  WHERE t.{column} = ANY ($1::bigint[]){conditions} AND (SELECT held FROM guard) = 1
+  WHERE t.{column} = ANY ($1::bigint[]){conditions}{unprotected}
+    AND (SELECT held FROM guard) = 1
   RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
@@ -269,7 +283,7 @@ found AS MATERIALIZED (
 changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
-    AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}
+    AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}{unprotected}
   RETURNING {returned} AS key
 ),
 tally AS (SELECT key, count(*) AS n FROM found GROUP BY key),

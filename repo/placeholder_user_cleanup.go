@@ -86,19 +86,23 @@ func (r PlaceholderRules) args(more ...any) []any {
 }
 
 // eligibleForDeletionSQL: details without a namespace, with
-// attempts left, that were never attempted or long enough ago. $1 to $3 are the rules, $4 the id to
+// attempts left, that were never attempted or long enough ago, of users whom nobody has vetoed. $1 to $3 are the rules, $4 the id to
 // go on behind, $5 the size of the page.
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
    WHERE namespace_id IS NULL AND deletion_attempts < $1
      AND last_deletion_attempt_at IS NULL AND id > $4::bigint
+     AND NOT ` + protectedUser + `placeholder_user_id OFFSET 0)
+    AND NOT ` + cancelledUser + `placeholder_user_id OFFSET 0)
    ORDER BY id LIMIT $5)
   UNION
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
    WHERE namespace_id IS NULL AND deletion_attempts < $1
      AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4::bigint
+     AND NOT ` + protectedUser + `placeholder_user_id OFFSET 0)
+    AND NOT ` + cancelledUser + `placeholder_user_id OFFSET 0)
    ORDER BY id LIMIT $5)
   ORDER BY id LIMIT $5`
 
@@ -124,6 +128,8 @@ claimed AS (
   WHERE d.id = free.id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
     AND (d.last_deletion_attempt_at IS NULL
       OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
+    AND NOT ` + protectedUser + `d.placeholder_user_id OFFSET 0)
+    AND NOT ` + cancelledUser + `d.placeholder_user_id OFFSET 0)
   RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
 )
 SELECT page.last, c.id IS NOT NULL,

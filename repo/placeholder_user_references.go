@@ -57,6 +57,8 @@ type PlaceholderVerdict struct {
 	Missing string
 	// Gone: there is no such user. NotPlaceholder: it is another type of user.
 	Gone, NotPlaceholder bool
+	// Protection keeps the user, nil: none does.
+	Protection *Protection
 	// Reference keeps the user; nil: the job delete_user is queued, or waits already.
 	Reference *Reference
 }
@@ -97,7 +99,7 @@ func (d *Database) DeletePlaceholder(
 	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx *changing) error {
 		look := placeholderLook{tx.Tx, a.UserID, p.Limits}
 		err := look.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
-		if err != nil || v.Gone || v.NotPlaceholder || v.Reference != nil {
+		if err != nil || v.Gone || v.NotPlaceholder || v.Protection != nil || v.Reference != nil {
 			return err
 		}
 		job := a.Origin
@@ -159,6 +161,11 @@ func (p placeholderLook) judge(
 	case userType == nil || *userType != placeholderType:
 		v.NotPlaceholder = true
 		return nil
+	}
+	// Behind the lock on the user's row: a protection that was committed before is seen.
+	v.Protection, err = protecting(ctx, p.tx, TargetUser, p.userID)
+	if err != nil || v.Protection != nil {
+		return err
 	}
 	v.Reference, err = p.first(ctx, main, others)
 	return err

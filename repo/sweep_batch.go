@@ -59,6 +59,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	}
 	var p parameters
 	match, filter := r.sql(&p)
+	filter = r.unprotected(c, filter)
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
 	switch {
@@ -86,6 +87,15 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.ruled(ctx, err, r.Table, kept)
+}
+
+// unprotected adds to the filter of rows that are to be deleted that none of them is protected. Those
+// that are count as kept.
+func (r Rows) unprotected(c Change, filter string) string {
+	if condition := r.Database.unprotectedRows(r.Table.Name); c.Delete && condition != "" {
+		return filter + " AND " + condition
+	}
+	return filter
 }
 
 // behindSQL is a comparison of rows that begins with the matched column. So only the index on both
@@ -143,6 +153,7 @@ func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchR
 	} else {
 		which = fill(directFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
+	filter = r.unprotected(c, filter)
 	update, _ := c.sql(r.from(), &change)
 	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which,
 		"{returned}", r.returned(), "{noted}", notedSQL)

@@ -177,7 +177,11 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
 	r.candidate(g.ID, run.ActionHold, g.reason)
-	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held)...)
+	var why []any
+	if g.Veto != nil {
+		why = []any{"why", g.Veto.Detail}
+	}
+	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held, why...)...)
 }
 
 // goesAlong notes a group that goes with one above it.

@@ -132,6 +132,10 @@ func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
 			Outcome: job.Restored, Reason: run.ReasonRightsMissing,
 			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
 		}
+	case repo.GroupProtected:
+		return job.Result{
+			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: b.Protection.String(),
+		}
 	case repo.GroupNotDue, repo.GroupBegun:
 	}
 	return job.Result{Outcome: job.Skipped, Reason: run.ReasonNoLongerMarked}
@@ -179,6 +183,10 @@ func (d *groupRemoval) removeTree(
 		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits())
 		if treeErr != nil {
 			return total, treeErr
+		}
+		// What was protected before this one began has kept it from beginning; it may have been moved.
+		if err := d.Main.RefuseProtectedGroups(ctx, tree, run.ReadLimits()); err != nil {
+			return total, err
 		}
 		before := len(seen)
 		for _, id := range tree {

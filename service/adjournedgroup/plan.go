@@ -81,6 +81,8 @@ func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
 // decideGroup decides what becomes of a group that is marked.
 func decideGroup(g repo.DueGroup) (outcome, string) {
 	switch {
+	case g.Veto != nil && (!g.Begun || g.Veto.Reason == repo.ReasonCancelled):
+		return held, g.Veto.Reason
 	case g.Begun:
 		return destruction, ""
 	case g.UserID == nil:

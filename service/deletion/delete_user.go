@@ -123,10 +123,12 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	return r, nil
 }
 
-// refusalWords name the first ten groups or organizations that a user owns alone, "" if the refusal
-// is about something else.
+// refusalWords say by whom a user is protected, or name the first ten groups or organizations that the
+// user owns alone; "" if the refusal is about something else.
 func refusalWords(d repo.UserDeletion) string {
 	switch {
+	case d.Protection != nil:
+		return d.Protection.String()
 	case len(d.Groups) > 0:
 		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
 	case len(d.Organizations) > 0:

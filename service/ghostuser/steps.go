@@ -136,6 +136,9 @@ func (u *user) removeNamespace(ctx context.Context) error {
 	if err := u.checkStop(); err != nil {
 		return err
 	}
+	if err := u.refuseProtected(ctx); err != nil {
+		return err
+	}
 	projects, err := main.Database.HasPersonalProjects(ctx, u.plan.queue, u.UserID, bulk.ProbeLimits())
 	if err != nil {
 		return err

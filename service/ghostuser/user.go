@@ -73,6 +73,8 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: text}
+	case u.Protected:
+		return u.refuseProtected(ctx)
 	case u.Ghost == u.UserID:
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
 	case u.Ghost == 0:
@@ -204,11 +206,16 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		return end
 	}
 	change := u.x.Database.FailMigration
+	kept, protected := errors.AsType[*repo.ProtectedError](cause)
 	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
-	if timeUp || isLocked(cause) {
+	switch {
+	case protected:
+		u.candidate(run.ActionPostpone, repo.ReasonProtected)
+		u.reportProtected(ctx, kept)
+	case timeUp || isLocked(cause):
 		change = u.x.Database.DeferMigration
 		u.reportDeferred(ctx, cause, timeUp)
-	} else {
+	default:
 		u.candidate(run.ActionPostpone, run.PublicText(cause))
 		u.reportFailed(ctx, cause)
 	}
@@ -250,6 +257,25 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 	run.RecordOutcome(ctx, run.OutcomeDeferred, public)
 	u.x.LogDone(ctx, "user deferred", "user would be deferred",
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
+}
+
+// refuseProtected is the error that keeps a protected user, nil if nothing protects the user any more.
+func (u *user) refuseProtected(ctx context.Context) error {
+	p, err := u.x.Database.Protecting(ctx, repo.TargetUser, u.UserID, run.ReadLimits())
+	if err == nil && p != nil {
+		err = &repo.ProtectedError{Protection: *p}
+	}
+	return err
+}
+
+// reportProtected counts and logs a user who is protected, whoever has put the row into the queue. It
+// is no failure: the row comes again in half an hour.
+func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
+	u.protected++
+	u.x.Count(ctx, "deferred_users", 1)
+	run.RecordOutcome(ctx, run.OutcomeDeferred, repo.ReasonProtected)
+	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
+		"reason", repo.ReasonProtected, "why", kept.String(), "tables", u.tables)
 }
 
 // reportFailed counts and logs a user who has failed; the error is logged nowhere else. A user of a

@@ -108,7 +108,7 @@ type workerRun struct {
 	// planned is the plan that is counted for; nil: none.
 	planned *run.Plan
 
-	migrated, deferred, failed int
+	migrated, deferred, failed, protected int
 	// stopped is the limit that ended the run before all rows were worked, "" if none did.
 	stopped string
 }
@@ -166,6 +166,9 @@ func (r *workerRun) reportEnd() {
 	if r.deferred > 0 {
 		why = append(why, fmt.Sprintf("%d users deferred", r.deferred))
 	}
+	if r.protected > 0 {
+		why = append(why, fmt.Sprintf("%d users kept, they are protected", r.protected))
+	}
 	if r.failed > 0 {
 		why = append(why, fmt.Sprintf("%d users failed", r.failed))
 	}
@@ -189,7 +192,7 @@ const (
 // warn logs what exceeds a threshold. The work is done by then: a backlog that cannot be read is no
 // failure of the run.
 func (r *workerRun) warn(ctx context.Context) {
-	all := r.migrated + r.deferred + r.failed
+	all := r.migrated + r.deferred + r.protected + r.failed
 	if r.failed*100 > manyFailedPercent*all {
 		r.x.Log.WarnContext(ctx, "many users failed",
 			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)

@@ -81,6 +81,9 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	if full {
 		return true, w.stop(ctx)
 	}
+	if err := w.reportVetoed(ctx, r); err != nil {
+		return false, err
+	}
 	over := w.x.Left() <= 0
 	scheduled, err := w.save(ctx, r, over && r.More)
 	if err != nil {
@@ -98,6 +101,19 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 		w.x.Limit(limit, cmp.Or(w.x.Snapshot().Reason, limit))
 	}
 	return over || !r.More, nil
+}
+
+// reportVetoed logs which inactive bots of the range are passed over.
+func (w *tokenWalk) reportVetoed(ctx context.Context, r repo.BotRange) error {
+	if r.Examined == 0 {
+		return nil
+	}
+	vetoed, err := w.x.Database.VetoedBots(ctx, w.features, w.pass.TokenRules, w.pass.Cursor, r.Last)
+	for _, v := range vetoed {
+		w.x.Log.InfoContext(ctx, "user passed over",
+			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
+	}
+	return err
 }
 
 // save stores a range with its jobs and, if it is the run's last but not the pass's, the

@@ -45,6 +45,9 @@ func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Res
 		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
 	case verdict.NotPlaceholder:
 		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
+	case verdict.Protection != nil:
+		result.Outcome, result.Reason = job.Refused, repo.ReasonProtected
+		result.Message = verdict.Protection.String()
 	case verdict.Reference != nil:
 		by := verdict.Reference
 		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced

@@ -99,13 +99,28 @@ func (p *placeholderUserCleanup) rules(
 
 func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
 	rules, err := p.rules(ctx, x.Now())
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case x.DryRun:
+	}
+	if err := p.reportVetoed(ctx, x, rules); err != nil {
+		return err
+	}
+	if x.DryRun {
 		return p.dryRun(ctx, x, rules)
 	}
 	return p.claimAll(ctx, x, rules)
+}
+
+// reportVetoed logs whom the run passes over.
+func (p *placeholderUserCleanup) reportVetoed(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
+	vetoed, err := p.main.VetoedPlaceholders(ctx, rules)
+	for _, v := range vetoed {
+		x.Log.InfoContext(ctx, "user passed over",
+			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
+	}
+	return err
 }
 
 // inFlight is how many pages are worked side by side: one is claimed while another one's jobs are

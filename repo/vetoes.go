@@ -1,0 +1,174 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// What keeps a user or group from being deleted: a protection, or that an operator has cancelled its
+// job. Workers pass it over. Jobs ask for protections again, in the transaction that decides.
+
+// Typed reasons of what is passed over or refused.
+const (
+	ReasonProtected = "PROTECTED"
+	ReasonCancelled = "CANCELLED"
+)
+
+// ProtectedError says that something is not deleted because it is protected, or what it would take
+// along.
+type ProtectedError struct{ Protection }
+
+// Error says what to do.
+func (e *ProtectedError) Error() string {
+	return fmt.Sprintf("%s: %s; caretaker unprotect %s %d ends that",
+		ReasonProtected, e.String(), e.Kind, e.ID)
+}
+
+// Public says that the text is fit for clients.
+func (e *ProtectedError) Public() {}
+
+// TypedReason is PROTECTED.
+func (e *ProtectedError) TypedReason() string { return ReasonProtected }
+
+// Veto is why a user or group is passed over.
+type Veto struct {
+	// Target is the user or group.
+	Target int64
+	// Reason is typed, Detail says in words who wants it, and why.
+	Reason, Detail string
+}
+
+// These are the beginnings of conditions: the id of a user, and "OFFSET 0)", which keeps them look-ups,
+// come behind them.
+const (
+	protectedUser = `EXISTS (
+  SELECT FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + ` AND p.id = `
+	cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
+)
+
+// unprotectedRowSQL says that the row t of users or namespaces is not protected. It stands where rows
+// are deleted by whatever leads to them: none that is protected goes.
+const unprotectedRowSQL = `NOT EXISTS (
+  SELECT FROM maintenance.protected_targets p
+  WHERE p.kind = {kind} AND p.id = t.id AND ` + inForceSQL + `)`
+
+// unprotectedRows is that condition for a table of this database, "" if none of its rows can be
+// protected. Only main knows protections.
+func (d *Database) unprotectedRows(table string) string {
+	kind := map[string]string{"users": "'user'", "namespaces": "'group'"}[table]
+	if d.Name != "main" || kind == "" {
+		return ""
+	}
+	return fill(unprotectedRowSQL, "{kind}", kind)
+}
+
+// refuseProtected refuses to delete a user or group that is protected, or what it would take along.
+func refuseProtected(ctx context.Context, tx pgx.Tx, kind string, id int64) error {
+	p, err := protecting(ctx, tx, kind, id)
+	if err == nil && p != nil {
+		err = &ProtectedError{*p}
+	}
+	return err
+}
+
+const cancelledGroupsSQL = `
+SELECT group_id, max(job_id), (array_agg(cancelled_by ORDER BY job_id DESC))[1],
+  (array_agg(reason ORDER BY job_id DESC))[1]
+FROM maintenance.job_cancellations WHERE group_id = ANY ($1::bigint[]) GROUP BY 1`
+
+// groupVetoes says which of the groups are passed over, and why.
+func (d *Database) groupVetoes(
+	ctx context.Context, groups []int64, l Limits,
+) (map[int64]*Veto, error) {
+	q := newQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
+	cancelled, err := readRows(ctx, d, l, q, func(row pgx.CollectableRow) (v Veto, err error) {
+		var job int64
+		var by, why string
+		err = row.Scan(&v.Target, &job, &by, &why)
+		v.Reason, v.Detail = ReasonCancelled, cancelledText(job, by, why)
+		return v, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	vetoes := map[int64]*Veto{}
+	for i := range cancelled {
+		vetoes[cancelled[i].Target] = &cancelled[i]
+	}
+	protected, err := d.protectedGroups(ctx, groups, l)
+	for id, p := range protected {
+		vetoes[id] = &Veto{id, ReasonProtected, p.String()}
+	}
+	return vetoes, err
+}
+
+// cancelledText says in words who has cancelled a job, and why.
+func cancelledText(job int64, by, why string) string {
+	return fmt.Sprintf("job %d was cancelled by %s: %s", job, by, why)
+}
+
+// userVetoesSQL are those vetoes with words.
+const userVetoesSQL = `(
+  SELECT p.id AS user_id, 'PROTECTED' AS code,
+    'user ' || p.id || ' is protected by ' || p.protected_by || ': ' || p.reason AS detail
+  FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + `
+  UNION ALL
+  SELECT c.user_id, 'CANCELLED',
+    'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': ' || c.reason
+  FROM maintenance.job_cancellations c WHERE c.user_id IS NOT NULL)`
+
+// vetoesNamed is how many of those who are passed over are named.
+const vetoesNamed = 100
+
+// vetoedBotsSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
+const vetoedBotsSQL = `
+SELECT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
+CROSS JOIN LATERAL (
+  SELECT FROM users u WHERE u.id = v.user_id AND u.user_type = 6 OFFSET 0) bot
+WHERE v.user_id > $4::bigint AND v.user_id <= $5::bigint AND NOT EXISTS (
+    SELECT FROM personal_access_tokens t WHERE t.user_id = v.user_id AND ` + keepsBotSQL + ` OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = v.user_id OFFSET 0)
+ORDER BY v.user_id LIMIT $6`
+
+// VetoedBots are the first 100 inactive bots behind one, up to last, that are passed over.
+func (d *Database) VetoedBots(
+	ctx context.Context, f UserFeatures, r TokenRules, behind, last int64,
+) ([]Veto, error) {
+	sql := fill(vetoedBotsSQL, "{ghosts}", quote(f.ghosts))
+	q := newQuery("look for bots that are passed over", sql, r.args(behind, last, vetoesNamed)...)
+	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, pgx.RowToStructByPos[Veto])
+}
+
+// vetoedPlaceholdersSQL does the same. $1 to $3 are the rules.
+const vetoedPlaceholdersSQL = `
+SELECT DISTINCT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
+CROSS JOIN LATERAL (
+  SELECT FROM import_placeholder_user_details d
+  WHERE d.placeholder_user_id = v.user_id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
+    AND (d.last_deletion_attempt_at IS NULL
+      OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
+  OFFSET 0) due
+ORDER BY v.user_id LIMIT $4`
+
+// VetoedPlaceholders are the first 100 placeholder users that would be due and are passed over.
+func (d *Database) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
+	q := newQuery("look for placeholder users that are passed over", vetoedPlaceholdersSQL,
+		r.args(vetoesNamed)...)
+	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, pgx.RowToStructByPos[Veto])
+}
+
+const protectedAmongSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE p.kind = 'group' AND p.id = ANY ($1::bigint[]) AND ` + inForceSQL + ` ORDER BY p.id LIMIT 1`
+
+// RefuseProtectedGroups returns a [*ProtectedError] if one of these groups is protected itself.
+func (d *Database) RefuseProtectedGroups(ctx context.Context, groups []int64, l Limits) error {
+	q := newQuery("look for protected groups of the tree", protectedAmongSQL, groups)
+	found, err := readRows(ctx, d, l, q, scanProtection)
+	if err == nil && len(found) > 0 {
+		err = &ProtectedError{found[0]}
+	}
+	return err
+}
