@@ -21,21 +21,29 @@ import (
 // run starts a run and waits for its end.
 func (a *app) run() *cobra.Command {
 	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
+	yes := false
 	command := &cobra.Command{
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
 		Long: "Run a worker once and wait for the end. Ctrl-C cancels the run after the statement in\n" +
 			"flight; a second Ctrl-C stops waiting and lets the run go on.\n\n" +
+			"On a terminal it first shows what the run would do, and asks; --yes does not.\n\n" +
 			"Exit codes: 0 succeeded; 1 failed, cancelled or connection lost; 2 usage; 3 skipped.",
 		Args: cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
+				if !yes && !request.GetDryRun() && request.GetExpectedDigest() == "" && a.asks() {
+					if err := a.confirm(ctx, client, request); err != nil {
+						return err
+					}
+				}
 				return a.runAndWatch(ctx, client, request)
 			})
 		},
 	}
 	command.Flags().BoolVar(&request.DryRun, "dry-run", false,
 		"count what a run would change, and write nothing")
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask, also on a terminal")
 	command.Flags().StringVar(&request.ExpectedDigest, "expected-digest", "",
 		"run only if the candidates are those of the dry run with this `digest`")
 	command.Flags().StringVar(&request.Database, "database", "",
