@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // The functions of this file check arguments and flags before a command begins, and put them
@@ -211,6 +212,33 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 			return fmt.Errorf("%q is not a positive duration such as 30m or 8h", text)
 		}
 		*to = durationpb.New(d)
+		return nil
+	})
+}
+
+// sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
+func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
+	timeFlag(command, "since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, "+
+		"such as 24h", to)
+}
+
+// timesFlags are --since and --until.
+func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
+	sinceFlag(command, since)
+	timeFlag(command, "until", "only before this `time`, given like --since", until)
+}
+
+func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timestamp) {
+	command.Flags().Func(name, help, func(text string) error {
+		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+			*to = timestamppb.New(time.Now().Add(-ago))
+			return nil
+		}
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return errors.New("neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+		}
+		*to = timestamppb.New(at)
 		return nil
 	})
 }

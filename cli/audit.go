@@ -2,12 +2,9 @@ package cli
 
 import (
 	"cmp"
-	"errors"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -38,22 +35,5 @@ func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 			at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
 			e.GetOutcome(), oneLine(e.GetReason()),
 		}
-	})
-}
-
-// sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
-func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	help := "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, such as 24h"
-	command.Flags().Func("since", help, func(text string) error {
-		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
-			*to = timestamppb.New(time.Now().Add(-ago))
-			return nil
-		}
-		since, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			return errors.New("neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
-		}
-		*to = timestamppb.New(since)
-		return nil
 	})
 }

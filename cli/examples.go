@@ -30,7 +30,7 @@ func examples() map[string][]string {
 		"caretaker status": {"caretaker status", "caretaker status ghost_user_migration -o json"},
 		"caretaker leases": {"caretaker leases", "caretaker leases loose_foreign_keys_cleanup"},
 		"caretaker runs": {
-			"caretaker runs", "caretaker runs ghost_user_migration --state failed",
+			"caretaker runs", "caretaker runs ghost_user_migration --state failed --since 24h",
 		},
 		"caretaker fires": {"caretaker fires", "caretaker fires --outcome missed"},
 		"caretaker pause": {
@@ -40,6 +40,7 @@ func examples() map[string][]string {
 		"caretaker resume": {"caretaker resume ghost_user_migration", "caretaker resume --all"},
 		"caretaker jobs": {
 			"caretaker jobs", "caretaker jobs --kind delete_user --state discarded",
+			"caretaker jobs --since 2026-11-01T00:00:00Z --until 2026-11-02T00:00:00Z",
 		},
 		"caretaker flags":     {"caretaker flags", "caretaker flags set loose_foreign_keys_turbo_mode_ci on"},
 		"caretaker flags set": {"caretaker flags set loose_foreign_keys_turbo_mode_ci on"},

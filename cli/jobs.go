@@ -31,6 +31,7 @@ func (a *app) jobs() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
+	timesFlags(command, &request.Since, &request.Until)
 	pageFlags(command, &request.PageSize, &request.PageToken)
 	command.AddCommand(a.showJob(), a.retryJob())
 	return command

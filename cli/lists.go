@@ -63,6 +63,7 @@ func (a *app) runs() *cobra.Command {
 	}
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "state", "RUN_STATE_", &request.State)
+	timesFlags(command, &request.Since, &request.Until)
 	pageFlags(command, &request.PageSize, &request.PageToken)
 	return command
 }

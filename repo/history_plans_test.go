@@ -194,6 +194,7 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"RunDue":     a.RunDue,
 		"ResumeRuns": a.ResumeRuns,
 		"Healthy":    a.Healthy,
+		"Needs":      func(ctx context.Context) error { return second(a.Needs(ctx, a.main)) },
 		"Shutdown":   func(context.Context) error { return nil },
 	}
 }
@@ -205,6 +206,8 @@ func (a *aged) listRuns(ctx context.Context) (err error) {
 		for _, state := range []string{"", "failed", "cancelled"} {
 			for _, after := range []string{"", a.run} {
 				f := service.RunFilter{Worker: worker, State: state, After: after, Limit: 50}
+				err = errors.Join(err, second(a.Runs(ctx, f)))
+				f.Since, f.Until = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 				err = errors.Join(err, second(a.Runs(ctx, f)))
 			}
 		}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // States and triggers of a run, as maintenance.runs keeps them.
@@ -202,14 +204,42 @@ func (d *Database) RequestCancel(ctx context.Context, id, words string) error {
 const listRunsSQL = `
 SELECT ` + runColumns + ` FROM maintenance.runs
 WHERE ($1 = '' OR worker = $1) AND ($2 = '' OR state = $2) AND ($3 = '' OR id < nullif($3, '')::uuid)
+  AND ($5 = '' OR id >= nullif($5, '')::uuid AND started_at >= $6)
+  AND ($7 = '' OR id < nullif($7, '')::uuid AND started_at < $8)
 ORDER BY runs.id DESC LIMIT $4`
 
-// ListRuns reads up to limit runs, the newest first, behind the run named by after ("" for the
-// first page), of one worker and state, each "" for all.
-func (d *Database) ListRuns(
-	ctx context.Context, worker, state, after string, limit int,
-) ([]Run, error) {
-	return collect(ctx, d, newQuery("list runs", listRunsSQL, customPlan, worker, state, after, limit), scanRun)
+// RunList selects runs: of one worker, in one state, behind the run named by After; each "" for all.
+type RunList struct {
+	Worker, State, After string
+	// Since and Until bound when they were started: from the one on, before the other; zero: no
+	// bound.
+	Since, Until time.Time
+	// Limit is how many at most.
+	Limit int
+}
+
+// idSlack is how much older than the start of its run an id may be.
+const idSlack = time.Minute
+
+// ListRuns reads runs, the newest first.
+func (d *Database) ListRuns(ctx context.Context, l RunList) ([]Run, error) {
+	first, end := "", ""
+	if !l.Since.IsZero() {
+		first = idAt(l.Since.Add(-idSlack))
+	}
+	if !l.Until.IsZero() {
+		end = idAt(l.Until.Add(time.Millisecond))
+	}
+	q := newQuery("list runs", listRunsSQL, customPlan, l.Worker, l.State, l.After, l.Limit,
+		first, bound(l.Since, pgtype.NegativeInfinity), end, bound(l.Until, pgtype.Infinity))
+	return collect(ctx, d, q, scanRun)
+}
+
+// idAt is what ids of runs begin with, which are made at a time: UUIDs of version 7.
+func idAt(t time.Time) string {
+	const most = 1<<48 - 1
+	milliseconds := fmt.Sprintf("%012x", min(max(t.UnixMilli(), 0), most))
+	return milliseconds[:8] + "-" + milliseconds[8:] + "-0000-0000-000000000000"
 }
 
 const runAtWorkSQL = `

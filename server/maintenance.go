@@ -95,12 +95,13 @@ func (m *maintenance) ListRuns(
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPage("runs", r, r.GetWorker(), state)
+	p, err := newPage("runs", r, append([]string{r.GetWorker(), state}, times(r)...)...)
 	if err != nil {
 		return nil, err
 	}
 	runs, err := m.service.Runs(ctx, service.RunFilter{
 		Worker: r.GetWorker(), State: state, After: p.after, Limit: p.size + 1,
+		Since: fromTime(r.GetSince()), Until: fromTime(r.GetUntil()),
 	})
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -240,6 +242,36 @@ func TestListRuns_Pages(t *testing.T) {
 	if err != nil || len(list.GetRuns()) != 0 {
 		t.Errorf("got %v, %v", list, err)
 	}
+}
+
+func TestListRuns_OfATime(t *testing.T) {
+	f := start(t)
+	var started []*timestamppb.Timestamp
+	for range 3 {
+		started = append(started, f.run(&maintenancev1.RunBatchRequest{}).GetStartedAt())
+	}
+	count := func(since, until *timestamppb.Timestamp) (n int) {
+		list, err := f.ListRuns(t.Context(), &maintenancev1.ListRunsRequest{Since: since, Until: until})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.GetRuns())
+	}
+	got := []int{
+		count(nil, nil), count(started[1], nil), count(nil, started[1]),
+		count(started[1], started[2]), count(started[2], started[1]),
+	}
+	if want := []int{3, 2, 1, 1, 0}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	page := &maintenancev1.ListRunsRequest{Since: started[1], PageSize: 1}
+	first, err := f.ListRuns(t.Context(), page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.PageToken, page.Since = first.GetNextPageToken(), started[0]
+	_, err = f.ListRuns(t.Context(), page)
+	f.violates(err, "page_token")
 }
 
 func TestListRuns_RefusesBadRequests(t *testing.T) {

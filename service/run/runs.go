@@ -178,12 +178,8 @@ func unknownRun(id string, err error) error {
 	return err
 }
 
-// Filter selects runs: of one worker, in one state, behind the run named by After; each "" for all.
-type Filter struct {
-	Worker, State, After string
-	// Limit is how many at most.
-	Limit int
-}
+// Filter selects runs.
+type Filter = repo.RunList
 
 // Runs lists runs, the newest first.
 func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
@@ -198,7 +194,7 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 	if err := r.CloseAbandoned(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := r.Main.ListRuns(ctx, f.Worker, f.State, f.After, f.Limit)
+	runs, err := r.Main.ListRuns(ctx, f)
 	for i := range runs {
 		runs[i] = WithSilence(runs[i])
 	}
