@@ -168,8 +168,14 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"RecordAudit": func(ctx context.Context) error {
 			return a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"})
 		},
-		"Audit":          a.listAudit,
-		"Receipts":       a.listReceipts,
+		"Audit":    a.listAudit,
+		"Receipts": a.listReceipts,
+		"Protect":  a.protect,
+		"Protections": func(ctx context.Context) error {
+			return second(a.Protections(ctx, "user", service.Protection{}, 50))
+		},
+		"Unprotect":      func(context.Context) error { return nil }, // protect calls it, and this one
+		"PlanDeletion":   func(context.Context) error { return nil },
 		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
 		"JobStates":      func(context.Context) error { a.JobStates(); return nil },
 		"Waiting":        a.listWaiting,
@@ -223,6 +229,17 @@ func (a *aged) listAudit(ctx context.Context) (err error) {
 		}
 	}
 	return err
+}
+
+// protect protects a user that there is, plans its deletion, and ends the protection.
+func (a *aged) protect(ctx context.Context) error {
+	if _, err := a.sql.Exec(ctx, `WITH o AS (INSERT INTO organizations (name, path, created_at, updated_at) VALUES ('o', 'o', now(), now()) RETURNING id)
+		INSERT INTO users (id, username, email, projects_limit, organization_id) SELECT 1, 'u', 'u', 0, id FROM o`); err != nil {
+		return err
+	}
+	u := service.Protection{Kind: "user", ID: 1, Reason: "a test", By: "test"}
+	_, err := a.Protect(ctx, u, time.Hour)
+	return errors.Join(err, second(a.PlanDeletion(ctx, "user", 1)), second(a.Unprotect(ctx, "user", 1, "test")))
 }
 
 func (a *aged) listFires(ctx context.Context) (err error) {
