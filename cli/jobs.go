@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,7 +34,7 @@ func (a *app) jobs() *cobra.Command {
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	timesFlags(command, &request.Since, &request.Until)
 	pageFlags(command, &request.PageSize, &request.PageToken)
-	command.AddCommand(a.showJob(), a.retryJob())
+	command.AddCommand(a.showJob(), a.retryJob(), a.cancelJob())
 	return command
 }
 
@@ -123,6 +124,32 @@ func (a *app) describeJob(job *pb.Job) error {
 	return printTable(a, heading, job.GetErrors(), func(e *pb.JobError) []string {
 		return []string{number(int64(e.GetAttempt())), at(e.GetAt()), oneLine(e.GetError())}
 	})
+}
+
+// cancelJob stops a job.
+func (a *app) cancelJob() *cobra.Command {
+	request := &pb.CancelJobRequest{}
+	command := &cobra.Command{
+		Use:   "cancel JOB --reason REASON",
+		Short: "Stop a job for good; caretaker jobs retry takes that back",
+		RunE: call(a, api.CancelJob, request, func(answer *pb.CancelJobResponse) error {
+			job := answer.GetJob()
+			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
+				a.say("job %d %s is running: it stops after the statement in flight", job.GetId(), job.GetKind())
+				return nil
+			}
+			a.say("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
+			return nil
+		}),
+	}
+	command.Args = cobra.MatchAll(jobArgument(&request.Id), func(*cobra.Command, []string) error {
+		if request.GetReason() == "" {
+			return errors.New("--reason REASON is required: why, for those who find it cancelled")
+		}
+		return nil
+	})
+	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown with the job")
+	return command
 }
 
 // retryJob makes a job run again.

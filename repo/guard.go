@@ -96,7 +96,9 @@ const (
 	// job, which is why [RunningJobs] is asked before.
 	attemptSQL = `attempt AS MATERIALIZED (
   SELECT 1 AS held FROM maintenance.river_job
-  WHERE id = {job} AND state = 'running' AND attempted_at = {attempted} FOR SHARE
+  WHERE id = {job} AND state = 'running' AND attempted_at = {attempted}
+    AND NOT EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.job_id = {job})
+  FOR SHARE
 )`
 	attemptGuardSQL = attemptSQL + `,
 guard AS MATERIALIZED (SELECT held FROM attempt)`
@@ -171,7 +173,8 @@ type queryer interface {
 
 const attemptHeldSQL = `
 SELECT EXISTS (
-  SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2)`
+    SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2),
+  EXISTS (SELECT FROM maintenance.job_cancellations WHERE job_id = $1)`
 
 // refused is the error of a statement whose guard did not hold. Of an attempt that needs a lock it
 // asks which of the two was missing.
@@ -183,15 +186,15 @@ func (g Guard) refused(ctx context.Context, q queryer) error {
 		return ErrLeaseLost
 	case g.attempt == nil:
 		return ErrBusy
-	case g.lock == nil:
-		return ErrJobLost
 	}
-	var held bool
-	err := q.QueryRow(ctx, attemptHeldSQL, g.attempt.ID, g.attempt.AttemptedAt).Scan(&held)
+	var held, cancelled bool
+	err := q.QueryRow(ctx, attemptHeldSQL, g.attempt.ID, g.attempt.AttemptedAt).Scan(&held, &cancelled)
 	switch {
 	case err != nil:
 		return err
-	case held:
+	case held && cancelled:
+		return ErrJobCancelled
+	case held && g.lock != nil:
 		return ErrBusy
 	}
 	return ErrJobLost

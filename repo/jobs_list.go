@@ -171,6 +171,9 @@ RETURNING ` + jobColumns
 // that is at work or due stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another
 // job for the same waits or runs.
 func (d *Database) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
+	if _, err := d.exec(ctx, "take the cancellation back", uncancelSQL, id); err != nil {
+		return QueuedJob{}, err
+	}
 	retried, err := collect(ctx, d, newQuery("retry a job", retryJobSQL, id), scanJob)
 	var refused *Error
 	if errors.As(err, &refused) && refused.SQLState == "23505" {

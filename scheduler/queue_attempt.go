@@ -129,7 +129,7 @@ func (w *worker) end(
 	// River completes the job. It changes nothing where CompleteJob has done so.
 	err = errors.Join(record(ctx, result.Outcome, result.Reason),
 		setMetadata(ctx, processedByKey, result.TraceParent))
-	if err == nil && result.Outcome == service.JobRefused {
+	if err == nil && (result.Outcome == service.JobRefused || result.Outcome == service.JobCancelled) {
 		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Message, ": ")}
 	}
 	return err

@@ -238,6 +238,20 @@ func (m *maintenance) GetJob(ctx context.Context, r *pb.GetJobRequest) (*pb.GetJ
 	return &pb.GetJobResponse{Job: wholeJob(&job)}, nil
 }
 
+// CancelJob stops a job.
+func (m *maintenance) CancelJob(
+	ctx context.Context, r *pb.CancelJobRequest,
+) (*pb.CancelJobResponse, error) {
+	if err := required("reason", r.GetReason()); err != nil {
+		return nil, err
+	}
+	job, err := m.service.CancelJob(ctx, r.GetId(), r.GetReason(), caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.CancelJobResponse{Job: wholeJob(&job)}, nil
+}
+
 // RetryJob makes a job due now.
 func (m *maintenance) RetryJob(
 	ctx context.Context, r *pb.RetryJobRequest,

@@ -2,8 +2,10 @@ package service
 
 import (
 	"context"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What callers need of deferred jobs, under the name of the package that they know.
@@ -30,6 +32,7 @@ const (
 	JobSkipped   = job.Skipped
 	JobRefused   = job.Refused
 	JobRestored  = job.Restored
+	JobCancelled = job.Cancelled
 	JobFailed    = job.Failed
 	JobDiscarded = job.Discarded
 )
@@ -68,6 +71,19 @@ func (s *Service) JobWorker(ctx context.Context, id int64) (string, error) {
 // JobsOfRun are up to limit jobs that a run queued, the oldest first.
 func (s *Service) JobsOfRun(ctx context.Context, id string, limit int) ([]Job, error) {
 	return s.pool.JobsOfRun(ctx, id, limit)
+}
+
+// CancelJob stops a job for good, and returns it as it is now; RetryJob takes that back. by is who asks.
+func (s *Service) CancelJob(ctx context.Context, id int64, reason, by string) (Job, error) {
+	reason, by = strings.TrimSpace(reason), run.TruncateActor(strings.TrimSpace(by))
+	if err := checkReason(reason); err != nil {
+		return Job{}, err
+	}
+	cancelled, err := s.pool.CancelJob(ctx, id, reason, by)
+	if err == nil {
+		s.engine.Logger.InfoContext(ctx, "job cancelled", "kind", cancelled.Kind, "job_id", id, "by", by, "reason", reason)
+	}
+	return cancelled, err
 }
 
 // RetryJob lets a job that failed or was given up be worked again at once.

@@ -55,6 +55,9 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 	switch result, err = j.Postpone(result, err); {
 	case err == nil:
 		return result, nil
+	case errors.Is(err, repo.ErrJobCancelled):
+		// What is gone is gone; RetryJob goes on.
+		return result, err
 	case errors.Is(err, repo.ErrJobLost):
 		// Another attempt has the job now, and decides what becomes of the group.
 		return result, err

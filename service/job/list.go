@@ -70,6 +70,16 @@ func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 	return job, unknownJob(id, err)
 }
 
+// CancelJob stops a job for good: one that waits never starts, one at work stops after the statement in flight. One that
+// has ended stays as it is. Errors: those of RetryJob but for [*DuplicateJobError].
+func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job, error) {
+	if id <= 0 {
+		return Job{}, errNoJobID()
+	}
+	job, err := p.Main.CancelJob(ctx, id, reason, by)
+	return job, unknownJob(id, err)
+}
+
 func errNoJobID() error {
 	return &run.InvalidArgumentError{
 		Field: "id", Description: "is required, a positive number; ListJobs has the ids",

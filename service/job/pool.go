@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ const (
 	Skipped   = "skipped"
 	Refused   = "refused"
 	Restored  = "restored"
+	Cancelled = "cancelled"
 	Failed    = "failed"
 	Discarded = "discarded"
 )
@@ -210,6 +212,9 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	result, err := p.attempt(traced, j)
 	result.Attributes = withArguments(result.Attributes, j.Args)
 	result.traced = p.Kinds[j.Kind].Traced
+	if errors.Is(err, repo.ErrJobCancelled) {
+		result, err = p.cancelled(ctx, j, result)
+	}
 	if err != nil && result.Reason == "" {
 		result.Reason = run.ReasonOf(err)
 	}
@@ -234,11 +239,21 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 			result, err = Result{}, run.Panicked(p)
 		}
 	}()
+	if words, err := p.Main.JobCancelled(ctx, j.ID); err != nil || words != "" {
+		return Result{}, cmp.Or(err, repo.ErrJobCancelled)
+	}
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
 	if err == nil && result.Snooze > 0 && j.heldBy != nil {
 		result = j.heldBy.postpone(result)
 	}
 	return result, err
+}
+
+// cancelled is the end of a job that an operator has cancelled: what it did stays.
+func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, error) {
+	words, err := p.Main.JobCancelled(ctx, j.ID)
+	r.Outcome, r.Reason, r.Message, r.Snooze = Cancelled, repo.ReasonCancelled, words, 0
+	return r, err
 }
 
 // reportJob is the job's one log line, its metric and its span's end.

@@ -1,0 +1,66 @@
+package repo
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrJobCancelled means that an operator has cancelled the job: its attempts write nothing more.
+var ErrJobCancelled = errors.New("job cancelled")
+
+const (
+	// cancelJobSQL notes the wish, by which attempts at work go. It waits for none of them.
+	cancelJobSQL = `
+INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
+SELECT id, CASE kind
+    WHEN 'delete_user' THEN (args ->> 'user_id')::bigint
+    WHEN 'delete_placeholder_user' THEN (args ->> 'placeholder_user_id')::bigint END,
+  CASE kind WHEN 'destroy_group' THEN (args ->> 'group_id')::bigint END, $2, $3
+FROM maintenance.river_job WHERE id = $1 AND finalized_at IS NULL
+ON CONFLICT (job_id) DO NOTHING`
+
+	// endCancelledSQL ends a job that waits. One at work ends itself.
+	endCancelledSQL = `
+UPDATE maintenance.river_job
+SET state = 'cancelled', finalized_at = now(),
+  metadata = metadata || '{"outcome": "cancelled", "reason": "CANCELLED"}'
+WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')
+  AND EXISTS (SELECT FROM maintenance.job_cancellations WHERE job_id = $1)`
+
+	cancellationSQL = `
+SELECT cancelled_by, reason FROM maintenance.job_cancellations WHERE job_id = $1`
+
+	// uncancelSQL leaves that of a job at work: it stops.
+	uncancelSQL = `
+DELETE FROM maintenance.job_cancellations
+WHERE job_id = $1
+  AND NOT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running')`
+)
+
+// CancelJob stops a job that has not ended: one that waits ends at once, one at work writes nothing
+// more, and ends itself. Its error is [ErrNotFound] if there is no such job.
+func (d *Database) CancelJob(ctx context.Context, id int64, reason, by string) (QueuedJob, error) {
+	if _, err := d.exec(ctx, "cancel the job", cancelJobSQL, id, reason, by); err != nil {
+		return QueuedJob{}, err
+	}
+	if _, err := d.exec(ctx, "end the cancelled job", endCancelledSQL, id); err != nil {
+		return QueuedJob{}, err
+	}
+	return d.ReadJob(ctx, id)
+}
+
+// JobCancelled says in words by whom a job was cancelled, and why; "" if it was not.
+func (d *Database) JobCancelled(ctx context.Context, id int64) (words string, err error) {
+	q := newQuery("look whether the job was cancelled", cancellationSQL, id)
+	found, err := collect(ctx, d, q, func(row pgx.CollectableRow) (words string, err error) {
+		var by, why string
+		err = row.Scan(&by, &why)
+		return "cancelled by " + by + ": " + why, err
+	})
+	if len(found) > 0 {
+		words = found[0]
+	}
+	return words, err
+}

@@ -1,0 +1,59 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+const cancelledGroup = "cancelled cancelled CANCELLED"
+
+func TestCancelJob_OneThatWaitsNeverStartsUntilItIsRetried(t *testing.T) {
+	t.Parallel()
+	g := family(t)
+	g.Run("scheduled_jobs=1")
+	job, err := g.Service.CancelJob(t.Context(), 1, "not this one", "ann")
+	if err != nil || job.State != "cancelled" || job.Reason != "CANCELLED" {
+		t.Fatalf("%+v, %v", job, err)
+	}
+	// Nor is it queued again behind the operator's back.
+	g.Run("held_groups=1")
+	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
+	if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	g.Attempts("completed succeeded")
+}
+
+func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing.T) {
+	t.Parallel()
+	g := family(t)
+	g.QueueJob(10, 1)
+	g.Gate("main", "project_repositories")
+	g.Shut("main", servicetest.App)
+	q := g.Queue()
+	if err := q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}); err != nil {
+		t.Fatal(err)
+	}
+	g.AtGate("main", servicetest.App)
+	job, err := g.Service.CancelJob(t.Context(), 1, "stop", "ann")
+	if err != nil || job.State != "running" {
+		t.Fatalf("%+v, %v", job, err)
+	}
+	g.Lift("main", servicetest.App)
+	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
+	if err := q.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	g.WantJob(cancelledGroup)
+	g.Want("main", `SELECT count(*) FROM projects`, "3")
+	g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "1")
+	g.Run("held_groups=1")
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "1")
+	if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	g.Attempts("completed succeeded")
+}
