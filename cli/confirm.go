@@ -21,7 +21,7 @@ const candidatesShown = 10
 func (a *app) asks() bool {
 	for _, stream := range []any{a.In, a.Err} {
 		file, ok := stream.(*os.File)
-		if !ok || !term.IsTerminal(int(file.Fd())) { //nolint:gosec // a file descriptor fits
+		if !ok || !term.IsTerminal(int(file.Fd())) {
 			return false
 		}
 	}

@@ -115,8 +115,6 @@ func findTyped(err error) failure {
 		reused    *service.RequestReusedError
 		begun     *service.DeletionBegunError
 		busy      *service.TargetBusyError
-		changed   *service.PlanChangedError
-		target    *service.UnknownTargetError
 	)
 	switch {
 	case errors.As(err, &argument):
@@ -139,21 +137,6 @@ func findTyped(err error) failure {
 			metadata: map[string]string{
 				"run_id": reused.First.ID, "worker": reused.First.Worker,
 				"database": reused.First.Database, "dry_run": strconv.FormatBool(reused.First.DryRun),
-			},
-		}
-	case errors.As(err, &target):
-		return failure{
-			code: codes.NotFound, reason: "UNKNOWN_TARGET", message: target.Error(),
-			metadata: map[string]string{
-				"kind": target.Kind, "id": strconv.FormatInt(target.ID, 10),
-			},
-		}
-	case errors.As(err, &changed):
-		return failure{
-			code: codes.FailedPrecondition, reason: run.ReasonPlanChanged, message: changed.Error(),
-			metadata: map[string]string{
-				"run_id": changed.Run.ID, "worker": changed.Run.Worker,
-				"candidates_digest": changed.Run.CandidatesDigest,
 			},
 		}
 	case errors.As(err, &missing):
@@ -210,6 +193,30 @@ func findRefused(err error) failure {
 		return failure{
 			code: codes.ResourceExhausted, reason: "RATE_LIMITED", message: tooMany.Error(),
 			details: retryAfter(tooMany.wait),
+		}
+	}
+	return findPlanned(err)
+}
+
+// findPlanned is the part of the table about plans.
+func findPlanned(err error) failure {
+	var changed *service.PlanChangedError
+	var target *service.UnknownTargetError
+	switch {
+	case errors.As(err, &target):
+		return failure{
+			code: codes.NotFound, reason: "UNKNOWN_TARGET", message: target.Error(),
+			metadata: map[string]string{
+				"kind": target.Kind, "id": strconv.FormatInt(target.ID, 10),
+			},
+		}
+	case errors.As(err, &changed):
+		return failure{
+			code: codes.FailedPrecondition, reason: run.ReasonPlanChanged, message: changed.Error(),
+			metadata: map[string]string{
+				"run_id": changed.Run.ID, "worker": changed.Run.Worker,
+				"candidates_digest": changed.Run.CandidatesDigest,
+			},
 		}
 	}
 	return failure{}

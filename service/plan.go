@@ -116,7 +116,8 @@ func (s *Service) plan(ctx context.Context, p *Plan, steps []run.Planner) (*Plan
 	}
 	p.Name = names[p.ID]
 	s.estimate(ctx, p)
-	return p, p.Finish()
+	err = p.Finish()
+	return p, err
 }
 
 // estimate is by the speed last measured; without one there is none.

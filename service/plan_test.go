@@ -23,6 +23,7 @@ type planned struct {
 }
 
 func newPlanned(t *testing.T, seed uint64) planned {
+	t.Helper()
 	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}}
 	p.load(p.Estate)
 	p.Exec("main", `DELETE FROM maintenance.river_job`)

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -89,7 +88,7 @@ func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
 func (r *Runner) Planning(ctx context.Context, p *Plan) *Execution {
 	return &Execution{
 		Database: p.Main(), DryRun: true, MaxRuntime: planTime, Worker: &Worker{}, metrics: r.Metrics,
-		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log:    slog.New(slog.DiscardHandler),
 		Tracer: r.Tracer, Span: trace.SpanFromContext(ctx), loads: r.Loads, started: time.Now(),
 		stopRequested: ctx, requestStop: func(error) {},
 		run: Run{Counts: map[string]int64{}}, found: candidates{digest: sha256.New()},
