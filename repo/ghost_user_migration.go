@@ -148,7 +148,8 @@ func (d *Database) GhostTarget(
 
 // planGhostTargetSQL is ghostTargetSQL for a user who is not queued yet.
 const planGhostTargetSQL = `
-SELECT true, true, false, ` + migratableSQL + `, coalesce(u.user_type, 0), {organization},
+SELECT true, true, false, ` + migratableSQL + `, coalesce(u.user_type, 0), false,
+  {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM users u WHERE u.id = $1::bigint`
 

@@ -261,6 +261,10 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 
 // refuseProtected is the error that keeps a protected user, nil if nothing protects the user any more.
 func (u *user) refuseProtected(ctx context.Context) error {
+	if u.planned != nil {
+		// The plan says so, and goes on.
+		return nil
+	}
 	p, err := u.x.Database.Protecting(ctx, repo.TargetUser, u.UserID, run.ReadLimits())
 	if err == nil && p != nil {
 		err = &repo.ProtectedError{Protection: *p}

@@ -72,6 +72,8 @@ func (p *placeholderDeletion) plan(ctx context.Context, _ *run.Execution, plan *
 		return run.ErrUnknownTarget
 	case verdict.NotPlaceholder:
 		plan.Refuse(run.ReasonNotAPlaceholder, "it is another type of user")
+	case verdict.Protection != nil:
+		// The plan of the user itself says so.
 	case verdict.Reference != nil:
 		plan.Refuse(run.ReasonStillReferenced,
 			verdict.Reference.Table+"."+verdict.Reference.Column+" refers to it")
