@@ -43,13 +43,13 @@ func family(t *testing.T) *servicetest.Groups {
 }
 
 // spared are what may keep a family.
-func spared() map[string]func(*testing.T, *service.Service) {
-	return map[string]func(*testing.T, *service.Service){
-		"the group itself":             func(t *testing.T, s *service.Service) { protect(t, s, "group", 10) },
-		"a group below it":             func(t *testing.T, s *service.Service) { protect(t, s, "group", 11) },
-		"a group far below it":         func(t *testing.T, s *service.Service) { protect(t, s, "group", 12) },
-		"a bot of a group below it":    func(t *testing.T, s *service.Service) { protect(t, s, "user", 2) },
-		"a bot of a project inside it": func(t *testing.T, s *service.Service) { protect(t, s, "user", 3) },
+func spared() map[string]service.Protection {
+	return map[string]service.Protection{
+		"the group itself":             {Kind: "group", ID: 10},
+		"a group below it":             {Kind: "group", ID: 11},
+		"a group far below it":         {Kind: "group", ID: 12},
+		"a bot of a group below it":    {Kind: "user", ID: 2},
+		"a bot of a project inside it": {Kind: "user", ID: 3},
 	}
 }
 
@@ -59,7 +59,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueued(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := family(t)
-			spare(t, g.Service)
+			protect(t, g.Service, spare.Kind, spare.ID)
 			before := g.State("main", servicetest.Written...)
 			g.Run("held_groups=1")
 			g.WantJobs()
@@ -76,7 +76,7 @@ func TestProtect_GroupIsRefusedAfterItsRemovalWasQueued(t *testing.T) {
 			t.Parallel()
 			g := family(t)
 			g.Run("scheduled_jobs=1")
-			spare(t, g.Service)
+			protect(t, g.Service, spare.Kind, spare.ID)
 			before := g.State("main", servicetest.Written...)
 			g.Attempt("cancelled refused PROTECTED")
 			g.WantSame("main", before, servicetest.Written...)
