@@ -57,9 +57,9 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 
 func TestReadClient_MistakesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
-		"profiles: {a: {adress: x}}": "adress",
-		"profiles: {a: {}}":          `there is no profile "b", there are: a`,
-		"":                           `there is no profile "b", there are: none`,
+		"profiles: {a: {port: x}}": "port",
+		"profiles: {a: {}}":        `there is no profile "b", there are: a`,
+		"":                         `there is no profile "b", there are: none`,
 	} {
 		profiled(t, content)
 		if _, err := config.ReadClient("b"); err == nil || !strings.Contains(err.Error(), want) {

@@ -351,7 +351,7 @@ func (d *Database) WaitingPlaceholders(
 	ctx context.Context, rules PlaceholderRules, dead bool, l Limits,
 ) ([]Waiting, error) {
 	sql := rules.Tables.fill(waitingPlaceholdersSQL)
-	args := append(rules.args(BeforePlaceholders, waitingShown)[:3], dead, waitingShown)
+	args := rules.args(dead, waitingShown)
 	rows, err := readRows(ctx, d, l, newQuery("list placeholder users that wait", sql, args...),
 		pgx.RowToStructByPos[waitingRow])
 	return waiting("placeholder", rows), err

@@ -43,6 +43,24 @@ func (b *bench) lastReceipt() string {
 		FROM maintenance.receipts ORDER BY sequence DESC LIMIT 1`)
 }
 
+// listed are the numbers of the receipts of a filter, two a page.
+func (b *bench) listed(f repo.ReceiptFilter) (found string) {
+	b.Helper()
+	f.Limit = 2
+	for {
+		page, before, err := b.ListReceipts(context.Background(), f)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, r := range page {
+			found += fmt.Sprint(r.Sequence, " ")
+		}
+		if f.Before = before; before == 0 {
+			return found
+		}
+	}
+}
+
 func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "")
@@ -87,22 +105,6 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 	wantLast("w t deleted t.owner 1 4 4 f me")
 	b.wantChain(6)
 
-	list := func(f repo.ReceiptFilter) (found string) {
-		t.Helper()
-		f.Limit = 2
-		for {
-			page, before, err := b.ListReceipts(context.Background(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range page {
-				found += fmt.Sprint(r.Sequence, " ")
-			}
-			if f.Before = before; before == 0 {
-				return found
-			}
-		}
-	}
 	for _, c := range []struct {
 		filter repo.ReceiptFilter
 		want   string
@@ -117,7 +119,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		{repo.ReceiptFilter{RunID: source.RunID}, "6 5 4 3 2 1 "},
 		{repo.ReceiptFilter{JobID: 7}, ""},
 	} {
-		if got := list(c.filter); got != c.want {
+		if got := b.listed(c.filter); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.filter, got, c.want)
 		}
 	}

@@ -78,7 +78,7 @@ func runStates() []string { return []string{running, "succeeded", "failed", "can
 
 func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	const path = "/runs"
-	query := r.URL.Query()
+	ctx, query := r.Context(), r.URL.Query()
 	f := service.RunFilter{
 		Worker: query.Get("worker"), State: query.Get("state"), After: query.Get("before"),
 		Limit: listed + 1,
@@ -87,9 +87,9 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	body := &list[service.Run]{OfName: "Worker"}
 	var statuses part[[]service.WorkerStatus]
 	var wait sync.WaitGroup
-	wait.Go(func() { statuses = p.statuses(r.Context()) })
+	wait.Go(func() { statuses = p.statuses(ctx) })
 	wait.Go(func() {
-		body.Items = read(r.Context(), p.recent, fmt.Sprint("run list ", f), readEvery,
+		body.Items = read(ctx, p.recent, fmt.Sprint("run list ", f), readEvery,
 			func(ctx context.Context) ([]service.Run, error) { return p.config.Service.Runs(ctx, f) })
 	})
 	wait.Wait()
