@@ -295,7 +295,7 @@ func asCommands(text string) string {
 		"RunBatch": "run", "GetStatus": "status", "ListLeases": "leases", "GetRun": "watch",
 		"ListRuns": "runs", "WatchRun": "watch", "CancelRun": "cancel", "PauseWorker": "pause",
 		"ResumeWorker": "resume", "ListJobs": "jobs", "GetJob": "jobs show", "RetryJob": "jobs retry",
-		"CancelJob": "jobs cancel", "ListOutside": "jobs outside", "AckOutside": "jobs outside --ack",
+		"CancelJob":     "jobs cancel",
 		"ProtectTarget": "protect", "UnprotectTarget": "unprotect", "ListProtected": "protected",
 		"ListFires":      "fires",
 		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -33,6 +34,9 @@ func words(line string) (all []string) {
 // Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
 func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 	t.Chdir(t.TempDir())
+	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
 	examples := 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
@@ -43,7 +47,8 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 			t.Errorf("%s has no example", c.CommandPath())
 		}
 		for line := range strings.Lines(c.Example) {
-			args := words(line)
+			command, _, _ := strings.Cut(line, " > ")
+			args := words(command)
 			if len(args) == 0 || args[0] != "caretaker" {
 				t.Fatalf("%s: %q", c.CommandPath(), line)
 			}

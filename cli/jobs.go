@@ -117,12 +117,25 @@ func (a *app) describeJob(job *pb.Job) error {
 		"ended", at(job.GetFinalizedAt()),
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
-	if len(job.GetErrors()) == 0 {
-		return nil
+	if c := job.GetCancellation(); c != nil {
+		a.say("cancelled by %s at %s: %s", c.GetBy(), at(c.GetAt()), oneLine(c.GetReason()))
+	}
+	if err := a.changedRows(job.GetTables()); err != nil || len(job.GetErrors()) == 0 {
+		return err
 	}
 	heading := []string{"ATTEMPT", "BEGUN", "ERROR"}
 	return printTable(a, heading, job.GetErrors(), func(e *pb.JobError) []string {
 		return []string{number(int64(e.GetAttempt())), at(e.GetAt()), oneLine(e.GetError())}
+	})
+}
+
+// changedRows prints what was changed, by table; nothing where that is nothing.
+func (a *app) changedRows(tables []*pb.TableCount) error {
+	if len(tables) == 0 {
+		return nil
+	}
+	return printTable(a, []string{"TABLE", "DELETED", "UPDATED"}, tables, func(t *pb.TableCount) []string {
+		return []string{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
 	})
 }
 

@@ -25,6 +25,7 @@ func (a *app) receipts() *cobra.Command {
 		Use:     "receipts",
 		GroupID: groupClient,
 		Short:   "List the receipts of what was deleted or changed, and verify them",
+		Example: "  caretaker receipts list --table issues",
 		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
 			return usage(errors.New("missing command: list, verify or head; see caretaker receipts --help"))

@@ -31,6 +31,11 @@ old_audit AS (
     WHERE a.at < (SELECT clock_timestamp() - $1::interval)
     ORDER BY a.at, a.id LIMIT $2))
   RETURNING 1
+),
+old_cancellations AS (
+  DELETE FROM maintenance.job_cancellations WHERE job_id = ANY (ARRAY(
+    SELECT c.job_id FROM maintenance.job_cancellations c
+    WHERE NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.id = c.job_id) LIMIT $2))
 )
 SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
   OR (SELECT count(*) FROM old_audit) = $2`
@@ -39,7 +44,7 @@ SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) 
 const pruneBatch = 1000
 
 // PruneHistory deletes up to 1000 runs, 1000 fires and 1000 entries of the audit that are older than
-// keep, and says whether there may be more.
+// keep, and cancellations of jobs that are gone, and says whether there may be more.
 func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
 	return more, err

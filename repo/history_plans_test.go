@@ -163,6 +163,7 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"Job":       func(ctx context.Context) error { return second(a.Job(ctx, 50_000)) },
 		"JobCounts": func(ctx context.Context) error { return second(a.JobCounts(ctx)) },
 		"JobsOfRun": func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
+		"CancelJob": func(ctx context.Context) error { return second(a.CancelJob(ctx, 1, "a test", "test")) },
 		"RetryJob":  func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
 		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 50_000)) },
 		"RecordAudit": func(ctx context.Context) error {

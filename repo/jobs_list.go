@@ -42,6 +42,19 @@ type QueuedJob struct {
 	Outcome, Reason, RunID string
 	// TraceID is the trace of the last attempt that has ended, however it did.
 	TraceID string
+
+	// What follows is known of a job that was read by its id.
+
+	// Tables are what its attempts have changed in main, by the receipts that are kept.
+	Tables []TableCount
+	// Cancellation is that of an operator, nil if there is none.
+	Cancellation *Cancellation
+}
+
+// Cancellation says who wants a job to end, and why.
+type Cancellation struct {
+	Reason, By string
+	At         time.Time
 }
 
 // AttemptError is why an attempt of a job failed, in words fit for clients.
@@ -153,8 +166,26 @@ func (d *Database) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 	if err != nil {
 		return QueuedJob{}, err
 	}
-	return found[0], nil
+	job := found[0]
+	q := newQuery("read what a job has changed", jobTablesSQL, id)
+	if job.Tables, err = collect(ctx, d, q, pgx.RowToStructByPos[TableCount]); err != nil {
+		return QueuedJob{}, err
+	}
+	cancelled, err := collect(ctx, d, newQuery("read the cancellation of a job", jobCancellationSQL, id),
+		pgx.RowToAddrOfStructByPos[Cancellation])
+	if len(cancelled) > 0 {
+		job.Cancellation = cancelled[0]
+	}
+	return job, err
 }
+
+const jobTablesSQL = `
+SELECT "table", coalesce(sum(rows) FILTER (WHERE action = 'deleted'), 0)::bigint,
+  coalesce(sum(rows) FILTER (WHERE action <> 'deleted'), 0)::bigint
+FROM maintenance.receipts WHERE job_id = $1 GROUP BY "table" ORDER BY "table"`
+
+const jobCancellationSQL = `
+SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
 

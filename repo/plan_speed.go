@@ -21,18 +21,14 @@ FROM (
   ORDER BY r.worker, r.state, r.id DESC LIMIT 50
 ) x WHERE x.changed > 0`
 
-	// removalSpeedSQL is of the last jobs that have removed groups.
+	// removalSpeedSQL is of the jobs that removed groups among the last 10,000 receipts.
 	removalSpeedSQL = `
-SELECT coalesce(sum(x.changed), 0)::bigint, coalesce(sum(x.worked), interval '0')
+SELECT coalesce(sum(x.changed), 0)::bigint, coalesce(sum(x.took), interval '0')
 FROM (
-  SELECT r.worked, (
-    SELECT coalesce(sum((t.value ->> 0)::bigint + (t.value ->> 1)::bigint), 0)
-    FROM jsonb_each(r.tables) t) AS changed
-  FROM maintenance.job_results r
-  WHERE EXISTS (
-    SELECT FROM maintenance.river_job j WHERE j.id = r.job_id AND j.kind = 'destroy_group' OFFSET 0)
-  ORDER BY r.job_id DESC LIMIT 50
-) x WHERE x.changed > 0`
+  SELECT sum(r.rows) AS changed, max(r.at) - min(r.at) AS took
+  FROM (SELECT job_id, worker, rows, at FROM maintenance.receipts ORDER BY sequence DESC LIMIT 10000) r
+  WHERE r.worker = 'destroy_group' GROUP BY r.job_id
+) x WHERE x.took > interval '0'`
 )
 
 // Speed is how many rows were changed in which time, lately: by the migration of ghost users or, of

@@ -80,7 +80,7 @@ func described(request proto.Message) (target, reason string) {
 		}
 		text := argument(request, field)
 		switch name := string(field.Name()); name {
-		case "worker", "kind", "id", "ids", "name":
+		case "worker", "kind", "id", "name":
 			targets = append(targets, text)
 		case "reason":
 			reasons = append([]string{text}, reasons...)

@@ -99,7 +99,14 @@ func toFire(f *service.Fire) *pb.Fire {
 
 // wholeJob is a job with texts as long as an answer allows, listedJob is one among others.
 func wholeJob(j *service.Job) *pb.Job {
-	return toJob(j, wholeText/4, "maintenance.river_job has them")
+	job := toJob(j, wholeText/4, "maintenance.river_job has them")
+	for _, t := range j.Tables {
+		job.Tables = append(job.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
+	}
+	if c := j.Cancellation; c != nil {
+		job.Cancellation = &pb.Cancellation{Reason: c.Reason, By: c.By, At: toTime(c.At)}
+	}
+	return job
 }
 
 func listedJob(j *service.Job) *pb.Job {

@@ -44,7 +44,6 @@ func rules() map[string]rule {
 		service + "ListJobs":         look,
 		service + "PlanDeletion":     look,
 		service + "ListProtected":    look,
-		service + "ListOutside":      look,
 		service + "ListReceipts":     look,
 		service + "ListAudit":        look,
 		service + "ListFeatureFlags": look,
@@ -55,7 +54,6 @@ func rules() map[string]rule {
 		service + "RetryJob":         operate,
 		service + "CancelJob":        operate,
 		service + "ProtectTarget":    operate,
-		service + "AckOutside":       operate,
 		service + "UnprotectTarget":  govern,
 		service + "SetFeatureFlag":   govern,
 

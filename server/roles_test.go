@@ -274,7 +274,6 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 		"retry 2":   second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})),
 		"cancel 2":  second(f.CancelJob(mine, &maintenancev1.CancelJobRequest{Id: 2, Reason: "r"})),
 		"protect":   second(f.ProtectTarget(mine, &maintenancev1.ProtectTargetRequest{Kind: "user", Id: 1, Reason: "r"})),
-		"ack":       second(f.AckOutside(mine, &maintenancev1.AckOutsideRequest{Ids: []int64{1}})),
 		"no worker": second(f.RunBatch(mine, &maintenancev1.RunBatchRequest{})),
 	} {
 		s := f.failure(err, codes.PermissionDenied, "WORKER_NOT_ALLOWED")

@@ -42,6 +42,9 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	if err != nil || job.State != "running" {
 		t.Fatalf("%+v, %v", job, err)
 	}
+	if c := job.Cancellation; c == nil || c.Reason != "stop" || c.By != "ann" || c.At.IsZero() {
+		t.Errorf("the cancellation is %+v", c)
+	}
 	g.Lift("main", servicetest.App)
 	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
 	if err := q.Stop(context.Background()); err != nil {
@@ -56,4 +59,12 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 		t.Fatal(err)
 	}
 	g.Attempts("completed succeeded")
+	job, err = g.Service.Job(t.Context(), 1)
+	gone := map[string]int64{}
+	for _, c := range job.Tables {
+		gone[c.Table] = c.Deleted
+	}
+	if err != nil || job.Cancellation != nil || gone["projects"] != 3 {
+		t.Errorf("%+v, %v", job, err)
+	}
 }

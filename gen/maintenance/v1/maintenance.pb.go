@@ -1485,14 +1485,10 @@ type Job struct {
 	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	// State.
 	JobState JobState `protobuf:"varint,16,opt,name=job_state,json=jobState,proto3,enum=maintenance.v1.JobState" json:"job_state,omitempty"`
-	// Rows that all of its attempts have changed, by table; while it runs: so far.
+	// Rows that its attempts have changed in main, by table, as far as receipts are kept. GetJob has them, lists do not.
 	Tables []*TableCount `protobuf:"bytes,17,rep,name=tables,proto3" json:"tables,omitempty"`
-	// How many paths it left outside the database: ListOutside has them.
-	Outside int64 `protobuf:"varint,18,opt,name=outside,proto3" json:"outside,omitempty"`
-	// How long its attempts have worked, together.
-	Duration *durationpb.Duration `protobuf:"bytes,19,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The cancellation that was asked for; absent if there was none.
-	Cancellation  *Cancellation `protobuf:"bytes,20,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
+	// The cancellation that was asked for; absent if there was none. GetJob has it, lists do not.
+	Cancellation  *Cancellation `protobuf:"bytes,18,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1643,20 +1639,6 @@ func (x *Job) GetJobState() JobState {
 func (x *Job) GetTables() []*TableCount {
 	if x != nil {
 		return x.Tables
-	}
-	return nil
-}
-
-func (x *Job) GetOutside() int64 {
-	if x != nil {
-		return x.Outside
-	}
-	return 0
-}
-
-func (x *Job) GetDuration() *durationpb.Duration {
-	if x != nil {
-		return x.Duration
 	}
 	return nil
 }
@@ -3633,7 +3615,7 @@ var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x1cmaintenance/v1/outside.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
 	"\aFailing\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x1c.maintenance.v1.FailureClassR\x05class\x12\x18\n" +
@@ -3736,7 +3718,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
 	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
-	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xb9\x06\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xe8\x05\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3756,10 +3738,8 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\ffinalized_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vfinalizedAt\x12\x19\n" +
 	"\btrace_id\x18\x0f \x01(\tR\atraceId\x125\n" +
 	"\tjob_state\x18\x10 \x01(\x0e2\x18.maintenance.v1.JobStateR\bjobState\x122\n" +
-	"\x06tables\x18\x11 \x03(\v2\x1a.maintenance.v1.TableCountR\x06tables\x12\x18\n" +
-	"\aoutside\x18\x12 \x01(\x03R\aoutside\x125\n" +
-	"\bduration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12@\n" +
-	"\fcancellation\x18\x14 \x01(\v2\x1c.maintenance.v1.CancellationR\fcancellation\"b\n" +
+	"\x06tables\x18\x11 \x03(\v2\x1a.maintenance.v1.TableCountR\x06tables\x12@\n" +
+	"\fcancellation\x18\x12 \x01(\v2\x1c.maintenance.v1.CancellationR\fcancellation\"b\n" +
 	"\fCancellation\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
@@ -3920,7 +3900,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
 	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
 	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
-	"\x16FAILURE_CLASS_INTERNAL\x10\t2\x98\x10\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xeb\x0e\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -3940,10 +3920,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\fPlanDeletion\x12#.maintenance.v1.PlanDeletionRequest\x1a$.maintenance.v1.PlanDeletionResponse\x12\\\n" +
 	"\rProtectTarget\x12$.maintenance.v1.ProtectTargetRequest\x1a%.maintenance.v1.ProtectTargetResponse\x12b\n" +
 	"\x0fUnprotectTarget\x12&.maintenance.v1.UnprotectTargetRequest\x1a'.maintenance.v1.UnprotectTargetResponse\x12\\\n" +
-	"\rListProtected\x12$.maintenance.v1.ListProtectedRequest\x1a%.maintenance.v1.ListProtectedResponse\x12V\n" +
-	"\vListOutside\x12\".maintenance.v1.ListOutsideRequest\x1a#.maintenance.v1.ListOutsideResponse\x12S\n" +
-	"\n" +
-	"AckOutside\x12!.maintenance.v1.AckOutsideRequest\x1a\".maintenance.v1.AckOutsideResponse\x12Y\n" +
+	"\rListProtected\x12$.maintenance.v1.ListProtectedRequest\x1a%.maintenance.v1.ListProtectedResponse\x12Y\n" +
 	"\fListReceipts\x12#.maintenance.v1.ListReceiptsRequest\x1a$.maintenance.v1.ListReceiptsResponse\x12P\n" +
 	"\tListAudit\x12 .maintenance.v1.ListAuditRequest\x1a!.maintenance.v1.ListAuditResponse\x12_\n" +
 	"\x0eSetFeatureFlag\x12%.maintenance.v1.SetFeatureFlagRequest\x1a&.maintenance.v1.SetFeatureFlagResponse\x12e\n" +
@@ -4024,18 +4001,14 @@ var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(*ProtectTargetRequest)(nil),     // 57: maintenance.v1.ProtectTargetRequest
 	(*UnprotectTargetRequest)(nil),   // 58: maintenance.v1.UnprotectTargetRequest
 	(*ListProtectedRequest)(nil),     // 59: maintenance.v1.ListProtectedRequest
-	(*ListOutsideRequest)(nil),       // 60: maintenance.v1.ListOutsideRequest
-	(*AckOutsideRequest)(nil),        // 61: maintenance.v1.AckOutsideRequest
-	(*ListReceiptsRequest)(nil),      // 62: maintenance.v1.ListReceiptsRequest
-	(*ListAuditRequest)(nil),         // 63: maintenance.v1.ListAuditRequest
-	(*PlanDeletionResponse)(nil),     // 64: maintenance.v1.PlanDeletionResponse
-	(*ProtectTargetResponse)(nil),    // 65: maintenance.v1.ProtectTargetResponse
-	(*UnprotectTargetResponse)(nil),  // 66: maintenance.v1.UnprotectTargetResponse
-	(*ListProtectedResponse)(nil),    // 67: maintenance.v1.ListProtectedResponse
-	(*ListOutsideResponse)(nil),      // 68: maintenance.v1.ListOutsideResponse
-	(*AckOutsideResponse)(nil),       // 69: maintenance.v1.AckOutsideResponse
-	(*ListReceiptsResponse)(nil),     // 70: maintenance.v1.ListReceiptsResponse
-	(*ListAuditResponse)(nil),        // 71: maintenance.v1.ListAuditResponse
+	(*ListReceiptsRequest)(nil),      // 60: maintenance.v1.ListReceiptsRequest
+	(*ListAuditRequest)(nil),         // 61: maintenance.v1.ListAuditRequest
+	(*PlanDeletionResponse)(nil),     // 62: maintenance.v1.PlanDeletionResponse
+	(*ProtectTargetResponse)(nil),    // 63: maintenance.v1.ProtectTargetResponse
+	(*UnprotectTargetResponse)(nil),  // 64: maintenance.v1.UnprotectTargetResponse
+	(*ListProtectedResponse)(nil),    // 65: maintenance.v1.ListProtectedResponse
+	(*ListReceiptsResponse)(nil),     // 66: maintenance.v1.ListReceiptsResponse
+	(*ListAuditResponse)(nil),        // 67: maintenance.v1.ListAuditResponse
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
 	52, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
@@ -4076,87 +4049,82 @@ var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
 	52, // 35: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
 	2,  // 36: maintenance.v1.Job.job_state:type_name -> maintenance.v1.JobState
 	7,  // 37: maintenance.v1.Job.tables:type_name -> maintenance.v1.TableCount
-	54, // 38: maintenance.v1.Job.duration:type_name -> google.protobuf.Duration
-	16, // 39: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
-	52, // 40: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
-	52, // 41: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	9,  // 42: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	14, // 43: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	11, // 44: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	9,  // 45: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 46: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	52, // 47: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
-	52, // 48: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
-	9,  // 49: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	3,  // 50: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
-	10, // 51: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
-	9,  // 52: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	9,  // 53: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	54, // 54: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	14, // 55: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	14, // 56: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	52, // 57: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
-	52, // 58: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
-	2,  // 59: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
-	15, // 60: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	15, // 61: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 62: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 63: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	18, // 64: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	18, // 65: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	19, // 66: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	21, // 67: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	23, // 68: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	25, // 69: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	27, // 70: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	29, // 71: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
-	31, // 72: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	33, // 73: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	35, // 74: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	37, // 75: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	41, // 76: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
-	43, // 77: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
-	39, // 78: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	45, // 79: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	56, // 80: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
-	57, // 81: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
-	58, // 82: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
-	59, // 83: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
-	60, // 84: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
-	61, // 85: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
-	62, // 86: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
-	63, // 87: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
-	47, // 88: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	49, // 89: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	20, // 90: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	22, // 91: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	24, // 92: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	26, // 93: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	28, // 94: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	30, // 95: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
-	32, // 96: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	34, // 97: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	36, // 98: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	38, // 99: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	42, // 100: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
-	44, // 101: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
-	40, // 102: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	46, // 103: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	64, // 104: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
-	65, // 105: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
-	66, // 106: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
-	67, // 107: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
-	68, // 108: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
-	69, // 109: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
-	70, // 110: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
-	71, // 111: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
-	48, // 112: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	50, // 113: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	90, // [90:114] is the sub-list for method output_type
-	66, // [66:90] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	16, // 38: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
+	52, // 39: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
+	52, // 40: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	9,  // 41: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	14, // 42: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	11, // 43: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	9,  // 44: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 45: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	52, // 46: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
+	52, // 47: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
+	9,  // 48: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	3,  // 49: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
+	10, // 50: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
+	9,  // 51: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	9,  // 52: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	54, // 53: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	14, // 54: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	14, // 55: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	52, // 56: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	52, // 57: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	2,  // 58: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
+	15, // 59: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	15, // 60: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 61: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 62: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	18, // 63: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	18, // 64: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	19, // 65: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	21, // 66: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	23, // 67: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	25, // 68: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	27, // 69: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	29, // 70: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
+	31, // 71: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	33, // 72: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	35, // 73: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	37, // 74: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	41, // 75: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
+	43, // 76: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
+	39, // 77: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	45, // 78: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	56, // 79: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
+	57, // 80: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
+	58, // 81: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
+	59, // 82: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
+	60, // 83: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
+	61, // 84: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
+	47, // 85: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	49, // 86: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	20, // 87: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	22, // 88: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	24, // 89: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	26, // 90: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	28, // 91: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	30, // 92: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	32, // 93: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	34, // 94: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	36, // 95: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	38, // 96: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	42, // 97: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
+	44, // 98: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
+	40, // 99: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	46, // 100: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	62, // 101: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
+	63, // 102: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
+	64, // 103: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
+	65, // 104: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
+	66, // 105: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
+	67, // 106: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
+	48, // 107: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	50, // 108: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	87, // [87:109] is the sub-list for method output_type
+	65, // [65:87] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -4165,7 +4133,6 @@ func file_maintenance_v1_maintenance_proto_init() {
 		return
 	}
 	file_maintenance_v1_audit_proto_init()
-	file_maintenance_v1_outside_proto_init()
 	file_maintenance_v1_plan_proto_init()
 	file_maintenance_v1_protection_proto_init()
 	file_maintenance_v1_receipt_proto_init()
