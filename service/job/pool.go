@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -239,9 +238,6 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 			result, err = Result{}, run.Panicked(p)
 		}
 	}()
-	if words, err := p.Main.JobCancelled(ctx, j.ID); err != nil || words != "" {
-		return Result{}, cmp.Or(err, repo.ErrJobCancelled)
-	}
 	result, err = work(repo.WithWork(ctx, j.Kind), j)
 	if err == nil && result.Snooze > 0 && j.heldBy != nil {
 		result = j.heldBy.postpone(result)
