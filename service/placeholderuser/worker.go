@@ -102,16 +102,18 @@ func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) err
 	if err != nil {
 		return err
 	}
-	if err := p.reportVetoed(ctx, x, rules); err != nil {
+	if x.DryRun {
+		err = p.dryRun(ctx, x, rules)
+	} else {
+		err = p.claimAll(ctx, x, rules)
+	}
+	if err != nil {
 		return err
 	}
-	if x.DryRun {
-		return p.dryRun(ctx, x, rules)
-	}
-	return p.claimAll(ctx, x, rules)
+	return p.reportVetoed(ctx, x, rules)
 }
 
-// reportVetoed logs whom the run passes over.
+// reportVetoed logs whom the run has passed over.
 func (p *placeholderUserCleanup) reportVetoed(
 	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
 ) error {
