@@ -59,6 +59,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `"boss" is none of viewer, operator, admin`,
 		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "no text at all",
 		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "restrict operators only",
+		"- {name: a, sha256: " + sum + ", role: operator, workers: }":                                          "workers is empty",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: []}":                                        "workers is empty",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: [x]}":                                       `unknown worker "x": there are w, v`,
 		"- {name: a, sha256: " + sum + ", role: admin, expires: soon}":                                         `"soon" is neither a time`,
@@ -76,7 +77,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 			t.Errorf("the message has a part of the file: %v", err)
 		}
 	}
-	if _, err := New(Config{TokensFile: "/nowhere/tokens.yml"}); err == nil || !strings.Contains(err.Error(), "auth.tokens_file: stat /nowhere") {
+	if _, err := New(Config{TokensFile: "/nowhere/tokens.yml"}); err == nil || !strings.Contains(err.Error(), "auth.tokens_file: open /nowhere") {
 		t.Errorf("a missing file: %v", err)
 	}
 	if _, err := New(Config{Certificates: map[string]string{"a": "boss"}}); err == nil || !strings.Contains(err.Error(), "auth.certificates: a") {
@@ -174,6 +175,15 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		want("empty", 5, "b")
 		write(t, file, entry("b"))
 		want("as before", 6, "b")
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, entry("a"))
+		if err := os.Chtimes(file, info.ModTime(), info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		want("copied, of the same size and time", 7, "a")
 	})
 }
 

@@ -32,7 +32,7 @@ type entry struct {
 	Name    string    `yaml:"name"`
 	SHA256  string    `yaml:"sha256"`
 	Role    *Role     `yaml:"role"`
-	Workers []string  `yaml:"workers"`
+	Workers yaml.Node `yaml:"workers"`
 	Expires yaml.Node `yaml:"expires"`
 }
 
@@ -54,9 +54,8 @@ type tokensFile struct {
 	mu      sync.Mutex
 	tokens  []*token
 	checked time.Time
-	// seen is the file that was last read, nil if there was something wrong with it; then wrong says
-	// what.
-	seen  os.FileInfo
+	// seen is what was last read, nil if there was something wrong with it; then wrong says what.
+	seen  []byte
 	wrong string
 }
 
@@ -68,16 +67,12 @@ func (f *tokensFile) current() []*token {
 		return f.tokens
 	}
 	f.checked = time.Now()
-	info, err := os.Stat(f.path)
-	if err == nil && f.seen != nil && info.Size() == f.seen.Size() &&
-		info.ModTime().Equal(f.seen.ModTime()) {
-		return f.tokens
-	}
-	switch err, before := f.readLocked(), f.wrong; {
+	switch changed, err := f.readLocked(); {
+	case err == nil && !changed:
 	case err == nil:
 		f.wrong = ""
 		f.logger.Info("file of tokens read again", "tokens", len(f.tokens))
-	case err.Error() != before:
+	case err.Error() != f.wrong:
 		f.wrong = err.Error()
 		f.logger.Error("file of tokens not read, those of before stay valid", "error", f.wrong)
 	}
@@ -89,30 +84,40 @@ func (f *tokensFile) read() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.checked = time.Now()
-	return f.readLocked()
+	_, err := f.readLocked()
+	return err
 }
 
-// readLocked replaces the tokens, unless there is something wrong with the file.
-func (f *tokensFile) readLocked() error {
+// readLocked replaces the tokens if the file says something else than before, and nothing is wrong
+// with it. Size and time would not do: a copy may keep both.
+func (f *tokensFile) readLocked() (changed bool, err error) {
+	content, err := f.content()
+	if err == nil && f.seen != nil && bytes.Equal(content, f.seen) {
+		return false, nil
+	}
 	f.seen = nil
-	// Looked at before it is read: what changes meanwhile is read the next time.
-	info, err := os.Stat(f.path)
 	if err != nil {
-		return fmt.Errorf("auth.tokens_file: %w", err)
-	}
-	if info.Size() > maxTokensFile {
-		return fmt.Errorf("auth.tokens_file: %s has more than %d bytes", f.path, maxTokensFile)
-	}
-	content, err := os.ReadFile(f.path)
-	if err != nil {
-		return fmt.Errorf("auth.tokens_file: %w", err)
+		return false, fmt.Errorf("auth.tokens_file: %w", err)
 	}
 	tokens, err := parse(content, f.workers)
 	if err != nil {
-		return fmt.Errorf("auth.tokens_file: %s: %w", f.path, err)
+		return false, fmt.Errorf("auth.tokens_file: %s: %w", f.path, err)
 	}
-	f.tokens, f.seen = tokens, info
-	return nil
+	f.tokens, f.seen = tokens, content
+	return true, nil
+}
+
+func (f *tokensFile) content() ([]byte, error) {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxTokensFile+1))
+	if err == nil && len(content) > maxTokensFile {
+		err = fmt.Errorf("%s has more than %d bytes", f.path, maxTokensFile)
+	}
+	return content, err
 }
 
 // parse reads a list of tokens. Its error names the entry by its place and name.
@@ -156,6 +161,11 @@ func (e entry) token(workers []string) (*token, error) {
 	hash, err := hex.DecodeString(e.SHA256)
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
 	unknown := func(name string) bool { return !slices.Contains(workers, name) }
+	restricted := !e.Workers.IsZero()
+	var only []string
+	if restricted && e.Workers.Decode(&only) != nil {
+		return nil, errors.New("workers must be a list of workers")
+	}
 	switch {
 	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
@@ -166,17 +176,17 @@ func (e entry) token(workers []string) (*token, error) {
 		return nil, errors.New("sha256 is that of no text at all")
 	case e.Role == nil:
 		return nil, errors.New("role is required: viewer, operator or admin")
-	case e.Workers != nil && *e.Role != Operator:
+	case restricted && *e.Role != Operator:
 		return nil, errors.New("workers restrict operators only: leave them out")
-	case e.Workers != nil && len(e.Workers) == 0:
+	case restricted && len(only) == 0:
 		return nil, errors.New("workers is empty: leave it out for all of them")
 	}
-	if i := slices.IndexFunc(e.Workers, unknown); i >= 0 {
-		return nil, fmt.Errorf("unknown worker %q: there are %s", e.Workers[i],
+	if i := slices.IndexFunc(only, unknown); i >= 0 {
+		return nil, fmt.Errorf("unknown worker %q: there are %s", only[i],
 			strings.Join(workers, ", "))
 	}
 	expires, err := e.expiry()
-	client := Client{Name: e.Name, Role: *e.Role, Workers: e.Workers}
+	client := Client{Name: e.Name, Role: *e.Role, Workers: only}
 	return &token{client, [sha256.Size]byte(hash), expires}, err
 }
 
