@@ -109,12 +109,14 @@ func (r *rates) take(method, client string) error {
 		method != pb.MaintenanceService_PlanDeletion_FullMethodName {
 		return nil
 	}
-	reserved := r.bucket(method + " " + client).Reserve()
-	if wait := reserved.Delay(); wait > 0 {
-		reserved.Cancel()
-		return &rateError{r.rate, wait}
+	// A reservation that is cancelled gives nothing back once another was made behind it.
+	bucket := r.bucket(method + " " + client)
+	if bucket.Allow() {
+		return nil
 	}
-	return nil
+	missing := max(1-bucket.Tokens(), 0)
+	wait := time.Duration(missing / float64(r.rate) * float64(time.Second))
+	return &rateError{r.rate, max(wait, time.Millisecond)}
 }
 
 func (r *rates) bucket(key string) *rate.Limiter {
