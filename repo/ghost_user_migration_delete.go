@@ -113,6 +113,8 @@ func (d *Database) DeleteMigratedUser(
 		return refuseKept(ctx, tx, q.fill(userStaysSQL), user)
 	}
 	err = d.transaction(ctx, "delete from users", p, do)
+	// A statement that returns the keys is refused for a table with a rule.
+	err = d.ruled(ctx, err, Table{Name: "users"}, KeptError{Rows: "users", Wanted: toDelete})
 	return referred, err
 }
 

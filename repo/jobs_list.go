@@ -98,7 +98,7 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 const listJobsSQL = `
 SELECT ` + jobColumns + `
 FROM maintenance.river_job
-WHERE id < $1 AND created_at >= $3 AND created_at < $4
+WHERE id < $1 AND created_at >= $3 AND (created_at < $4 OR $4 = 'infinity')
 ORDER BY id DESC LIMIT $2`
 
 // listJobsOfSQL takes the newest jobs of each kind and state that are asked for, by the index of
@@ -119,7 +119,7 @@ page (id) AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT j.id FROM maintenance.river_job j
     WHERE j.kind = k.kind AND j.state >= s.state AND j.state <= s.state AND j.id < $1
-      AND j.created_at >= $5 AND j.created_at < $6
+      AND j.created_at >= $5 AND (j.created_at < $6 OR $6 = 'infinity')
     ORDER BY j.state DESC, j.id DESC LIMIT $4
   ) newest
   ORDER BY newest.id DESC LIMIT $4
