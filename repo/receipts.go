@@ -70,7 +70,8 @@ const notedSQL = `length(set_config('caretaker.receipt', coalesce(` + summarySQL
 // summary puts the key that changed returns, and a condition on its rows, into a statement that
 // has one of the two above.
 func (d *Database) summary(sql, key, counted string) string {
-	kept, order := "NULL::text", "key"
+	// Not NULL: with array_nulls off its text form is no NULL any more.
+	kept, order := "''", "key"
 	if d.KeepKeys {
 		kept = "k.keys::text"
 	}
@@ -98,7 +99,7 @@ d AS MATERIALIZED (
   SELECT clock_timestamp() AS at, $1::uuid AS run_id, $2::bigint AS job_id, $3::text AS worker,
     $4::text AS "table", $5::text AS action, $6::text AS rule, $7::text AS requested_by,
     of[1]::bigint AS rows, of[2] AS lowest_key, of[3] AS highest_key,
-    decode(of[4], 'hex') AS keys_digest, of[5]::text[] AS keys
+    decode(of[4], 'hex') AS keys_digest, nullif(of[5], '')::text[] AS keys
   FROM summary
   WHERE of IS NOT NULL AND set_config('lock_timeout', '0', true) = '0'
 ),
