@@ -30,7 +30,7 @@ WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')
   AND EXISTS (SELECT FROM maintenance.job_cancellations WHERE job_id = $1)`
 
 	cancellationSQL = `
-SELECT cancelled_by, reason FROM maintenance.job_cancellations WHERE job_id = $1`
+SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
 
 	// uncancelSQL leaves that of a job at work: it stops.
 	uncancelSQL = `
@@ -53,14 +53,19 @@ func (d *Database) CancelJob(ctx context.Context, id int64, reason, by string) (
 
 // JobCancelled says in words by whom a job was cancelled, and why; "" if it was not.
 func (d *Database) JobCancelled(ctx context.Context, id int64) (words string, err error) {
-	q := newQuery("look whether the job was cancelled", cancellationSQL, id)
-	found, err := collect(ctx, d, q, func(row pgx.CollectableRow) (words string, err error) {
-		var by, why string
-		err = row.Scan(&by, &why)
-		return "cancelled by " + by + ": " + why, err
-	})
-	if len(found) > 0 {
-		words = found[0]
+	c, err := d.cancellation(ctx, id)
+	if c != nil {
+		words = "cancelled by " + c.By + ": " + c.Reason
 	}
 	return words, err
+}
+
+// cancellation is that of a job, nil if there is none.
+func (d *Database) cancellation(ctx context.Context, id int64) (*Cancellation, error) {
+	q := newQuery("look whether the job was cancelled", cancellationSQL, id)
+	found, err := collect(ctx, d, q, pgx.RowToAddrOfStructByPos[Cancellation])
+	if len(found) == 0 {
+		return nil, err
+	}
+	return found[0], err
 }

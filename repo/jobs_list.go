@@ -171,11 +171,7 @@ func (d *Database) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 	if job.Tables, err = collect(ctx, d, q, pgx.RowToStructByPos[TableCount]); err != nil {
 		return QueuedJob{}, err
 	}
-	cancelled, err := collect(ctx, d, newQuery("read the cancellation of a job", jobCancellationSQL, id),
-		pgx.RowToAddrOfStructByPos[Cancellation])
-	if len(cancelled) > 0 {
-		job.Cancellation = cancelled[0]
-	}
+	job.Cancellation, err = d.cancellation(ctx, id)
 	return job, err
 }
 
@@ -183,9 +179,6 @@ const jobTablesSQL = `
 SELECT "table", coalesce(sum(rows) FILTER (WHERE action = 'deleted'), 0)::bigint,
   coalesce(sum(rows) FILTER (WHERE action <> 'deleted'), 0)::bigint
 FROM maintenance.receipts WHERE job_id = $1 GROUP BY "table" ORDER BY "table"`
-
-const jobCancellationSQL = `
-SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
 

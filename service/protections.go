@@ -35,7 +35,7 @@ const maxProtection = 10 * 365 * 24 * time.Hour
 const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
 
 // Protect keeps a user or group, and every group above it, from being deleted, for ttl or, if that is 0, for good: see
-// docs/veto.md. It replaces a protection that is there.
+// docs/veto.md. A protection in force is replaced by a longer one only, and returned otherwise.
 //
 // Errors: [*InvalidArgumentError], [*DeletionBegunError], [*TargetBusyError], [ErrUnreachable].
 func (s *Service) Protect(ctx context.Context, p Protection, ttl time.Duration) (Protection, error) {

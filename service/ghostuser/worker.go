@@ -76,7 +76,7 @@ func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, s
 	if missing != "" {
 		return repo.Backlog{}, "", nil
 	}
-	backlog, err := d.GhostBacklog(ctx, queue, backlogLimits())
+	backlog, err := d.GhostBacklog(ctx, queue, run.BacklogLimits())
 	return backlog, "", err
 }
 
@@ -91,11 +91,7 @@ func (w *worker) waiting(
 	if missing != "" {
 		return nil, nil
 	}
-	return d.WaitingGhosts(ctx, queue, dead, backlogLimits())
-}
-
-func backlogLimits() repo.Limits {
-	return repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	return d.WaitingGhosts(ctx, queue, dead, run.BacklogLimits())
 }
 
 // workerRun is one run of the worker.
@@ -197,7 +193,7 @@ func (r *workerRun) warn(ctx context.Context) {
 		r.x.Log.WarnContext(ctx, "many users failed",
 			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
 	}
-	backlog, err := r.x.Database.GhostBacklog(ctx, r.plan.queue, backlogLimits())
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.plan.queue, run.BacklogLimits())
 	switch {
 	case err != nil:
 		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)

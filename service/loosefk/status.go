@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -66,8 +65,7 @@ func (k *looseForeignKeys) backlog(
 	if err != nil || !queue.Exists {
 		return repo.Backlog{}, "", err
 	}
-	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
-	backlog, err := d.QueueBacklog(ctx, queue, limits)
+	backlog, err := d.QueueBacklog(ctx, queue, run.BacklogLimits())
 	backlog.Partitions = queue.Leaves
 	if err != nil || k.config.Definitions == nil {
 		return backlog, "", err

@@ -232,10 +232,6 @@ func (p *placeholderUserCleanup) dryRun(
 	return nil
 }
 
-func backlogLimits() repo.Limits {
-	return repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
-}
-
 // preview counts and notes what a run would do with a row. counted are the users with a job.
 func (p *placeholderUserCleanup) preview(
 	ctx context.Context, x *run.Execution, row repo.PlaceholderPreview, counted map[int64]bool,
@@ -264,7 +260,7 @@ func (p *placeholderUserCleanup) backlog(
 	if err != nil || rules.Tables.Missing != "" {
 		return repo.Backlog{}, "", err
 	}
-	b, err := d.PlaceholderBacklog(ctx, rules, backlogLimits())
+	b, err := d.PlaceholderBacklog(ctx, rules, run.BacklogLimits())
 	return b, "", err
 }
 
@@ -275,7 +271,7 @@ func (p *placeholderUserCleanup) waiting(
 	if err != nil || rules.Tables.Missing != "" {
 		return nil, err
 	}
-	return d.WaitingPlaceholders(ctx, rules, dead, backlogLimits())
+	return d.WaitingPlaceholders(ctx, rules, dead, run.BacklogLimits())
 }
 
 func (p *placeholderUserCleanup) rulesNow(

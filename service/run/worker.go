@@ -182,6 +182,11 @@ func (w *Worker) validate() error {
 // ReadLimits bound the reads of the queue and the catalogue.
 func ReadLimits() repo.Limits { return repo.Limits{Statement: 5 * time.Second, Lock: time.Second} }
 
+// BacklogLimits bound the reads of a backlog, and of what waits in it.
+func BacklogLimits() repo.Limits {
+	return repo.Limits{Statement: BacklogPatience, Lock: time.Second}
+}
+
 // Rotation is whose turn it is in a minute, out of n databases.
 func Rotation(at time.Time, n int) int {
 	turn := int(at.Unix() / 60 % int64(n))
