@@ -113,5 +113,5 @@ func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
 	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
 	want(t, 1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
 	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
-	want(t, 1, "serve", "auth.tokens_file: stat /nowhere/tokens.yml")
+	want(t, 1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
 }

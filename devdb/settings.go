@@ -24,6 +24,8 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 			"fsync":              "off",
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
+			// Packages are tested side by side: their logs are not to fill a disk.
+			"max_wal_size": "256MB",
 		})
 	}
 	if found.library(ctx, "pg_stat_statements") {
