@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/server"
@@ -19,6 +17,8 @@ type app struct {
 	configFile string
 	// asJSON is set by --output json.
 	asJSON bool
+	// wide is set by --output wide: tables are whole, however narrow the terminal is.
+	wide   bool
 	client connection
 	// began is set when a command begins: later errors are not about usage.
 	began bool
@@ -88,24 +88,11 @@ func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Err, format+"\n", args...)
 }
 
-// printTable writes a row for each item, in aligned columns under a heading.
-func printTable[T any](a *app, heading []string, items []T, row func(T) []string) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	line := func(cells []string) {
-		_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
-	}
-	line(heading)
-	for _, item := range items {
-		line(row(item))
-	}
-	return w.Flush()
-}
-
 // fields writes an indented line for each field of something that has a value.
 func (a *app) fields(pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			a.say("  %-7s %s", pairs[i], pairs[i+1])
+			a.say("  %-7s %s", pairs[i], a.localized(pairs[i+1]))
 		}
 	}
 }

@@ -28,11 +28,14 @@ func (a *app) audit() *cobra.Command {
 
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteOlder("entries", answer)
-	heading := []string{"AT", "BY", "ROLE", "ACTION", "TARGET", "OUTCOME", "REASON"}
-	return printTable(a, heading, answer.GetEntries(), func(e *pb.AuditEntry) []string {
+	columns := []column{
+		{"AT", moment}, {"BY", cut}, {"ROLE", spare}, {"ACTION", 0}, {"TARGET", cut},
+		{"OUTCOME", cut | shade}, {"REASON", cut | spare},
+	}
+	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []string {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
 		return []string{
-			at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
+			a.at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
 			e.GetOutcome(), oneLine(e.GetReason()),
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -102,7 +103,9 @@ func (a *app) root() *cobra.Command {
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (YAML)")
-	root.PersistentFlags().FuncP("output", "o", "`format` of the output: text or json (default text)", a.setOutput)
+	root.PersistentFlags().FuncP("output", "o",
+		"`format` of the output: text, json, or wide: as text, with tables wider than the terminal "+
+			"(default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
 	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
@@ -126,10 +129,10 @@ func (a *app) root() *cobra.Command {
 
 // setOutput is the flag --output.
 func (a *app) setOutput(format string) error {
-	if format != "text" && format != "json" {
-		return errors.New("text or json")
+	if !slices.Contains([]string{"text", "json", "wide"}, format) {
+		return errors.New("text, json or wide")
 	}
-	a.asJSON = format == "json"
+	a.asJSON, a.wide = format == "json", format == "wide"
 	return nil
 }
 

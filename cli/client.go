@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,6 +40,8 @@ type connection struct {
 	tokenFile                 string
 	// profile is that of the file of profiles.
 	profile string
+	// local shows times in the zone of this machine.
+	local bool
 	// from is where the address is from.
 	from string
 }
@@ -55,6 +58,13 @@ func (a *app) clientFlags(command *cobra.Command) {
 	flags.StringVar(&a.client.profile, "profile", "",
 		"`name` of a profile in the file caretaker/client.yml (docs/client.md)")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
+	a.localFlag(flags)
+}
+
+// localFlag is that of commands that print times.
+func (a *app) localFlag(flags *pflag.FlagSet) {
+	flags.BoolVar(&a.client.local, "local", false,
+		"show times in the zone of this machine, not UTC; --output json stays UTC")
 }
 
 // defaultAddress is where a client looks for a server by default.
@@ -160,7 +170,7 @@ func (c *connection) complete() error {
 		c.from = config.AddressVariable
 	}
 	c.address = cmp.Or(c.address, known.Address, defaultAddress)
-	c.tls = c.tls || known.TLS
+	c.tls, c.local = c.tls || known.TLS, c.local || known.Local
 	c.caFile, c.certFile = cmp.Or(c.caFile, known.CAFile), cmp.Or(c.certFile, known.CertFile)
 	c.keyFile, c.tokenFile = cmp.Or(c.keyFile, known.KeyFile), cmp.Or(c.tokenFile, known.TokenFile)
 	return nil

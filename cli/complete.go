@@ -151,7 +151,7 @@ func (a *app) recentRuns(ctx context.Context) []string {
 		return client.ListRuns(ctx, &pb.ListRunsRequest{})
 	}, func(answer *pb.ListRunsResponse) (words []string) {
 		for _, r := range answer.GetRuns() {
-			words = append(words, r.GetId()+"\t"+subject(r)+" "+state(r)+" "+at(r.GetStartedAt()))
+			words = append(words, r.GetId()+"\t"+subject(r)+" "+state(r)+" "+a.moment(r.GetStartedAt()))
 		}
 		return words
 	})

@@ -308,18 +308,19 @@ const pageWidth = 80
 // paragraph writes words in lines that fit a page, the first behind a heading.
 func (a *app) paragraph(heading, text string) {
 	line := []rune(heading)
-	begun := false
+	begun, status := false, strings.TrimSpace(heading)
 	for word := range strings.FieldsSeq(text) {
 		if begun && len(line)+1+len([]rune(word)) > pageWidth {
-			a.say("%s", string(line))
+			a.say("%s", strings.Replace(string(line), status, a.paint(status), 1))
 			line, begun = []rune(strings.Repeat(" ", len([]rune(heading)))), false
+			status = ""
 		}
 		if begun {
 			line = append(line, ' ')
 		}
 		line, begun = append(line, []rune(word)...), true
 	}
-	a.say("%s", string(line))
+	a.say("%s", strings.Replace(string(line), status, a.paint(status), 1))
 }
 
 // unanswered is why a database does not answer, with the key that may be wrong.

@@ -209,9 +209,9 @@ func (d *doctor) certificate(context.Context) ([]finding, error) {
 	const renew = "replace the files that tls.cert_file and tls.key_file name, and start the server again"
 	switch left := time.Until(leaf.NotAfter); {
 	case left <= 0:
-		return []finding{wrong("the server's certificate has expired on "+utc(leaf.NotAfter), renew)}, nil
+		return []finding{wrong("the server's certificate has expired on "+d.zoned(leaf.NotAfter), renew)}, nil
 	case left < certificateTime:
-		return []finding{doubtful("the server's certificate expires on "+utc(leaf.NotAfter), renew)}, nil
+		return []finding{doubtful("the server's certificate expires on "+d.zoned(leaf.NotAfter), renew)}, nil
 	}
 	return nil, nil
 }

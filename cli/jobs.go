@@ -40,11 +40,14 @@ func (a *app) jobs() *cobra.Command {
 
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteOlder("jobs", answer)
-	heading := []string{"JOB", "KIND", "ARGUMENTS", "STATE", "ATTEMPT", "DUE", "RUN", "OUTCOME"}
-	return printTable(a, heading, answer.GetJobs(), func(j *pb.Job) []string {
+	columns := []column{
+		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", shade}, {"ATTEMPT", spare},
+		{"DUE", moment | spare}, {"RUN", spare}, {"OUTCOME", cut},
+	}
+	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []string {
 		return []string{
 			number(j.GetId()), j.GetKind(), arguments(j), jobState(j),
-			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), at(j.GetScheduledAt()),
+			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), a.at(j.GetScheduledAt()),
 			cmp.Or(j.GetRunId(), none), lastOutcome(j),
 		}
 	})
@@ -106,26 +109,34 @@ func (a *app) showJob() *cobra.Command {
 }
 
 func (a *app) describeJob(job *pb.Job) error {
-	a.say("job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
+	a.say("job %d %s %s", job.GetId(), job.GetKind(), a.paint(jobState(job)))
 	a.fields(
 		"for", arguments(job),
 		"outcome", lastOutcome(job),
 		"attempt", fmt.Sprintf("%d of %d", job.GetAttempt(), job.GetMaxAttempts()),
-		"queued", at(job.GetCreatedAt()),
-		"due", at(job.GetScheduledAt()),
-		"begun", at(job.GetAttemptedAt()),
-		"ended", at(job.GetFinalizedAt()),
+		"queued", a.moment(job.GetCreatedAt()),
+		"due", a.moment(job.GetScheduledAt()),
+		"begun", a.moment(job.GetAttemptedAt()),
+		"ended", a.moment(job.GetFinalizedAt()),
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
 	if c := job.GetCancellation(); c != nil {
-		a.say("cancelled by %s at %s: %s", c.GetBy(), at(c.GetAt()), oneLine(c.GetReason()))
+		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), oneLine(c.GetReason()))
 	}
-	if err := a.changedRows(job.GetTables()); err != nil || len(job.GetErrors()) == 0 {
+	if err := a.changedRows(job.GetTables()); err != nil {
 		return err
 	}
-	heading := []string{"ATTEMPT", "BEGUN", "ERROR"}
-	return printTable(a, heading, job.GetErrors(), func(e *pb.JobError) []string {
-		return []string{number(int64(e.GetAttempt())), at(e.GetAt()), oneLine(e.GetError())}
+	return a.failedAttempts(job.GetErrors())
+}
+
+// failedAttempts prints the errors of a job; nothing where there are none.
+func (a *app) failedAttempts(failures []*pb.JobError) error {
+	if len(failures) == 0 {
+		return nil
+	}
+	columns := []column{{"ATTEMPT", 0}, {"BEGUN", moment}, {"ERROR", wrapped}}
+	return printTable(a, columns, failures, func(e *pb.JobError) []string {
+		return []string{number(int64(e.GetAttempt())), a.at(e.GetAt()), oneLine(e.GetError())}
 	})
 }
 
@@ -134,7 +145,8 @@ func (a *app) changedRows(tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	return printTable(a, []string{"TABLE", "DELETED", "UPDATED"}, tables, func(t *pb.TableCount) []string {
+	columns := []column{{"TABLE", cut}, {"DELETED", 0}, {"UPDATED", 0}}
+	return printTable(a, columns, tables, func(t *pb.TableCount) []string {
 		return []string{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
 	})
 }
@@ -148,7 +160,8 @@ func (a *app) cancelJob() *cobra.Command {
 		RunE: call(a, api.CancelJob, request, func(answer *pb.CancelJobResponse) error {
 			job := answer.GetJob()
 			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-				a.say("job %d %s is running: it stops after the statement in flight", job.GetId(), job.GetKind())
+				a.say("job %d %s is running: it stops after the statement in flight",
+					job.GetId(), job.GetKind())
 				return nil
 			}
 			a.say("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
@@ -180,7 +193,7 @@ func (a *app) retryJob() *cobra.Command {
 			}
 			a.say("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
 				"caretaker jobs show %d shows its outcome",
-				job.GetId(), job.GetKind(), jobState(job), at(job.GetScheduledAt()), job.GetId())
+				job.GetId(), job.GetKind(), jobState(job), a.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
 	}

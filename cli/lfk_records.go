@@ -21,7 +21,7 @@ type listing[T any] struct {
 	key string
 	// empty is what an empty list says.
 	empty   string
-	heading []string
+	columns []column
 	row     func(T) []string
 }
 
@@ -36,7 +36,7 @@ func (t listing[T]) show(l *lfk, records []T, err error) error {
 		l.say("%s", t.empty)
 		return nil
 	}
-	return errors.Join(err, printTable(l.app, t.heading, records, t.row))
+	return errors.Join(err, printTable(l.app, t.columns, records, t.row))
 }
 
 func (l *lfk) dead() *cobra.Command {
@@ -54,52 +54,55 @@ func (l *lfk) dead() *cobra.Command {
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {
 				records, err := keys.Failing(ctx, table)
-				return failingRecords().show(l, records, err)
+				return l.failingRecords().show(l, records, err)
 			}
 			records := []loosefk.DeadRecord{}
 			err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
 				records = append(records, r)
 				return nil
 			})
-			return deadRecords().show(l, records, err)
+			return l.deadRecords().show(l, records, err)
 		}),
 	}
 	command.Flags().StringVar(&table, "table", "", "`name` of a parent table; default all")
 	command.Flags().BoolVar(&failing, "failing", false, "list records that will be retried")
+	l.localFlag(command.Flags())
 	return command
 }
 
-func deadRecords() listing[loosefk.DeadRecord] {
+func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
-		heading: []string{
-			"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "SQLSTATE", "FAILURES", "RECORDED",
-			"DEAD SINCE", "MESSAGE",
+		columns: []column{
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
+			{"FAILURES", spare}, {"RECORDED", timed | spare}, {"DEAD SINCE", timed | spare},
+			{"MESSAGE", cut | spare},
 		},
 		row: func(r loosefk.DeadRecord) []string {
 			return []string{
 				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition, r.SQLState,
-				strconv.Itoa(r.Failures), utc(r.RecordedAt), utc(r.DeadAt),
+				strconv.Itoa(r.Failures), l.clock(r.RecordedAt), l.clock(r.DeadAt),
 				strings.Join(strings.Fields(r.Message), " "),
 			}
 		},
 	}
 }
 
-func failingRecords() listing[loosefk.FailingRecord] {
+func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
-		heading: []string{
-			"DATABASE", "ID", "TABLE", "KEY", "DEFINITION", "CAUSE", "FAILURES", "FAILED", "NEXT TRY",
+		columns: []column{
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
+			{"FAILURES", spare}, {"FAILED", timed | spare}, {"NEXT TRY", timed | spare},
 		},
 		row: func(r loosefk.FailingRecord) []string {
 			next := "now"
 			if r.NextTry != nil && r.NextTry.After(time.Now()) {
-				next = utc(*r.NextTry)
+				next = l.clock(*r.NextTry)
 			}
 			return []string{
 				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition,
-				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), utc(r.FailedAt), next,
+				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), l.clock(r.FailedAt), next,
 			}
 		},
 	}
@@ -144,7 +147,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 		switch {
 		case list:
 			records, err := keys.AbsentChildren(ctx)
-			return absentChildren().show(l, records, err)
+			return l.absentChildren().show(l, records, err)
 		case revoke:
 			return l.revokeAbsent(ctx, keys, children)
 		}
@@ -173,6 +176,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	flags.BoolVar(&all, "all", false, "accept all child tables that are in no configured database")
 	flags.BoolVar(&list, "list", false, "list the accepted child tables")
 	flags.BoolVar(&revoke, "revoke", false, "end the acceptance of the child tables")
+	l.localFlag(flags)
 	command.SetHelpFunc(func(c *cobra.Command, args []string) {
 		_ = c.Flags().MarkHidden("database") // It is refused here.
 		c.Parent().HelpFunc()(c, args)
@@ -206,12 +210,12 @@ func (l *lfk) acceptChildren(
 	})
 }
 
-func absentChildren() listing[repo.AbsentChild] {
+func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		heading: []string{"CHILD", "ACCEPTED", "BY"},
+		columns: []column{{"CHILD", 0}, {"ACCEPTED", timed}, {"BY", cut}},
 		row: func(c repo.AbsentChild) []string {
-			return []string{c.Child, utc(c.AcceptedAt), c.AcceptedBy}
+			return []string{c.Child, l.clock(c.AcceptedAt), c.AcceptedBy}
 		},
 	}
 }

@@ -40,15 +40,18 @@ func (a *app) leases() *cobra.Command {
 }
 
 func (a *app) describeLeases(leases []*pb.Lease) error {
-	heading := []string{"LEASE", "STATE", "HOLDER", "EPOCH", "ACQUIRED", "RENEWED", "EXPIRES"}
-	return printTable(a, heading, leases, func(l *pb.Lease) []string {
-		state, expires := "held", at(l.GetExpiresAt())
+	columns := []column{
+		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", spare}, {"ACQUIRED", moment | spare},
+		{"RENEWED", moment | spare}, {"EXPIRES", moment | spare},
+	}
+	return printTable(a, columns, leases, func(l *pb.Lease) []string {
+		state, expires := "held", a.at(l.GetExpiresAt())
 		if l.GetExpired() {
 			state, expires = "free", none
 		}
 		return []string{
 			l.GetName(), state, l.GetHolder(), number(l.GetEpoch()),
-			at(l.GetAcquiredAt()), at(l.GetRenewedAt()), expires,
+			a.at(l.GetAcquiredAt()), a.at(l.GetRenewedAt()), expires,
 		}
 	})
 }
@@ -70,11 +73,14 @@ func (a *app) runs() *cobra.Command {
 
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteOlder("runs", answer)
-	heading := []string{"RUN", "WORKER", "TRIGGER", "STATE", "STARTED", "TOOK", "RESULT"}
-	return printTable(a, heading, answer.GetRuns(), func(r *pb.Run) []string {
+	columns := []column{
+		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", spare}, {"STATE", shade}, {"STARTED", moment | spare},
+		{"TOOK", spare}, {"RESULT", cut},
+	}
+	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []string {
 		return []string{
 			r.GetId(), subject(r), word(r.GetTrigger(), "TRIGGER_"), state(r),
-			at(r.GetStartedAt()), took(r), result(r),
+			a.at(r.GetStartedAt()), took(r), result(r),
 		}
 	})
 }
@@ -111,14 +117,17 @@ func (a *app) fires() *cobra.Command {
 
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteOlder("fires", answer)
-	heading := []string{"FIRE", "WORKER", "OUTCOME", "LATE", "BY", "RUN", "REASON"}
-	return printTable(a, heading, answer.GetFires(), func(f *pb.Fire) []string {
+	columns := []column{
+		{"FIRE", moment}, {"WORKER", cut}, {"OUTCOME", shade}, {"LATE", spare}, {"BY", cut | spare},
+		{"RUN", 0}, {"REASON", cut | spare},
+	}
+	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []string {
 		late := none
 		if f.GetLate() != nil {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()
 		}
 		return []string{
-			at(f.GetFireTime()), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
+			a.at(f.GetFireTime()), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
 			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), oneLine(f.GetReason()),
 		}
 	})

@@ -56,11 +56,18 @@ func (a *app) describePlan(p *pb.Plan) error {
 	}
 	a.fields("refused", refused, "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
 		"takes", estimate, "counts", exact, "digest", p.GetDigest())
-	if len(p.GetTables()) == 0 {
+	return a.plannedTables(p.GetTables())
+}
+
+// plannedTables prints what would be done to the rows of tables; nothing where that is nothing.
+func (a *app) plannedTables(tables []*pb.PlannedTable) error {
+	if len(tables) == 0 {
 		return nil
 	}
-	heading := []string{"TABLE", "MOVED", "NULLIFIED", "DELETED", "KEPT", ""}
-	return printTable(a, heading, p.GetTables(), func(t *pb.PlannedTable) []string {
+	columns := []column{
+		{"TABLE", cut}, {"MOVED", 0}, {"NULLIFIED", 0}, {"DELETED", 0}, {"KEPT", 0}, {"", 0},
+	}
+	return printTable(a, columns, tables, func(t *pb.PlannedTable) []string {
 		more := ""
 		if t.GetAtLeast() {
 			more = "at least"

@@ -20,7 +20,7 @@ func (a *app) protect() *cobra.Command {
 			p := answer.GetProtection()
 			until := "until caretaker unprotect"
 			if p.GetUntil() != nil {
-				until = "until " + at(p.GetUntil())
+				until = "until " + a.moment(p.GetUntil())
 			}
 			a.say("%s %d is protected %s", p.GetKind(), p.GetId(), until)
 			return nil
@@ -61,22 +61,27 @@ func (a *app) protected() *cobra.Command {
 		Use:   "protected",
 		Short: "List the users and groups that are protected",
 		Args:  commandOnly,
-		RunE: call(a, api.ListProtected, request, func(answer *pb.ListProtectedResponse) error {
-			if token := answer.GetNextPageToken(); token != "" {
-				defer a.note("more: --page-token %s", token)
-			}
-			heading := []string{"KIND", "ID", "SINCE", "UNTIL", "BY", "REASON"}
-			return printTable(a, heading, answer.GetProtections(), func(p *pb.Protection) []string {
-				return []string{
-					p.GetKind(), number(p.GetId()), at(p.GetSince()), at(p.GetUntil()), p.GetBy(),
-					oneLine(p.GetReason()),
-				}
-			})
-		}),
+		RunE:  call(a, api.ListProtected, request, a.describeProtected),
 	}
 	command.Flags().StringVar(&request.Kind, "kind", "", "`kind`: user or group; default both")
 	pageFlags(command, &request.PageSize, &request.PageToken)
 	return command
+}
+
+func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
+	if token := answer.GetNextPageToken(); token != "" {
+		defer a.note("more: --page-token %s", token)
+	}
+	columns := []column{
+		{"KIND", 0}, {"ID", 0}, {"SINCE", moment | spare}, {"UNTIL", moment}, {"BY", cut},
+		{"REASON", cut},
+	}
+	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []string {
+		return []string{
+			p.GetKind(), number(p.GetId()), a.at(p.GetSince()), a.at(p.GetUntil()), p.GetBy(),
+			oneLine(p.GetReason()),
+		}
+	})
 }
 
 // targetArguments accept what can be protected: user or group, and its ID.

@@ -55,8 +55,8 @@ func (a *app) listReceipts() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&request.Database, "database", "", "`name` of the database; default main")
 	flags.StringVar(&request.Table, "table", "", "only of this `table`")
-	flags.StringVar(&request.Key, "key", "", "only those that name the row with this `key`, or between "+
-		"whose lowest and highest key it lies where keys are not kept")
+	flags.StringVar(&request.Key, "key", "", "only those that name the row with this `key`, or "+
+		"between whose lowest and highest key it lies where keys are not kept")
 	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
 	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
 	pageFlags(command, &request.PageSize, &request.PageToken)
@@ -65,8 +65,11 @@ func (a *app) listReceipts() *cobra.Command {
 
 func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteOlder("receipts", answer)
-	heading := []string{"RECEIPT", "AT", "TABLE", "ACTION", "ROWS", "KEYS", "RULE", "BY", "ASKED BY"}
-	return printTable(a, heading, answer.GetReceipts(), func(r *pb.Receipt) []string {
+	columns := []column{
+		{"RECEIPT", 0}, {"AT", moment}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0}, {"KEYS", spare},
+		{"RULE", cut | spare}, {"BY", spare}, {"ASKED BY", cut | spare},
+	}
+	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []string {
 		keys := cmp.Or(r.GetLowestKey(), none)
 		if r.GetHighestKey() != r.GetLowestKey() {
 			keys += " to " + r.GetHighestKey()
@@ -76,7 +79,7 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 			by = r.GetWorker() + " " + number(r.GetJobId())
 		}
 		return []string{
-			number(r.GetSequence()), at(r.GetAt()), r.GetTable(), r.GetAction(), number(r.GetRows()),
+			number(r.GetSequence()), a.at(r.GetAt()), r.GetTable(), r.GetAction(), number(r.GetRows()),
 			keys, r.GetRule(), by, cmp.Or(r.GetRequestedBy(), none),
 		}
 	})
@@ -145,7 +148,8 @@ func (a *app) receiptHeads() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVar(&database, "database", "", "`name` of the database; default all that are configured")
+	command.Flags().StringVar(&database, "database", "",
+		"`name` of the database; default all that are configured")
 	return command
 }
 
@@ -184,9 +188,10 @@ func (a *app) verifyReceipts() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&database, "database", "", "`name` of the database, or all; default all that are configured")
-	flags.StringVar(&file, "head", "", "`file` that receipts head has printed, then or now and again: its "+
-		"receipts must still be there")
+	flags.StringVar(&database, "database", "",
+		"`name` of the database, or all; default all that are configured")
+	flags.StringVar(&file, "head", "", "`file` that receipts head has printed, then or now and "+
+		"again: its receipts must still be there")
 	return command
 }
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
@@ -66,16 +64,6 @@ func state(run *pb.Run) string { return word(run.GetState(), "RUN_STATE_") }
 // number is a count in a table.
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// at is a time in UTC, as in the log.
-func at(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return none
-	}
-	return utc(t.AsTime())
-}
-
-func utc(t time.Time) string { return t.UTC().Format(time.DateTime) }
-
 // oneLine is a text of several lines in one, for tables.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
@@ -90,7 +78,7 @@ func took(run *pb.Run) string {
 
 // describeRun prints a run that has ended.
 func (a *app) describeRun(run *pb.Run) error {
-	a.say("%s %s in %s", subject(run), state(run), took(run))
+	a.say("%s %s in %s", subject(run), a.paint(state(run)), took(run))
 	done := counts(run)
 	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"
@@ -116,11 +104,11 @@ func (a *app) describeCandidates(run *pb.Run) error {
 	if len(run.GetCandidates()) == 0 {
 		return nil
 	}
-	heading := []string{"KIND", "ID", "NAME", "ACTION", "REASON"}
-	err := printTable(a, heading, run.GetCandidates(), func(c *pb.Candidate) []string {
+	columns := []column{{"KIND", 0}, {"ID", 0}, {"NAME", cut}, {"ACTION", shade}, {"REASON", cut}}
+	err := printTable(a, columns, run.GetCandidates(), func(c *pb.Candidate) []string {
 		return []string{
-			c.GetKind(), number(c.GetId()), cmp.Or(c.GetName(), none), strings.ReplaceAll(c.GetAction(), "_", " "),
-			oneLine(c.GetReason()),
+			c.GetKind(), number(c.GetId()), cmp.Or(c.GetName(), none),
+			strings.ReplaceAll(c.GetAction(), "_", " "), oneLine(c.GetReason()),
 		}
 	})
 	if more := run.GetMoreCandidates(); more > 0 {
@@ -132,8 +120,8 @@ func (a *app) describeCandidates(run *pb.Run) error {
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.
 func (a *app) describeRows(run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
-		heading := []string{"COLUMN", "PARENT", "ACTION", "ROWS"}
-		return printTable(a, heading, run.GetDefinitions(), func(d *pb.DefinitionCount) []string {
+		columns := []column{{"COLUMN", cut}, {"PARENT", cut}, {"ACTION", 0}, {"ROWS", 0}}
+		return printTable(a, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []string {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {
 				rows = "at least " + rows
@@ -141,11 +129,5 @@ func (a *app) describeRows(run *pb.Run) error {
 			return []string{d.GetTable() + "." + d.GetColumn(), d.GetParent(), d.GetAction(), rows}
 		})
 	}
-	if len(run.GetTables()) == 0 {
-		return nil
-	}
-	heading := []string{"TABLE", "DELETED", "UPDATED"}
-	return printTable(a, heading, run.GetTables(), func(t *pb.TableCount) []string {
-		return []string{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
-	})
+	return a.changedRows(run.GetTables())
 }

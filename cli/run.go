@@ -191,7 +191,7 @@ func (a *app) progress() func(*pb.RunEvent) error {
 		case terminal:
 			_, _ = fmt.Fprint(a.Err, "\r\033[K")
 		case working && event.GetSequence() == 1:
-			a.note("run %s of %s started at %s", run.GetId(), subject(run), at(run.GetStartedAt()))
+			a.note("run %s of %s started at %s", run.GetId(), subject(run), a.moment(run.GetStartedAt()))
 			written = time.Now()
 		case working && time.Since(written) > progressEvery:
 			a.note("%s", progressText(run))
@@ -203,14 +203,4 @@ func (a *app) progress() func(*pb.RunEvent) error {
 		}
 		return nil
 	}
-}
-
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

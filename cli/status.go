@@ -64,20 +64,22 @@ func (a *app) resume() *cobra.Command {
 }
 
 func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
-	heading := []string{
-		"WORKER", "CONDITION", "NEXT RUN", "LAST RUN", "LAST SUCCESS", "DUE", "DEFERRED", "DEAD",
+	columns := []column{
+		{"WORKER", 0}, {"CONDITION", cut | shade}, {"NEXT RUN", moment | spare},
+		{"LAST RUN", moment | cut | shade}, {"LAST SUCCESS", moment | spare}, {"DUE", 0},
+		{"DEFERRED", 0}, {"DEAD", 0},
 	}
-	err := printTable(a, heading, workers, func(w *pb.WorkerStatus) []string {
+	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []string {
 		due, deferred, dead := none, none, none
 		if b := w.GetBacklog(); b != nil {
 			due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
 		}
-		last, success := lastRun(w), at(w.GetLastSuccessAt())
+		last, success := a.lastRun(w), a.at(w.GetLastSuccessAt())
 		if last == none && success == none && mainIsDown(w) {
 			last, success = "not known", "not known"
 		}
 		return []string{
-			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), at(w.GetNextRunAt()),
+			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), a.at(w.GetNextRunAt()),
 			last, success, due, deferred, dead,
 		}
 	})
@@ -90,18 +92,19 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
 func (a *app) explainCondition(w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
-		a.say("\n%s: %s", w.GetWorker(), strings.TrimPrefix(detail, w.GetWorker()+" "))
+		a.say("\n%s: %s", w.GetWorker(),
+			a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
 	}
 	if f := w.GetFailing(); f != nil {
-		a.say("  class %s: %s", strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_"), remedy(w))
+		a.say("  class %s: %s", strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_"), a.remedy(w))
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
-			end = "until " + at(p.GetUntil())
+			end = "until " + a.moment(p.GetUntil())
 		}
 		a.say("%s: paused by %s since %s, %s: %s",
-			w.GetWorker(), p.GetBy(), at(p.GetSince()), end, p.GetReason())
+			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason())
 	}
 }
 
@@ -112,21 +115,21 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 }
 
 // remedy is what to do about a failing worker, as in the table of classes in docs/operations.md.
-func remedy(w *pb.WorkerStatus) string {
+func (a *app) remedy(w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
 		return "check the database; caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		return "run caretaker migrate; else correct the named table, column or privilege"
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually passes by itself, " + again(w) +
+		return "usually passes by itself, " + a.again(w) +
 			"; else look for long transactions in pg_stat_activity"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that the named constraint or condition is about"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
-		return "nothing is lost, " + again(w)
+		return "nothing is lost, " + a.again(w)
 	case pb.FailureClass_FAILURE_CLASS_SETTING:
-		return "correct the setting of the application, then " + again(w)
+		return "correct the setting of the application, then " + a.again(w)
 	case pb.FailureClass_FAILURE_CLASS_SCHEDULER:
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
@@ -135,19 +138,19 @@ func remedy(w *pb.WorkerStatus) string {
 }
 
 // again is when the worker runs next, and how to run it now.
-func again(w *pb.WorkerStatus) string {
+func (a *app) again(w *pb.WorkerStatus) string {
 	now := "caretaker run " + w.GetWorker() + " runs it now"
 	if w.GetNextRunAt() == nil {
 		return now
 	}
-	return "the next run is at " + at(w.GetNextRunAt()) + ", " + now
+	return "the next run is at " + a.moment(w.GetNextRunAt()) + ", " + now
 }
 
-func lastRun(w *pb.WorkerStatus) string {
+func (a *app) lastRun(w *pb.WorkerStatus) string {
 	if w.GetLastRun() == nil {
 		return none
 	}
-	text := state(w.GetLastRun()) + " " + at(w.GetLastRun().GetFinishedAt())
+	text := state(w.GetLastRun()) + " " + a.at(w.GetLastRun().GetFinishedAt())
 	if w.GetLastRun().GetDryRun() {
 		text += " (dry run)"
 	}
@@ -244,7 +247,7 @@ func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
 }
 
 func (a *app) describeFlags(flags ...*pb.FeatureFlag) error {
-	return printTable(a, []string{"FLAG", "VALUE"}, flags, func(f *pb.FeatureFlag) []string {
+	return printTable(a, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []string {
 		if f.GetEnabled() {
 			return []string{f.GetName(), "on"}
 		}

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Client is how commands reach a server. Files are PEM, except that of the token.
+// Client is how commands reach a server, and show what it says. Files are PEM, except that of the token.
 type Client struct {
 	Address   string `yaml:"address"`
 	TLS       bool   `yaml:"tls"`
@@ -24,6 +24,8 @@ type Client struct {
 	CertFile  string `yaml:"tls_cert"`
 	KeyFile   string `yaml:"tls_key"`
 	TokenFile string `yaml:"token_file"`
+	// Local shows times in the zone of the machine, not UTC.
+	Local bool `yaml:"local"`
 }
 
 // profiles is the file of profiles.
@@ -39,7 +41,7 @@ const clientPrefix = "CARETAKER_CLIENT_"
 // ClientVariables are those variables.
 func ClientVariables() []string {
 	var names []string
-	for _, name := range []string{"PROFILE", "TLS", "CA_FILE", "CERT_FILE", "KEY_FILE", "TOKEN_FILE"} {
+	for _, name := range []string{"PROFILE", "TLS", "CA_FILE", "CERT_FILE", "KEY_FILE", "TOKEN_FILE", "LOCAL"} {
 		names = append(names, clientPrefix+name)
 	}
 	return names
@@ -64,12 +66,14 @@ func ReadClient(profile string) (Client, error) {
 		return c, err
 	}
 	c.Address = cmp.Or(os.Getenv(AddressVariable), c.Address)
-	switch value := os.Getenv(clientPrefix + "TLS"); value {
-	case "":
-	case "true", "false":
-		c.TLS = value == "true"
-	default:
-		return c, fmt.Errorf("%sTLS: %q is not true or false", clientPrefix, value)
+	for name, to := range map[string]*bool{"TLS": &c.TLS, "LOCAL": &c.Local} {
+		switch value := os.Getenv(clientPrefix + name); value {
+		case "":
+		case "true", "false":
+			*to = value == "true"
+		default:
+			return c, fmt.Errorf("%s%s: %q is not true or false", clientPrefix, name, value)
+		}
 	}
 	for name, to := range map[string]*string{
 		"CA_FILE": &c.CAFile, "CERT_FILE": &c.CertFile, "KEY_FILE": &c.KeyFile, "TOKEN_FILE": &c.TokenFile,

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// trait is what a column is, besides text. Without one its cells are always whole, as those of IDs
+// and names that people copy.
+type trait int
+
+const (
+	// cut columns are cut where the terminal is too narrow.
+	cut trait = 1 << iota
+	// wrapped ones go on in further lines there; only the last column can.
+	wrapped
+	// spare ones are left out there.
+	spare
+	// moment is a time, whose zone is in the heading.
+	moment
+	// timed is a time, too; a line on the standard error says its zone.
+	timed
+	// shade is the state of something, in its colour.
+	shade
+)
+
+// column of a table.
+type column struct {
+	name  string
+	trait trait
+}
+
+// leastWidth is how much of a column is left at least when it is cut.
+const leastWidth = 10
+
+// table is one being laid out.
+type table struct {
+	columns []column
+	rows    [][]string
+	widths  []int
+	// shown are the columns that fit, by their place.
+	shown []int
+}
+
+// printTable writes a row for each item, in aligned columns under a heading. On a terminal rows fit
+// its width: columns are cut or left out, which a line on the standard error says. Elsewhere, and
+// with --output wide, everything is whole.
+func printTable[T any](a *app, columns []column, items []T, row func(T) []string) error {
+	t := &table{columns: slices.Clone(columns), widths: make([]int, len(columns))}
+	t.rows = append(t.rows, t.heading(a))
+	for _, item := range items {
+		t.rows = append(t.rows, row(item))
+	}
+	for _, cells := range t.rows {
+		for i, cell := range cells {
+			cells[i] = printable(a.localized(cell))
+			t.widths[i] = max(t.widths[i], length(cells[i]))
+		}
+	}
+	missing := t.fit(a.width())
+	for n, cells := range t.rows {
+		if err := t.write(a, cells, n == 0); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		a.note("left out to fit the terminal: %s; --output wide shows all", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// heading has the names of the columns, with the zone of those that are times.
+func (t *table) heading(a *app) []string {
+	heading, timesAreUTC := make([]string, len(t.columns)), false
+	for i, c := range t.columns {
+		if heading[i] = c.name; c.trait&moment != 0 && !a.client.local {
+			heading[i] += " (UTC)"
+		}
+		timesAreUTC = timesAreUTC || c.trait&timed != 0 && !a.client.local
+	}
+	if timesAreUTC {
+		a.note("times are UTC")
+	}
+	return heading
+}
+
+// length is in characters.
+func length(text string) int { return len([]rune(text)) }
+
+// printable has a text of a database in one line, without what a terminal would obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// fit chooses and narrows the columns for a width, 0: any. It returns the names of those left out.
+func (t *table) fit(width int) (missing []string) {
+	total, least := -2, -2
+	for i, c := range t.columns {
+		total += 2 + t.widths[i]
+		if c.trait&spare == 0 {
+			least += 2 + t.least(i)
+		}
+		t.shown = append(t.shown, i)
+	}
+	if width == 0 || total <= width {
+		return nil
+	}
+	t.shown, total = nil, -2
+	for i, c := range t.columns {
+		if c.trait&spare != 0 {
+			if least+2+t.least(i) > width {
+				missing = append(missing, c.name)
+				continue
+			}
+			least += 2 + t.least(i)
+		}
+		t.shown = append(t.shown, i)
+		total += 2 + t.widths[i]
+	}
+	for ; total > width; total-- {
+		widest := -1
+		for _, i := range t.shown {
+			if t.widths[i] > t.least(i) && (widest < 0 || t.widths[i] > t.widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		t.widths[widest]--
+	}
+	return missing
+}
+
+// least is how narrow a column may become.
+func (t *table) least(i int) int {
+	if t.columns[i].trait&(cut|wrapped) == 0 {
+		return t.widths[i]
+	}
+	return min(t.widths[i], leastWidth)
+}
+
+// write writes a row, with further lines for what is wrapped.
+func (t *table) write(a *app, cells []string, heading bool) error {
+	for more := true; more; {
+		line, pad := &strings.Builder{}, 0
+		rest := make([]string, len(cells))
+		more = false
+		for _, i := range t.shown {
+			text := cells[i]
+			if t.columns[i].trait&wrapped != 0 {
+				text, rest[i] = split(text, t.widths[i])
+				more = rest[i] != ""
+			}
+			text = shorten(text, t.widths[i])
+			if text != "" {
+				line.WriteString(strings.Repeat(" ", pad))
+				pad = 0
+			}
+			pad += t.widths[i] - length(text) + 2
+			if t.columns[i].trait&shade != 0 && !heading {
+				text = a.paint(text)
+			}
+			line.WriteString(text)
+		}
+		if _, err := fmt.Fprintln(a.Out, line.String()); err != nil {
+			return err
+		}
+		cells = rest
+	}
+	return nil
+}
+
+// shorten cuts a text to a width.
+func shorten(text string, width int) string {
+	if runes := []rune(text); len(runes) > width {
+		return string(runes[:max(width-1, 0)]) + "…"
+	}
+	return text
+}
+
+// split cuts a text in two at the last blank before a width, if there is one.
+func split(text string, width int) (first, rest string) {
+	runes := []rune(text)
+	if len(runes) <= width {
+		return text, ""
+	}
+	at := strings.LastIndex(string(runes[:width+1]), " ")
+	if at <= 0 {
+		return string(runes[:width]), string(runes[width:])
+	}
+	return text[:at], strings.TrimLeft(text[at:], " ")
+}

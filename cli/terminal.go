@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// What depends on where the output goes, and on who reads it: width, colours, the zone of times.
+
+// width is that of the terminal which the output goes to, in characters; 0: there is none, or
+// everything is to be shown.
+func (a *app) width() int {
+	file, ok := a.Out.(*os.File)
+	if !ok || a.wide {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// colourful reports whether the output may have colours: see no-color.org.
+func (a *app) colourful() bool {
+	return isTerminal(a.Out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
+
+// colours are those of the words for which somebody may have to do something; all others have none.
+func colours() map[string]string {
+	return map[string]string{
+		"failed": red, "failing": red, "discarded": red, "error": red,
+		"paused": yellow, "throttled": yellow, "hold": yellow, "retryable": yellow, "missed": yellow,
+		"cancelled": yellow, "refused": yellow, "warning": yellow,
+	}
+}
+
+// paint colours a text that is, or begins with, the state of something.
+func (a *app) paint(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	colour := colours()[word]
+	if colour == "" || !a.colourful() {
+		return text
+	}
+	return colour + text + plain
+}
+
+// at is a time in a table, whose heading says that it is UTC; with --local it says its zone itself.
+func (a *app) at(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return none
+	}
+	return a.clock(t.AsTime())
+}
+
+// clock is at of a time of Go.
+func (a *app) clock(t time.Time) string {
+	if a.client.local {
+		return t.Local().Format(time.DateTime + " MST") //nolint:gosmopolitan // --local asks for it
+	}
+	return t.UTC().Format(time.DateTime)
+}
+
+// moment is a time outside of tables, with its zone.
+func (a *app) moment(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return none
+	}
+	return a.zoned(t.AsTime())
+}
+
+// zoned is moment of a time of Go.
+func (a *app) zoned(t time.Time) string {
+	if a.client.local {
+		return a.clock(t)
+	}
+	return a.clock(t) + " UTC"
+}
+
+// localized has the times in a text of the server as --local wants them.
+func (a *app) localized(text string) string {
+	if !a.client.local {
+		return text
+	}
+	times := regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	return times.ReplaceAllStringFunc(text, func(found string) string {
+		t, err := time.Parse(time.RFC3339, found)
+		if err != nil {
+			return found
+		}
+		return a.clock(t)
+	})
+}

@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// Terminal is a pseudo-terminal: what a person types goes into keys.
+func Terminal(t *testing.T) (keys, screen *os.File) {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(keys.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = screen.Close(), keys.Close() })
+	return keys, screen
+}
+
+// shown is what somebody sees on a terminal of that width.
+func shown(t *testing.T, width uint16, do func(*app) error) string {
+	t.Helper()
+	keys, screen := Terminal(t)
+	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
+		t.Fatal(err)
+	}
+	text := make(chan string)
+	go func() {
+		content, err := io.ReadAll(keys)
+		if err != nil && !errors.Is(err, syscall.EIO) { // EIO: the other side is closed
+			t.Error(err)
+		}
+		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
+	}()
+	if err := do(&app{Streams: Streams{Out: screen, Err: io.Discard}}); err != nil {
+		t.Error(err)
+	}
+	if err := screen.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return <-text
+}
+
+// inPipe is the same where nobody looks.
+func inPipe(t *testing.T, do func(*app) error) string {
+	t.Helper()
+	var out strings.Builder
+	if err := do(&app{Streams: Streams{Out: &out, Err: io.Discard}}); err != nil {
+		t.Error(err)
+	}
+	return out.String()
+}
+
+// example is a table with long values; ids are those that must never be cut.
+type example struct {
+	show func(*app) error
+	ids  []string
+}
+
+// examples has every table that commands print.
+func wideTables() map[string]example {
+	const run, longWorker = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "loose_foreign_keys_cleanup"
+	words := strings.Repeat("a limit was reached and more is left, ", 8)
+	name := "a-group-with-a-long-path/" + strings.Repeat("and-more/", 9)
+	now := timestamppb.New(time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC))
+	id := int64(9_123_456_789_012)
+	tables := []*pb.TableCount{{Table: "archive:" + strings.Repeat("merge_request_diff_", 4), Deleted: id, Updated: id}}
+	ended := &pb.Run{
+		Id: run, Worker: longWorker, Database: "main", DryRun: true, State: pb.RunState_RUN_STATE_CANCELLED, Trigger: pb.Trigger_TRIGGER_SCHEDULE,
+		StartedAt: now, FinishedAt: now, Reason: words, Counts: map[string]int64{"processed_records": id, "rescheduled_records": id}, Error: words,
+	}
+	return map[string]example{
+		"status": {func(a *app) error {
+			return a.describeWorkers(&pb.WorkerStatus{
+				Worker: longWorker, Condition: pb.Condition_CONDITION_LEASE_HELD_ELSEWHERE, NextRunAt: now, LastSuccessAt: now, LastRun: ended,
+				Backlog: &pb.Backlog{Due: 1_234_567, Deferred: 1_234_567, Dead: 123_456},
+			})
+		}, []string{longWorker}},
+		"leases": {func(a *app) error {
+			return a.describeLeases([]*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}})
+		}, []string{longWorker + "/a_database_with_a_long_name_31"}},
+		"runs": {func(a *app) error { return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run}},
+		"fires": {func(a *app) error {
+			return a.describeFires(&pb.ListFiresResponse{Fires: []*pb.Fire{{FireTime: now, Worker: longWorker, Outcome: pb.FireOutcome_FIRE_OUTCOME_SKIPPED, ClaimedBy: name, RunId: run, Reason: words}}})
+		}, []string{run, "2026-11-22 18:30:00"}},
+		"jobs": {func(a *app) error {
+			return a.describeJobs(&pb.ListJobsResponse{Jobs: []*pb.Job{{
+				Id: id, Kind: "continue_inactive_token_deletion", JobState: pb.JobState_JOB_STATE_RETRYABLE, Attempt: 25, MaxAttempts: 25,
+				ScheduledAt: now, RunId: run, Outcome: "refused", Reason: "STILL_REFERENCED", Errors: []*pb.JobError{{Error: words}},
+			}}})
+		}, []string{number(id)}},
+		"jobs show": {func(a *app) error {
+			columns := &pb.Job{Id: id, Tables: tables, Errors: []*pb.JobError{{Attempt: 25, At: now, Error: words}}}
+			return errors.Join(a.changedRows(columns.GetTables()), a.failedAttempts(columns.GetErrors()))
+		}, []string{number(id)}},
+		"flags": {func(a *app) error {
+			return a.describeFlags(&pb.FeatureFlag{Name: "loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31", Enabled: true})
+		}, []string{"loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31"}},
+		"protected": {func(a *app) error {
+			return a.describeProtected(&pb.ListProtectedResponse{Protections: []*pb.Protection{{Kind: "group", Id: id, Since: now, Until: now, By: name, Reason: words}}})
+		}, []string{number(id)}},
+		"receipts list": {func(a *app) error {
+			return a.describeReceipts(&pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
+				Sequence: 12_345_678, At: now, Table: name, Action: "nullified", Rows: 12_345, LowestKey: number(id), HighestKey: number(id + 9999),
+				Rule: words, Worker: longWorker, RunId: run, RequestedBy: name,
+			}}})
+		}, []string{"12345678"}},
+		"audit": {func(a *app) error {
+			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
+				At: now, By: name, Address: "[2001:db8::1234:5678]:50051", Role: "operator", Action: "SetFeatureFlag", Target: longWorker, Outcome: "PERMISSION_DENIED", Reason: words,
+			}}})
+		}, []string{"SetFeatureFlag"}},
+		"plan": {func(a *app) error {
+			return a.plannedTables([]*pb.PlannedTable{{Table: tables[0].GetTable(), Moved: 123_456, Nullified: 123_456, Deleted: 1_234_567, Kept: 12_345, AtLeast: true}})
+		}, nil},
+		"candidates": {func(a *app) error {
+			return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "placeholder", Id: id, Name: name, Action: "postpone", Reason: words}}})
+		}, []string{number(id)}},
+		"definitions": {func(a *app) error {
+			return a.describeRows(&pb.Run{Definitions: []*pb.DefinitionCount{{Table: tables[0].GetTable(), Column: "merge_request_id", Parent: name, Action: "update_column_to", Rows: id, AtLeast: true}}})
+		}, nil},
+		"lfk dead":    {longDead, []string{"123456789", "a_database_with"}},
+		"lfk failing": {longFailing, []string{"123456789"}},
+	}
+}
+
+func longDead(a *app) error {
+	l := &lfk{app: a}
+	r := loosefk.DeadRecord{Database: "a_database_with"}
+	r.ID, r.Table, r.Key, r.Definition = 123_456_789, "public.merge_request_diffs_of_long_ago", 1_234_567_890, "a_table_with_a_name.merge_request_id"
+	r.SQLState, r.Failures, r.Message = "23503", 10, strings.Repeat("violates a constraint ", 9)
+	return l.deadRecords().show(l, []loosefk.DeadRecord{r}, nil)
+}
+
+func longFailing(a *app) error {
+	l := &lfk{app: a}
+	r := loosefk.FailingRecord{Database: "a_database_with"}
+	r.ID, r.Table, r.Key, r.Definition = 123_456_789, "public.merge_request_diffs_of_long_ago", 1_234_567_890, "a_table_with_a_name.merge_request_id"
+	r.SQLState, r.Failures = "KEPT_BY_TRIGGER", 9
+	return l.failingRecords().show(l, []loosefk.FailingRecord{r}, nil)
+}
+
+func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	for name, table := range wideTables() {
+		narrow, whole := shown(t, 80, table.show), inPipe(t, table.show)
+		for line := range strings.Lines(narrow) {
+			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("%s: a line of %d characters:\n%s", name, n, narrow)
+				break
+			}
+		}
+		for _, id := range table.ids {
+			if !strings.Contains(narrow, id) {
+				t.Errorf("%s: %s is not in\n%s", name, id, narrow)
+			}
+		}
+		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
+			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
+		}
+		if all := shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }); all != whole {
+			t.Errorf("%s: --output wide is not whole:\n%s", name, all)
+		}
+		if all := shown(t, 1000, table.show); all != whole {
+			t.Errorf("%s: a terminal that is wide enough does not have all:\n%s", name, all)
+		}
+	}
+}
+
+func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
+	words := strings.TrimSpace(strings.Repeat("55P03 lock_not_available on main ", 9))
+	got := shown(t, 80, func(a *app) error {
+		return a.failedAttempts([]*pb.JobError{{Attempt: 3, At: timestamppb.Now(), Error: words}, {Attempt: 4, At: timestamppb.Now(), Error: "short"}})
+	})
+	_, rows, _ := strings.Cut(got, "\n")
+	first, _, _ := strings.Cut(rows, "\n4 ")
+	if text := strings.Join(strings.Fields(first)[3:], " "); text != words {
+		t.Errorf("got %q of\n%s", text, got)
+	}
+}
+
+func TestTables_ObeyNothingOfADatabase(t *testing.T) {
+	got := inPipe(t, func(a *app) error {
+		return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "group", Id: 7, Name: "a\x1b[2Jb\r\nc\td", Action: "queue"}}})
+	})
+	if want := "KIND   ID  NAME         ACTION  REASON\ngroup  7   a [2Jb  c d  queue\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
+	table := func(a *app) error {
+		for _, state := range []pb.RunState{pb.RunState_RUN_STATE_FAILED, pb.RunState_RUN_STATE_SUCCEEDED, pb.RunState_RUN_STATE_CANCELLED} {
+			if err := a.describeRun(&pb.Run{State: state}); err != nil {
+				return err
+			}
+		}
+		return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
+	}
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	got := shown(t, 200, table)
+	for _, part := range []string{" \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -"} {
+		if !strings.Contains(got, part) {
+			t.Errorf("%q is not in %q", part, got)
+		}
+	}
+	if text := inPipe(t, table); strings.Contains(text, "\x1b") {
+		t.Errorf("in a pipe: %q", text)
+	}
+	for name, value := range map[string]string{"NO_COLOR": "1", "TERM": "dumb"} {
+		t.Setenv("NO_COLOR", "")
+		t.Setenv(name, value)
+		if text := shown(t, 200, table); strings.Contains(text, "\x1b") {
+			t.Errorf("%s=%s: %q", name, value, text)
+		}
+	}
+}
+
+func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
+	zone := time.FixedZone("XST", 5*3600+1800)
+	before := time.Local                   //nolint:gosmopolitan // what --local is about
+	time.Local = zone                      //nolint:gosmopolitan // what --local is about
+	defer func() { time.Local = before }() //nolint:gosmopolitan // what --local is about
+	at := timestamppb.New(time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC))
+	for local, want := range map[bool][]string{
+		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "the next run is at 2026-11-22 18:30:00 UTC", "paused since 2026-11-22T18:30:00Z"},
+		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "the next run is at 2026-11-23 00:00:00 XST,", "paused since 2026-11-23 00:00:00 XST"},
+	} {
+		got := inPipe(t, func(a *app) error {
+			a.client.local = local
+			a.explainCondition(&pb.WorkerStatus{
+				Worker: "w", ConditionDetail: "w paused since 2026-11-22T18:30:00Z", NextRunAt: at, Failing: &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_LOCK},
+			})
+			return a.describeLeases([]*pb.Lease{{Name: "l", AcquiredAt: at}})
+		})
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("local %t: %q is not in\n%s", local, part, got)
+			}
+		}
+	}
+}
