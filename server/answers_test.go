@@ -43,7 +43,7 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, finished_at, error, reason, definitions)
 		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, $1, 'request', 'failed', interval '1 minute', now(), repeat('ä', 50000), repeat('r', 5000),
 			(SELECT jsonb_agg(jsonb_build_object('table', repeat('t', 60), 'column', repeat('c', 60), 'parent', 'p', 'action', 'async_delete')) FROM generate_series(1, 400))
-		FROM generate_series(1, 200) i`, worker)
+		FROM generate_series(1, 80) i`, worker)
 	keys := pages(f, func(token string) (*maintenancev1.ListRunsResponse, []string, string, error) {
 		answer, err := f.ListRuns(t.Context(), &maintenancev1.ListRunsRequest{PageSize: 1000, PageToken: token})
 		var ids []string
@@ -56,12 +56,12 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 		return answer, ids, answer.GetNextPageToken(), err
 	})
 	for i, id := range keys {
-		if want := fmt.Sprintf("00000000-0000-7000-8000-%012d", 200-i); id != want {
+		if want := fmt.Sprintf("00000000-0000-7000-8000-%012d", 80-i); id != want {
 			t.Fatalf("entry %d is %s, want %s", i, id, want)
 		}
 	}
-	if len(keys) != 200 {
-		t.Errorf("%d runs, want 200", len(keys))
+	if len(keys) != 80 {
+		t.Errorf("%d runs, want 80", len(keys))
 	}
 	answer, err := f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: keys[0]})
 	if err != nil || answer.GetRun().GetError() != strings.Repeat("ä", 50000) {
