@@ -10,11 +10,7 @@ import (
 // Admit reports whether a request over HTTP is from a client that may look, and answers it if it is
 // not. The token is a bearer token, or the password to any name, as browsers send it.
 func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
-	var certificate *x509.Certificate
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		certificate = r.TLS.PeerCertificates[0]
-	}
-	client, err := k.Identify(sent(r), certificate)
+	client, err := k.ClientOf(r)
 	switch {
 	case err != nil:
 		w.Header().Set("WWW-Authenticate",
@@ -31,6 +27,15 @@ func (k *Keys) Admit(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	return false
+}
+
+// ClientOf is who sent a request over HTTP. Its error is a [*RefusedError].
+func (k *Keys) ClientOf(r *http.Request) (Client, error) {
+	var certificate *x509.Certificate
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		certificate = r.TLS.PeerCertificates[0]
+	}
+	return k.Identify(sent(r), certificate)
 }
 
 // Guard serves the requests of those who may look.

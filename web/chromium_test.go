@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,44 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	}
 }
 
+func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
+	f := start(t)
+	f.run(tokens, false)
+	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1})
+	if err != nil || len(jobs) != 1 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+	where := strings.Split(plannedBy(jobs[0]), "/")
+	id, err := strconv.ParseInt(where[3], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := f.service.PlanDeletion(t.Context(), where[2], id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t)
+	b.size(1280, 900)
+	b.open(fmt.Sprintf("%s/jobs/%d", f.url, jobs[0].ID))
+	script[any](b, `document.querySelector("a[href^='/plan/']").click()`)
+	b.eventually("the plan is there", func() bool { return script[bool](b, `return location.pathname.startsWith("/plan/") && !!document.querySelector("h1")`) })
+	if text := script[string](b, `return document.body.innerText`); !strings.Contains(text, plan.Digest) || !strings.Contains(text, plan.Name) {
+		t.Errorf("got %s", text)
+	}
+	rows := b.rows(".plan tbody tr")
+	if len(rows) != len(plan.Tables) {
+		t.Fatalf("%d tables are shown of %d", len(rows), len(plan.Tables))
+	}
+	for i, want := range plan.Tables {
+		if got := rows[i]; !strings.HasPrefix(got["Table"], want.Table) || got["Would be moved"] != number(want.Moved) || got["Deleted"] != number(want.Deleted) {
+			t.Errorf("got %v, want %+v", got, want)
+		}
+	}
+	if found := b.complaints(); len(found) > 0 {
+		t.Errorf("the browser complains: %v", found)
+	}
+}
+
 func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
 	f := start(t)
 	b := browse(t, "--blink-settings=scriptEnabled=false")
@@ -146,7 +185,11 @@ func TestChromium_FitsEveryScreen(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := browse(t)
-	for _, path := range []string{"/", "/workers/" + tokens, "/workers/ghost_user_migration", "/runs/" + r.ID, "/jobs/1", "/nothing"} {
+	user, group, _ := f.one()
+	for _, path := range []string{
+		"/", "/workers/" + tokens, "/workers/ghost_user_migration", "/runs/" + r.ID, "/jobs/1", "/nothing",
+		fmt.Sprintf("/plan/user/%d", user), fmt.Sprintf("/plan/group/%d", group),
+	} {
 		b.open(f.url + path)
 		for _, width := range []int{320, 390, 768, 1024, 1280, 1920} {
 			b.size(width, 800)

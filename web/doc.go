@@ -6,7 +6,8 @@
 //     written nevertheless, in main's schema maintenance: the backlogs, once a minute, for the
 //     charts; and a list of runs closes those whose process died.
 //   - However many browsers there are, the databases are read at most every two seconds, with
-//     bounded statements.
+//     bounded statements. Plans are made when somebody asks, each at most every 30 seconds, and
+//     limited for each client as by the API.
 //   - It works while main does not answer, and says so; lists then have the time at which they were
 //     read.
 //   - It works without JavaScript, loads nothing from other hosts, and runs its own script only

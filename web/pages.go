@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -28,6 +30,7 @@ type pages struct {
 	// assets are the files that pages load, by path; a path has a hash of the content.
 	assets map[string]asset
 	recent *recent
+	rates  *rates
 }
 
 type asset struct {
@@ -39,6 +42,7 @@ func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
 		recent: &recent{known: map[string]*reading{}},
+		rates:  &rates{clients: map[string]*rate.Limiter{}},
 	}
 	names, err := p.loadAssets()
 	if err != nil {
@@ -46,7 +50,9 @@ func newPages(c Config) (*pages, error) {
 	}
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
-	for _, name := range []string{"overview", "worker", "waiting", "runs", "run", "jobs", "job", "sorry"} {
+	for _, name := range []string{
+		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry",
+	} {
 		t, err := template.New("").Funcs(functions).ParseFS(files,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html")
 		if err != nil {
@@ -87,6 +93,7 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /runs/{id}", p.run)
 	mux.HandleFunc("GET /jobs", p.jobList)
 	mux.HandleFunc("GET /jobs/{id}", p.job)
+	mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
@@ -111,6 +118,8 @@ type frame struct {
 	Now            time.Time
 	// Refresh is in seconds; 0: never.
 	Refresh int
+	// Fixed: the page is read again only if somebody asks for that.
+	Fixed bool
 	// Refreshing is the page's address, Still the one at which it is not reloaded.
 	Refreshing, Still string
 	Body              any
@@ -127,7 +136,7 @@ func (p *pages) show(w http.ResponseWriter, r *http.Request, name, title string,
 func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name string, f frame) {
 	f.Version, f.Now, f.Refresh = p.config.Version, time.Now().UTC(), refreshSeconds
 	query := r.URL.Query()
-	if query.Get("refresh") == "off" {
+	if f.Fixed || query.Get("refresh") == "off" {
 		f.Refresh = 0
 	}
 	query.Del("refresh")

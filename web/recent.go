@@ -36,6 +36,16 @@ func read[T any](
 	ctx context.Context, r *recent, name string, maxAge time.Duration,
 	load func(context.Context) (T, error),
 ) part[T] {
+	return readWithin(ctx, r, name, times{maxAge, readTimeout}, load)
+}
+
+// times are the age from which on a reading is read again, and how long one may take.
+type times struct{ maxAge, most time.Duration }
+
+// readWithin is read with a time limit of its own. What fails is tried again after readEvery.
+func readWithin[T any](
+	ctx context.Context, r *recent, name string, t times, load func(context.Context) (T, error),
+) part[T] {
 	e := r.reading(name)
 	select {
 	case e.turn <- struct{}{}:
@@ -43,9 +53,12 @@ func read[T any](
 	case <-ctx.Done():
 		return part[T]{Err: context.Cause(ctx)}
 	}
-	if time.Since(e.tried) >= maxAge {
+	if e.failure != nil {
+		t.maxAge = min(t.maxAge, readEvery)
+	}
+	if time.Since(e.tried) >= t.maxAge {
 		// Other requests wait for this reading, even if this one is cancelled.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.most)
 		defer cancel()
 		value, err := load(ctx)
 		e.tried, e.failure = time.Now(), err

@@ -32,7 +32,7 @@ type Config struct {
 // Limits of a connection.
 const (
 	headerTime = 5 * time.Second
-	answerTime = 20 * time.Second
+	answerTime = 30 * time.Second
 	idleTime   = 2 * time.Minute
 	maxHeader  = 16 << 10
 )

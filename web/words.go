@@ -23,6 +23,7 @@ func (p *pages) functions() template.FuncMap {
 		"runTone": runTone, "jobTone": jobTone, "fireTone": fireTone, "subject": subject,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
 		"args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
+		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run service.Run, named bool) runRow { return runRow{run, named} },
 	}

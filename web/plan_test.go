@@ -1,0 +1,170 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"golang.org/x/time/rate"
+
+	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// oneSQL is an id that the demo data has of each kind.
+const oneSQL = `SELECT (SELECT min(id) FROM users WHERE user_type = 0), (SELECT min(id) FROM namespaces WHERE type = 'Group'),
+	(SELECT min(placeholder_user_id) FROM import_placeholder_user_details)`
+
+func (f *fixture) one() (user, group, placeholder int64) {
+	f.t.Helper()
+	if err := f.sql.QueryRow(f.t.Context(), oneSQL).Scan(&user, &group, &placeholder); err != nil {
+		f.t.Fatal(err)
+	}
+	return user, group, placeholder
+}
+
+func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
+	f := start(t)
+	user, group, placeholder := f.one()
+	if _, err := f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	content := func() (text string) {
+		if err := f.sql.QueryRow(t.Context(), `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
+			FROM pg_class c WHERE c.relkind = 'r' AND (c.relnamespace = 'public'::regnamespace
+			OR c.relnamespace = 'maintenance'::regnamespace AND c.relname <> 'backlog_samples')`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := content()
+	for kind, id := range map[string]int64{"user": user, "group": group, "placeholder": placeholder} {
+		p, err := f.service.PlanDeletion(t.Context(), kind, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "look again")
+		for _, table := range p.Tables {
+			if row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table); !strings.Contains(body, row) {
+				t.Errorf("%s: no %s", kind, table.Table)
+			}
+		}
+		if strings.Contains(body, `id="refused"`) != (p.Refused != nil) || strings.Contains(body, "data-refresh") {
+			t.Errorf("%s: refused is %v, or the page makes plans again by itself:\n%s", kind, p.Refused, body)
+		}
+	}
+	f.page(fmt.Sprintf("/plan/user/%d", user), "It would not go now: PROTECTED", "evidence &lt;b&gt;")
+	if content() != before {
+		t.Error("a plan has written")
+	}
+}
+
+func TestPlan_SaysWhyThereIsNone(t *testing.T) {
+	f := start(t)
+	for path, want := range map[string]struct {
+		code  int
+		words string
+	}{
+		"/plan/user/4711": {404, "there is no user 4711"}, "/plan/group/4711": {404, "there is no group 4711"},
+		"/plan/project/7": {400, "kind: is not user, group or placeholder"}, "/plan/user/x": {400, "/plan/user/ID"},
+		"/plan/user/0": {400, "id: is required"}, "/plan/user": {404, "no such page"},
+	} {
+		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != want.code || !strings.Contains(body, want.words) {
+			t.Errorf("%s: %s, %s", path, answer.Status, body)
+		}
+	}
+	user, _, _ := f.one()
+	f.main.Close()
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != 503 || !strings.Contains(body, "no plan now") {
+		t.Errorf("without the database: %s, %s", answer.Status, body)
+	}
+}
+
+func TestPlan_IsForViewersAtTheRateOfTheAPI(t *testing.T) {
+	only, err := access.New(access.Config{Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := start(t, func(c *Config) { c.Access = only })
+	user, _, _ := f.one()
+	path := fmt.Sprintf("/plan/user/%d", user)
+	if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a token: %s", answer.Status)
+	}
+	viewer := func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") }
+	if answer, _ := f.request(http.MethodPost, path, viewer); answer.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %s", answer.Status)
+	}
+	if answer, _ := f.request(http.MethodHead, path, viewer); answer.StatusCode != http.StatusOK {
+		t.Errorf("HEAD: %s", answer.Status)
+	}
+	f.site.pages.rates.clients["host 127.0.0.1"] = rate.NewLimiter(0, 0)
+	answer, body := f.request(http.MethodGet, path, viewer)
+	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "try again") {
+		t.Errorf("too many: %s, %s", answer.Status, body)
+	}
+	if answer, _ := f.request(http.MethodGet, "/jobs", viewer); answer.StatusCode != http.StatusOK {
+		t.Errorf("another page is counted: %s", answer.Status)
+	}
+}
+
+func TestRates_CountEachClientAndForgetThem(t *testing.T) {
+	r := &rates{clients: map[string]*rate.Limiter{}}
+	for i := range planBurst + 1 {
+		if r.allow("a") != (i < planBurst) {
+			t.Fatalf("plan %d", i)
+		}
+	}
+	if !r.allow("b") {
+		t.Error("another client is counted with the first")
+	}
+	for i := range 3 * maxClients {
+		r.allow(fmt.Sprint(i))
+	}
+	if len(r.clients) > maxClients {
+		t.Errorf("%d clients are kept", len(r.clients))
+	}
+}
+
+func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
+	f := start(t)
+	dry := f.run(tokens, true)
+	if len(dry.Candidates) == 0 {
+		t.Fatal("nothing would go")
+	}
+	bot := fmt.Sprintf(`href="/plan/user/%d"`, dry.Candidates[0].ID)
+	f.page("/runs/"+dry.ID, bot)
+	f.run(tokens, false)
+	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1000})
+	if err != nil || len(jobs) == 0 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+	last := jobs[len(jobs)-1]
+	f.page("/jobs?kind=delete_user", plannedBy(last))
+	f.page(fmt.Sprintf("/jobs/%d", last.ID), `href="`+plannedBy(last)+`"`)
+	f.exec(`UPDATE import_placeholder_user_details SET namespace_id = NULL, deletion_attempts = 15, last_deletion_attempt_at = now()`)
+	f.page("/workers/placeholder_user_cleanup/dead", `href="/plan/placeholder/`)
+	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
+		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
+	if body := f.page("/workers/" + keys + "/dead"); strings.Contains(body, "/plan/") {
+		t.Errorf("a record has a plan:\n%s", body)
+	}
+}
+
+func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
+	for want, j := range map[string]service.Job{
+		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
+		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},
+		"/plan/placeholder/9": {Kind: repo.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
+		"":                    {Kind: repo.ContinueInactiveTokenDeletion{}.Kind(), Args: []byte(`{"pass_id": 9}`)},
+	} {
+		if got := plannedBy(j); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"}); got != "" {
+		t.Errorf("the user is gone: %s", got)
+	}
+}
