@@ -70,8 +70,7 @@ type Client struct {
 	Name string
 	Role Role
 	// Workers are those that an operator is restricted to; none: all.
-	Workers []string
-}
+	Workers []string}
 
 // Config says who has which role. The zero value makes everybody an admin.
 type Config struct {
@@ -121,6 +120,10 @@ func New(c Config) (*Keys, error) {
 	}
 	return k, nil
 }
+
+// Named reports whether tokens or certificates have names: what a client without one says it is
+// called must not be taken for one of these.
+func (k *Keys) Named() bool { return k != nil && (k.file != nil || len(k.certificates) > 0) }
 
 // RefusedError says why a client is not known.
 type RefusedError struct {

@@ -10,7 +10,7 @@ import (
 // AuditEntry is a row of maintenance.audit: a call that was to change something.
 type AuditEntry struct {
 	ID int64
-	// At is when the call ended, by the clock of main.
+	// At is when the call began, by the clock of main.
 	At                time.Time
 	By, Address, Role string
 	Action, Target    string
@@ -19,12 +19,22 @@ type AuditEntry struct {
 
 const recordAuditSQL = `
 INSERT INTO maintenance.audit (by, address, role, action, target, reason, outcome)
-VALUES ($1, $2, $3, $4, $5, $6, $7)`
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+RETURNING id`
 
-// RecordAudit adds an entry. Its ID and time are the database's.
-func (d *Database) RecordAudit(ctx context.Context, e AuditEntry) error {
-	_, err := d.exec(ctx, "record the audit entry", recordAuditSQL,
+// RecordAudit adds an entry, and returns its ID. ID and time are the database's.
+func (d *Database) RecordAudit(ctx context.Context, e AuditEntry) (id int64, err error) {
+	err = d.queryRow(ctx, "record the audit entry", []any{&id}, recordAuditSQL,
 		e.By, e.Address, e.Role, e.Action, e.Target, e.Reason, e.Outcome)
+	return id, err
+}
+
+const completeAuditSQL = `
+UPDATE maintenance.audit SET reason = $2, outcome = $3 WHERE id = $1`
+
+// CompleteAudit replaces the reason and the outcome of the entry with this ID.
+func (d *Database) CompleteAudit(ctx context.Context, e AuditEntry) error {
+	_, err := d.exec(ctx, "complete the audit entry", completeAuditSQL, e.ID, e.Reason, e.Outcome)
 	return err
 }
 

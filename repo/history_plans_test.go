@@ -167,7 +167,10 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"RetryJob":  func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
 		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 50_000)) },
 		"RecordAudit": func(ctx context.Context) error {
-			return a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"})
+			return second(a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"}))
+		},
+		"CompleteAudit": func(ctx context.Context) error {
+			return a.CompleteAudit(ctx, service.AuditEntry{ID: 50_000, Outcome: "OK"})
 		},
 		"Audit":    a.listAudit,
 		"Receipts": a.listReceipts,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -22,31 +23,66 @@ import (
 // auditTime bounds the writing of an entry.
 const auditTime = 2 * time.Second
 
-// audit records a call that was to change something, with its outcome. The call is done whatever
-// becomes of the entry: one that main does not take is in the log.
-func (s *Server) audit(
-	ctx context.Context, client access.Client, method string, request, response any, failed error,
-) {
+// auditStarted is the outcome of an entry until its call ends.
+const auditStarted = "STARTED"
+
+// auditing is the entry of a call that is to change something. It is stored before the call does
+// anything, so that a server that dies in the middle leaves it behind, and gets its outcome at the
+// end. The call is done whatever becomes of the entry: one that main does not take is in the log.
+type auditing struct {
+	*Server
+	service.AuditEntry
+}
+
+// entryOf is the entry of a call, nil for a call that needs none.
+func (s *Server) entryOf(
+	ctx context.Context, client access.Client, method string, request any,
+) *auditing {
 	message, ok := request.(proto.Message)
 	run, is := request.(*pb.RunBatchRequest)
 	if !ok || !s.rules[method].changes || is && run.GetDryRun() {
-		return
+		return nil
 	}
 	target, reason := described(message)
-	if started, ok := response.(*pb.RunBatchResponse); ok && failed == nil {
-		reason = strings.TrimSpace(reason + " run=" + started.GetRun().GetId())
+	return &auditing{s, service.AuditEntry{
+		By: s.nameOf(ctx, client), Address: addressOf(ctx), Role: client.Role.String(),
+		Action: path.Base(method), Target: target, Reason: reason, Outcome: auditStarted,
+	}}
+}
+
+// start stores the entry. If that fails, end stores it.
+func (a *auditing) start(ctx context.Context) {
+	if a == nil {
+		return
 	}
-	entry := service.AuditEntry{
-		By: nameIn(ctx, client), Address: addressOf(ctx), Role: client.Role.String(),
-		Action: path.Base(method), Target: target, Reason: reason, Outcome: outcomeOf(ctx, failed),
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
+	defer cancel()
+	a.ID, _ = a.config.Service.RecordAudit(ctx, a.AuditEntry)
+}
+
+// end adds the outcome.
+func (a *auditing) end(ctx context.Context, response any, failed error) {
+	if a == nil {
+		return
 	}
+	// Also a call that has failed may have started a run.
+	if started, ok := response.(*pb.RunBatchResponse); ok && started.GetRun().GetId() != "" {
+		a.Reason = strings.TrimSpace(a.Reason + " run=" + started.GetRun().GetId())
+	}
+	a.Outcome = outcomeOf(ctx, failed)
 	// The client may have gone, and the server be about to stop.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
-	if err := s.config.Service.RecordAudit(ctx, entry); err != nil {
-		s.config.Logger.WarnContext(ctx, "audit entry not stored, it is here alone", "error", err.Error(),
-			"by", entry.By, "address", entry.Address, "role", entry.Role, "action", entry.Action,
-			"target", entry.Target, "reason", entry.Reason, "outcome", entry.Outcome)
+	var err error
+	if a.ID == 0 {
+		_, err = a.config.Service.RecordAudit(ctx, a.AuditEntry)
+	} else {
+		err = a.config.Service.CompleteAudit(ctx, a.AuditEntry)
+	}
+	if err != nil {
+		a.config.Logger.WarnContext(ctx, "audit entry not stored, it is here alone", "error", err.Error(),
+			"by", a.By, "address", a.Address, "role", a.Role, "action", a.Action,
+			"target", a.Target, "reason", a.Reason, "outcome", a.Outcome)
 	}
 }
 
@@ -62,14 +98,16 @@ func outcomeOf(ctx context.Context, err error) string {
 	return code.Code(f.code).String() + " " + f.reason //nolint:gosec // the same numbers
 }
 
-// Limits of the texts of an entry, in bytes.
+// Limits of the texts of an entry, in bytes: of a target, of an argument, of all of them.
 const (
-	maxTarget = 300
-	maxReason = 4 << 10
+	maxTarget   = 300
+	maxArgument = 1 << 10
+	maxReason   = 4 << 10
 )
 
 // described says in words what a request is about, and gives its other arguments, the reason first.
-// No request has a secret.
+// What could be taken for another argument is quoted: what stands before a = outside of quotes is
+// the name of an argument. No request has a secret.
 func described(request proto.Message) (target, reason string) {
 	var targets, reasons []string
 	fields := request.ProtoReflect().Descriptor().Fields()
@@ -78,17 +116,27 @@ func described(request proto.Message) (target, reason string) {
 		if !request.ProtoReflect().Has(field) && field.Kind() != protoreflect.BoolKind {
 			continue
 		}
-		text := argument(request, field)
+		text := cut(argument(request, field), maxArgument)
 		switch name := string(field.Name()); name {
 		case "worker", "kind", "id", "name":
-			targets = append(targets, text)
+			targets = append(targets, quoted(cut(text, maxTarget), name == "kind"))
 		case "reason":
-			reasons = append([]string{text}, reasons...)
+			reasons = append([]string{quoted(text, false)}, reasons...)
 		default:
-			reasons = append(reasons, name+"="+text)
+			reasons = append(reasons, name+"="+quoted(text, true))
 		}
 	}
-	return cut(strings.Join(targets, " "), maxTarget), cut(strings.Join(reasons, " "), maxReason)
+	return strings.Join(targets, " "), cut(strings.Join(reasons, " "), maxReason)
+}
+
+// quoted is a text in quotes if it has what ends an argument or begins another, or what cannot be
+// shown. Spaces end an argument where others follow it.
+func quoted(text string, spaces bool) string {
+	special := func(r rune) bool { return r == '"' || r == '=' || !unicode.IsPrint(r) }
+	if strings.ContainsFunc(text, special) || spaces && strings.Contains(text, " ") {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 // cut is a text of at most so many bytes.

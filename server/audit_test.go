@@ -139,4 +139,70 @@ func TestAudit_IsWrittenAlsoIfTheClientHasGone(t *testing.T) {
 		return f.count(`SELECT count(*) FROM maintenance.audit WHERE action = 'RunBatch' AND outcome = 'CANCELLED CLIENT_GONE'`) == 1
 	})
 	f.eventually("the run has ended", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`) == 1 })
+	if n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`); n != 1 {
+		t.Errorf("%d entries name the run that was started", n)
+	}
+}
+
+func TestAudit_IsWrittenBeforeTheCallDoesAnything(t *testing.T) {
+	f := start(t)
+	f.slow(20)
+	ended := make(chan error, 1)
+	go func() { ended <- second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})) }()
+	f.eventually("the run is at work", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'running'`) == 1 })
+	if got := f.audited(); len(got) != 1 || got[0] != "|admin|RunBatch|"+worker+"|dry_run=false async=false|STARTED" {
+		t.Errorf("while the run is at work: %q", got)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := f.audited(); len(got) != 1 || !strings.HasSuffix(got[0], "|OK") || !strings.Contains(got[0], " run=") {
+		t.Errorf("then: %q", got)
+	}
+}
+
+func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
+	f := start(t, withTokens(t, ""), withLimits(func(l *limits) { l.refusals, l.refusalBurst = 0.001, 3 }))
+	for range 10 {
+		_, err := f.SetFeatureFlag(as(t.Context(), "viewer-token"), &maintenancev1.SetFeatureFlagRequest{})
+		f.failure(err, 7, "ROLE_TOO_LOW")
+	}
+	_, err := f.SetFeatureFlag(as(t.Context(), "operator-token"), &maintenancev1.SetFeatureFlagRequest{})
+	f.failure(err, 7, "ROLE_TOO_LOW")
+	if got := f.audited(); len(got) != 4 || !strings.HasPrefix(got[3], "operator|") {
+		t.Errorf("got %q, want three entries of the viewer and one of the operator", got)
+	}
+	if n := strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`); n != 11 {
+		t.Errorf("%d calls are in the log", n)
+	}
+	for range 10 {
+		f.failure(second(f.RetryJob(as(t.Context(), "operator-token"), &maintenancev1.RetryJobRequest{Id: 9})), 5, "UNKNOWN_JOB")
+	}
+	if got := f.audited(); len(got) != 14 {
+		t.Errorf("%d entries, want one more for each call that was allowed", len(got)-4)
+	}
+}
+
+func TestAudit_NoArgumentCanBeTakenForAnother(t *testing.T) {
+	f := start(t)
+	const forged = "x run=1\noutcome=OK \" target=y"
+	for _, err := range []error{
+		second(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: forged})),
+		second(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "a=b", Reason: "plain \u202e words"})),
+		second(f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{Kind: "user 7", Id: 8, Reason: "r"})),
+		second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: "a async=true"})),
+	} {
+		_ = err // They are audited whether they are done or refused.
+	}
+	want := []string{
+		worker + `|"x run=1 outcome=OK \" target=y"|`,
+		`"a=b"|"plain \u202e words"|`,
+		`"user 7" 8|r|`,
+		worker + `|dry_run=false async=false request_id="a async=true"|`,
+	}
+	for i, line := range f.audited() {
+		if !strings.Contains(line, "|"+want[i]) && !strings.Contains(line, "|"+strings.TrimSuffix(want[i], "|")+" run=") {
+			t.Errorf("got %s, want %s", line, want[i])
+		}
+	}
 }

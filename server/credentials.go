@@ -81,14 +81,16 @@ func userOf(ctx context.Context) string {
 	return printed(values[0])
 }
 
-// printed is a name without characters that a log or terminal cannot show, of at most maxUser.
+// printed is a name without characters that a log or terminal cannot show, and without gaps that
+// look like the next column of a table, of at most maxUser.
 func printed(name string) string {
-	name = strings.TrimSpace(strings.Map(func(r rune) rune {
+	name = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
-	}, name))
+	}, name)
+	name = strings.Join(strings.Fields(name), " ")
 	if runes := []rune(name); len(runes) > maxUser {
 		name = string(runes[:maxUser])
 	}

@@ -21,24 +21,32 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// unary is the order in which a call goes through the interceptors: log, table of errors with the
-// limit of size, the guard with roles, rates and audit, recovery of panics. Health checks are not
-// logged and need no role.
+// unary is the order in which a call goes through the interceptors: log, table of errors, recovery
+// of panics, limits of size, the guard with roles, rates and audit. Around the handler is a second
+// recovery, so that the audit has the outcome of a call that panics. Health checks are not logged
+// and need no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
+	recovering := recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered))
 	return []grpc.UnaryServerInterceptor{
 		selector.UnaryServerInterceptor(
 			logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
 		func(
 			ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 		) (any, error) {
-			if err := s.limits.fits(request); err != nil {
-				return nil, answer(ctx, err)
-			}
 			response, err := handler(withSpans(ctx, call.FullMethod), request)
 			return response, answer(ctx, err)
 		},
+		recovering,
+		func(
+			ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+		) (any, error) {
+			if err := s.limits.fits(request); err != nil {
+				return nil, err
+			}
+			return handler(ctx, request)
+		},
 		selector.UnaryServerInterceptor(s.guardUnary, notHealth()),
-		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered)),
+		recovering,
 	}
 }
 
@@ -64,21 +72,31 @@ func (s *Server) stream() []grpc.StreamServerInterceptor {
 			ctx, cancel := context.WithCancelCause(stream.Context())
 			defer cancel(nil)
 			defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
-			return answer(ctx, handler(server, stoppable{stream, ctx}))
+			return answer(ctx, handler(server, &limited{stream, ctx, s.limits.fits}))
 		},
-		selector.StreamServerInterceptor(s.guardStream, notHealth()),
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
+		selector.StreamServerInterceptor(s.guardStream, notHealth()),
 	}
 }
 
-// stoppable is a stream whose context ends with the call or the server.
-type stoppable struct {
+// limited is a stream with a context of its own, which checks each message that it receives before
+// the handler has it.
+type limited struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // that is how gRPC hands a stream its context
+	ctx   context.Context //nolint:containedctx // that is how gRPC hands a stream its context
+	check func(request any) error
 }
 
 // Context implements [grpc.ServerStream].
-func (s stoppable) Context() context.Context { return s.ctx }
+func (s *limited) Context() context.Context { return s.ctx }
+
+// RecvMsg implements [grpc.ServerStream].
+func (s *limited) RecvMsg(request any) error {
+	if err := s.ServerStream.RecvMsg(request); err != nil {
+		return err
+	}
+	return s.check(request)
+}
 
 func notHealth() selector.Matcher {
 	return selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -23,21 +24,27 @@ type limits struct {
 	streams uint32
 	// handshake is how long a client may take to set up a connection, with TLS.
 	handshake time.Duration
-	// idle is after how long a connection without calls is closed; clients open another by
-	// themselves.
-	idle time.Duration
+	// idle is after how long a connection without calls is closed, and age after how long one is
+	// that has some: it takes no new ones. Clients open another by themselves, and show a certificate
+	// again.
+	idle, age time.Duration
 	// rate is how many calls of RunBatch, and as many of PlanDeletion, a client may make a second,
 	// burst how many at once. A client is a name that is proven, else a host.
 	rate  rate.Limit
 	burst int
+	// refusals is how many refused calls of a client are audited a second, and refusalBurst how many
+	// at once. The others are in the log alone.
+	refusals     rate.Limit
+	refusalBurst int
 }
 
 // usualLimits are those of every server.
 func usualLimits() limits {
 	return limits{
 		message: 1 << 20, read: 8 << 20, streams: 250,
-		handshake: 10 * time.Second, idle: 15 * time.Minute,
+		handshake: 10 * time.Second, idle: 15 * time.Minute, age: time.Hour,
 		rate: 20, burst: 200,
+		refusals: rate.Every(6 * time.Second), refusalBurst: 20,
 	}
 }
 
@@ -54,7 +61,8 @@ func (l limits) options() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(l.read), grpc.MaxConcurrentStreams(l.streams),
 		grpc.ConnectionTimeout(l.handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: l.idle, Time: pingInterval, Timeout: pingTimeout,
+			MaxConnectionIdle: l.idle, MaxConnectionAge: l.age,
+			Time: pingInterval, Timeout: pingTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(
 			keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
@@ -69,7 +77,11 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the request has %d bytes: at most %d", e.size, e.limit)
 }
 
-// fits refuses requests that are too large.
+// maxText is the greatest length of a text in a request, in bytes: it comes back in messages, goes
+// into the log and into the audit.
+const maxText = 2 << 10
+
+// fits refuses requests that are too large, or have too long a text.
 func (l limits) fits(request any) error {
 	message, ok := request.(proto.Message)
 	if !ok {
@@ -78,7 +90,14 @@ func (l limits) fits(request any) error {
 	if size := proto.Size(message); size > l.message {
 		return &tooLargeError{size, l.message}
 	}
-	return nil
+	var long error
+	message.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.Kind() == protoreflect.StringKind && !f.IsList() && len(v.String()) > maxText {
+			long = invalid(string(f.Name()), "at most %d bytes", maxText)
+		}
+		return long == nil
+	})
+	return long
 }
 
 // rateError is a call too many.
@@ -110,7 +129,7 @@ func (r *rates) take(method, client string) error {
 		return nil
 	}
 	// A reservation that is cancelled gives nothing back once another was made behind it.
-	bucket := r.bucket(method + " " + client)
+	bucket := r.bucket(method+" "+client, r.rate, r.burst)
 	if bucket.Allow() {
 		return nil
 	}
@@ -119,7 +138,12 @@ func (r *rates) take(method, client string) error {
 	return &rateError{r.rate, max(wait, time.Millisecond)}
 }
 
-func (r *rates) bucket(key string) *rate.Limiter {
+// refusal counts a refused call, and says whether it is to be audited.
+func (r *rates) refusal(client string) bool {
+	return r.bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
+}
+
+func (r *rates) bucket(key string, every rate.Limit, burst int) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if found, ok := r.buckets[key]; ok {
@@ -127,12 +151,12 @@ func (r *rates) bucket(key string) *rate.Limiter {
 	}
 	if len(r.buckets) >= maxBuckets {
 		for k, b := range r.buckets {
-			if b.Tokens() >= float64(r.burst) {
+			if b.Tokens() >= float64(b.Burst()) {
 				delete(r.buckets, k)
 			}
 		}
 	}
-	made := rate.NewLimiter(r.rate, r.burst)
+	made := rate.NewLimiter(every, burst)
 	r.buckets[key] = made
 	return made
 }

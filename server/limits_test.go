@@ -50,6 +50,60 @@ func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	}
 }
 
+func TestLimits_AStreamReadsNoMoreThanACall(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	watch := func(id string) error {
+		stream, err := f.WatchRun(as(t.Context(), "viewer-token"), &maintenancev1.WatchRunRequest{Id: id})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	f.failure(watch(strings.Repeat("x", 2<<20)), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
+	f.violates(watch(strings.Repeat("x", 3000)), "id")
+}
+
+func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
+	const many = maxText + 1
+	long := strings.Repeat("x", many)
+	f := start(t, withTokens(t, "- {name: bots, sha256: "+hashed("bots-token")+", role: operator, workers: [ghost_user_migration]}\n"))
+	admin, bots := as(t.Context(), "admin-token"), as(t.Context(), "bots-token")
+	for field, err := range map[string]error{
+		"worker":     second(f.RunBatch(bots, &maintenancev1.RunBatchRequest{Worker: long})),
+		"database":   second(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker, Database: long})),
+		"id":         second(f.GetRun(admin, &maintenancev1.GetRunRequest{Id: long})),
+		"name":       second(f.SetFeatureFlag(admin, &maintenancev1.SetFeatureFlagRequest{Name: long})),
+		"kind":       second(f.PlanDeletion(admin, &maintenancev1.PlanDeletionRequest{Kind: long})),
+		"page_token": second(f.ListRuns(admin, &maintenancev1.ListRunsRequest{PageToken: long})),
+	} {
+		f.violates(err, field)
+	}
+	// What is just short enough is cut where it comes back beside the message.
+	s := f.failure(second(f.RunBatch(bots, &maintenancev1.RunBatchRequest{Worker: long[1:]})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
+	if got := detail[*errdetails.ErrorInfo](s).GetMetadata()["worker"]; len(got) > maxTarget+len("…") || len(s.Message()) > 2*maxTarget {
+		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
+	}
+	if strings.Contains(f.log.String(), long) {
+		t.Error("the log has it")
+	}
+	if n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`); n > maxTarget+1 {
+		t.Errorf("the audit has %d characters", n)
+	}
+}
+
+func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
+	f := start(t, withLimits(func(l *limits) { l.age = 50 * time.Millisecond }))
+	f.slow(20)
+	// The call that is under way ends as usual, further ones go to a new connection.
+	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
+		t.Errorf("got %v", run)
+	}
+	f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
+	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -37,11 +37,11 @@ func (m *maintenance) RunBatch(
 		Async: r.GetAsync(), RequestID: r.GetRequestId(), RequestedBy: caller(ctx),
 		ExpectedDigest: r.GetExpectedDigest(),
 	})
-	if err != nil {
-		return nil, err
+	if run.ID != "" {
+		logging.AddFields(ctx, logging.Fields{"run_id", run.ID, "outcome", run.State})
 	}
-	logging.AddFields(ctx, logging.Fields{"run_id", run.ID, "outcome", run.State})
-	return &pb.RunBatchResponse{Run: wholeRun(&run)}, nil
+	// With an error the client does not get the run, but the audit has it.
+	return &pb.RunBatchResponse{Run: wholeRun(&run)}, err
 }
 
 // GetStatus returns the state of one worker, or of all.

@@ -88,11 +88,11 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	if err != nil || slices.Contains(c.Workers, worker) {
 		return err
 	}
-	about := cmp.Or(worker, "no single worker")
+	about := cmp.Or(cut(worker, maxTarget), "no single worker")
 	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
 		about + ": use a token that is for all workers"
 	return &notAllowedError{reason: "WORKER_NOT_ALLOWED", text: text, metadata: map[string]string{
-		"worker": worker, "workers": strings.Join(c.Workers, ","),
+		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
 	}}
 }
 

@@ -105,7 +105,7 @@ func TestMissingTable_IsNotMigratedAndInTheLog(t *testing.T) {
 
 func TestRecovered_APanicEndsOneCall(t *testing.T) {
 	f := start(t)
-	_, err := f.server.unary()[3](t.Context(), nil, nil, func(context.Context, any) (any, error) { panic("broken") })
+	_, err := f.server.unary()[2](t.Context(), nil, nil, func(context.Context, any) (any, error) { panic("broken") })
 	if s := status.Convert(clientError(t.Context(), err)); s.Code() != codes.Internal || strings.Contains(s.Message(), "broken") {
 		t.Errorf("got %v", s)
 	}

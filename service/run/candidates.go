@@ -122,7 +122,7 @@ func (e *PlanChangedError) Error() string { return e.Run.Error }
 // orPlanChanged turns a run that found other candidates than expected into an error.
 func orPlanChanged(run Run, err error) (Run, error) {
 	if err == nil && run.State == repo.RunSkipped && run.Reason == ReasonPlanChanged {
-		return Run{}, &PlanChangedError{run}
+		return run, &PlanChangedError{run}
 	}
 	return run, err
 }

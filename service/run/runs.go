@@ -107,7 +107,8 @@ func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
 	return run, err
 }
 
-// Join returns the run as it is once it works if async, else as it is at its end.
+// Join returns the run as it is once it works if async, else as it is at its end. When ctx ends
+// before that, it returns the run as it is then, with the cause.
 func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
 	works := x.planned
 	if !async {
@@ -118,7 +119,7 @@ func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
 		return x.Snapshot(), nil
 	case <-x.Done:
 	case <-ctx.Done():
-		return Run{}, context.Cause(ctx)
+		return x.Snapshot(), context.Cause(ctx)
 	}
 	x.mu.Lock()
 	refused := x.refused
