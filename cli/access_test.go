@@ -33,13 +33,19 @@ func saved(t *testing.T, name, content string) string {
 // certified makes a certificate for this host that is its own authority.
 func certified(t *testing.T, name string) (certificate, key string) {
 	t.Helper()
+	return certifiedUntil(t, name, time.Hour)
+}
+
+// certifiedUntil makes one that is valid for a year until so long from now.
+func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate, key string) {
+	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(until - 365*24*time.Hour), NotAfter: time.Now().Add(until), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

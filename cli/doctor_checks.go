@@ -2,11 +2,12 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -39,16 +40,20 @@ func (d *doctor) connection(ctx context.Context, database *repo.Database) ([]fin
 }
 
 func (d *doctor) tls(_ context.Context, database *repo.Database) ([]finding, error) {
-	f, url := d.facts[database], "databases."+database.Name+".url"
+	return encryption(d.facts[database], "databases."+database.Name+".url"), nil
+}
+
+// encryption is what there is to say of a connection; key has its URL.
+func encryption(f repo.ServerFacts, key string) []finding {
 	switch {
 	case f.Local:
 	case !f.Encrypted:
-		return []finding{doubtful("the connection is not encrypted", "add sslmode=verify-full to "+url)}, nil
+		return []finding{doubtful("the connection is not encrypted", "add sslmode=verify-full to "+key)}
 	case !f.Verified:
 		return []finding{doubtful("nobody checks the certificate of the server: any server that is in "+
-			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+url)}, nil
+			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+key)}
 	}
-	return nil, nil
+	return nil
 }
 
 // The versions of PostgreSQL that caretaker is tried with.
@@ -108,38 +113,71 @@ func (d *doctor) clocks(context.Context) (found []finding, _ error) {
 	return found, nil
 }
 
-func (d *doctor) pooler(ctx context.Context, database *repo.Database) ([]finding, error) {
+// pooler looks at what may stand between us and the server, and at settings of the session.
+func (d *doctor) pooler(ctx context.Context, database *repo.Database) (found []finding, _ error) {
 	err := database.CheckPooler(ctx)
-	if _, refused := errors.AsType[*repo.Error](err); refused || err == nil {
+	if _, refused := errors.AsType[*repo.Error](err); refused {
 		return nil, err
 	}
-	return []finding{wrong("the connection goes through a pooler that may lose prepared statements",
-		err.Error())}, nil
+	if err != nil {
+		found = append(found, wrong("the connection goes through a pooler that may lose prepared statements",
+			err.Error()))
+	}
+	f := d.facts[database]
+	for _, name := range f.Harmful {
+		one := doubtful(name+" is under a second: small statements may be ended by it", "0")
+		switch name {
+		case "array_nulls":
+			one = wrong("array_nulls is off: behind a pooler, jobs break", "on")
+		case "bytea_output":
+			one = wrong("bytea_output is escape: behind a pooler, jobs break", "hex")
+		}
+		one.Remedy = fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
+			f.Role, name, one.Remedy, database.Name)
+		found = append(found, one)
+	}
+	return found, nil
 }
 
-// lateReplica is from when on it is worth a word: until a replica has replayed what a run has
-// written, that run reads the primary.
-const lateReplica = 30 * time.Second
+const (
+	// lateReplica is from when on it is worth a word: until a replica has replayed what a run has
+	// written, that run reads the primary.
+	lateReplica = 30 * time.Second
+	// hastyReplica is how long a standby should at least let a query keep it from replaying.
+	hastyReplica = 5 * time.Second
+)
 
-func (d *doctor) replica(ctx context.Context, database *repo.Database) ([]finding, error) {
+func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []finding, _ error) {
 	key := "databases." + database.Name + ".replica_url"
-	_, late, err := database.ReplicaFacts(ctx)
+	pooled := database.CheckReplicaPooler(ctx)
+	_, refused := errors.AsType[*repo.Error](pooled)
+	f, err := database.ReplicaFacts(ctx)
 	switch {
 	case errors.Is(err, repo.ErrNoReplica):
 		return nil, nil
+	case pooled != nil && !refused:
+		return []finding{doubtful("the replica is behind a pooler that may lose prepared statements: the "+
+			"primary is read", oneLine(pooled.Error()))}, nil
 	case err != nil:
 		return []finding{doubtful("the replica does not answer, the primary is read: "+oneLine(err.Error()),
 			"correct "+key+", or leave it out")}, nil
 	}
+	found = encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
-		return []finding{doubtful("the primary is read: "+oneLine(err.Error()),
-			"let "+key+" lead to a hot standby of this database's server")}, nil
+		return append(found, doubtful("the primary is read: "+oneLine(err.Error()),
+			"let "+key+" lead to a hot standby of this database's server")), nil
 	}
-	if late > lateReplica {
-		return []finding{doubtful("the replica is "+late.Round(time.Second).String()+" late, the primary "+
-			"is read most of the time", "look what keeps it from replaying")}, nil
+	if f.Late > lateReplica {
+		found = append(found, doubtful("the replica is "+f.Late.Round(time.Second).String()+
+			" late, the primary is read most of the time",
+			"look at pg_stat_wal_receiver and the log there: what keeps it from replaying?"))
 	}
-	return nil, nil
+	if f.Patience != nil && *f.Patience < hastyReplica {
+		found = append(found, doubtful(fmt.Sprintf("the replica cancels queries that are in the way of "+
+			"replay after %s: the primary is then read", f.Patience),
+			"hot_standby_feedback = on, or a longer max_standby_streaming_delay, there"))
+	}
+	return found, nil
 }
 
 func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding, error) {
@@ -147,6 +185,14 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding
 	if errors.Is(err, repo.ErrNotMigrated) {
 		return []finding{wrong("the schema maintenance is missing or old: "+oneLine(err.Error()),
 			"run caretaker migrate with this configuration, as a role that may create schemas")}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	newer, current, known, err := database.NewerSchema(ctx)
+	if newer {
+		return []finding{doubtful(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows %d: "+
+			"a newer one has migrated it", current, known), "use the newer one")}, err
 	}
 	return nil, err
 }
@@ -190,30 +236,57 @@ func (d *doctor) references(ctx context.Context, database *repo.Database) (found
 	return found, nil
 }
 
-// certificateTime is how long before its end the server's certificate should be replaced.
+// certificateTime is how long before its end a certificate should be replaced.
 const certificateTime = 14 * 24 * time.Hour
 
-func (d *doctor) certificate(context.Context) ([]finding, error) {
-	files := d.config.TLS
-	if files.CertFile == "" || files.KeyFile == "" {
-		return nil, nil
+// certificate looks at the server's certificate, and at the authorities of its clients. One of
+// several authorities may have expired: its clients are refused, those of the others are not.
+func (d *doctor) certificate(context.Context) (found []finding, _ error) {
+	const renew = "replace the files that %s, and start the server again"
+	for i, c := range certificates(d.config.TLS.CertFile) {
+		if i == 0 { // those behind it are the authority's
+			found = d.expiry(c, "the server's certificate",
+				fmt.Sprintf(renew, "tls.cert_file and tls.key_file name"))
+		}
 	}
-	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
-	if err != nil {
-		return nil, nil //nolint:nilerr // the configuration's check says so
+	authorities := certificates(d.config.TLS.ClientCAFile)
+	for _, c := range authorities {
+		of := d.expiry(c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file names"))
+		if len(authorities) > 1 && len(of) > 0 {
+			of[0].Status = statusWarning
+		}
+		found = append(found, of...)
 	}
-	leaf, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, err
+	return found, nil
+}
+
+// certificates are those of a PEM file. What cannot be read is for the configuration's check.
+func certificates(file string) (all []*x509.Certificate) {
+	content, err := os.ReadFile(file)
+	for err == nil {
+		var block *pem.Block
+		if block, content = pem.Decode(content); block == nil {
+			break
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, c)
+		}
 	}
-	const renew = "replace the files that tls.cert_file and tls.key_file name, and start the server again"
-	switch left := time.Until(leaf.NotAfter); {
-	case left <= 0:
-		return []finding{wrong("the server's certificate has expired on "+d.zoned(leaf.NotAfter), renew)}, nil
-	case left < certificateTime:
-		return []finding{doubtful("the server's certificate expires on "+d.zoned(leaf.NotAfter), renew)}, nil
+	return all
+}
+
+// expiry is what there is to say of a certificate's time.
+func (d *doctor) expiry(c *x509.Certificate, what, renew string) []finding {
+	what += " (" + c.Subject.String() + ")"
+	switch now := time.Now(); {
+	case c.NotBefore.After(now):
+		return []finding{wrong(what+" is valid from "+d.zoned(c.NotBefore)+" only", renew+", or set the clock")}
+	case c.NotAfter.Before(now):
+		return []finding{wrong(what+" has expired on "+d.zoned(c.NotAfter), renew)}
+	case c.NotAfter.Before(now.Add(certificateTime)):
+		return []finding{doubtful(what+" expires on "+d.zoned(c.NotAfter), renew)}
 	}
-	return nil, nil
+	return nil
 }
 
 // ports opens and closes the listeners that a server would have.

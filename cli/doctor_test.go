@@ -139,18 +139,24 @@ func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 			default:
 				t.Setenv(c.environment[0], value)
 			}
-			code := map[string]int{"warning": 0, "error": 1}[c.status]
-			found := false
-			for _, f := range findings(t, want(t, code, "doctor --output json")) {
-				found = found || f.Name == c.where && f.Status == c.status && strings.Contains(f.Problem, c.problem) && strings.Contains(f.Remedy, c.remedy)
-				if f.Status == "error" && c.status != "error" {
-					t.Errorf("%+v", f)
-				}
-			}
-			if !found {
-				t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, want(t, code, "doctor"))
-			}
+			wantFault(t, c)
 		})
+	}
+}
+
+// wantFault fails the test unless doctor says that of a fault, and exits accordingly.
+func wantFault(t *testing.T, c fault) {
+	t.Helper()
+	code := map[string]int{"warning": 0, "error": 1}[c.status]
+	found := false
+	for _, f := range findings(t, want(t, code, "doctor --output json")) {
+		found = found || f.Name == c.where && f.Status == c.status && strings.Contains(f.Problem, c.problem) && strings.Contains(f.Remedy, c.remedy)
+		if f.Status == "error" && c.status != "error" || (f.Status == "ok") != (f.Problem == "") || (f.Problem == "") != (f.Remedy == "") {
+			t.Errorf("%+v", f)
+		}
+	}
+	if !found {
+		t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, want(t, code, "doctor"))
 	}
 }
 

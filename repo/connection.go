@@ -162,6 +162,14 @@ func (d *Database) CheckPooler(ctx context.Context) error {
 	return err
 }
 
+// CheckReplicaPooler is [Database.CheckPooler] of the replica, if there is one.
+func (d *Database) CheckReplicaPooler(ctx context.Context) error {
+	if d.replica == nil {
+		return nil
+	}
+	return d.replica.CheckPooler(ctx)
+}
+
 // Direct says whether our connections are the server's own: one can listen there. It is false if the
 // URL is one for poolers, and if something in between gives its clients numbers of its own instead
 // of those of the server's processes, as poolers do.
@@ -173,7 +181,7 @@ func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 	defer cancel()
 	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		var pid uint32
-		err := c.QueryRow(ctx, backendSQL).Scan(&pid)
+		err := c.QueryRow(ctx, backendSQL, pgx.QueryExecModeExec).Scan(&pid)
 		direct = pid == c.Conn().PgConn().PID()
 		return err
 	})

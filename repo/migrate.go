@@ -86,6 +86,21 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 	return nil
 }
 
+// NewerSchema says whether another version than this program has migrated the schema maintenance
+// further: to what, and how far this one goes.
+func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known int64, err error) {
+	for _, set := range d.migrationSets() {
+		err := d.queryRow(ctx, "read the schema version", []any{&current}, set.versionSQL())
+		if err == nil {
+			known, err = set.newest()
+		}
+		if err != nil || current > known {
+			return err == nil, current, known, err
+		}
+	}
+	return false, current, known, nil
+}
+
 // migrationSet is a folder of migrations with its version table.
 type migrationSet struct{ folder, table string }
 

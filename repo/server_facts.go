@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -24,11 +25,19 @@ type ServerFacts struct {
 	Encrypted, Verified, Local bool
 	// Ahead is by how much the server's clock is ahead of ours, to within Within.
 	Ahead, Within time.Duration
+	// Harmful are settings of the session that break or end statements.
+	Harmful []string
 }
 
+// serverFactsSQL: where values travel as text ($1), lists and bytes depend on how they are written.
 const serverFactsSQL = `
 SELECT current_setting('server_version'), current_setting('server_version_num')::integer, quote_ident(current_user),
   current_setting('TimeZone'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
+  ARRAY(
+    SELECT name::text FROM pg_settings
+    WHERE $1::boolean AND (name, setting) IN (('array_nulls', 'off'), ('bytea_output', 'escape'))
+      OR name IN ('statement_timeout', 'lock_timeout') AND setting::bigint BETWEEN 1 AND 999
+    ORDER BY name),
   clock_timestamp()`
 
 // ServerFacts asks the server.
@@ -42,11 +51,12 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 		}
 		f.Local = local(c.Conn().PgConn().Conn().RemoteAddr())
 		var theirs time.Time
-		// The first answer may have to prepare the statement.
+		// The first answer may have to read catalogs.
 		for range 2 {
 			before := time.Now() //nolint:forbidigo // to be compared with the database's
-			err := c.QueryRow(ctx, serverFactsSQL).Scan(&f.Version, &f.Number, &f.Role, &f.TimeZone,
-				&f.Standby, &f.ReadOnly, &theirs)
+			// Not prepared: a pooler that loses such statements is yet to be found out.
+			err := c.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec, !d.sessions).Scan(&f.Version, &f.Number, &f.Role,
+				&f.TimeZone, &f.Standby, &f.ReadOnly, &f.Harmful, &theirs)
 			if err != nil {
 				return err
 			}
@@ -64,25 +74,59 @@ func local(a net.Addr) bool {
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// replicaLagSQL: a standby that has replayed all that it has received is not late, however long ago
-// the last write was.
+// replicaLagSQL: how long ago a standby's last transaction was, and for how long a query may keep it
+// from replaying; NULL: for as long as it takes.
 const replicaLagSQL = `
-SELECT CASE WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() THEN 0
-  ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0) END::float8`
+SELECT coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8,
+  (SELECT setting::float8 / 1000 FROM pg_settings
+    WHERE name = 'max_standby_streaming_delay' AND setting <> '-1'
+      AND current_setting('hot_standby_feedback') = 'off')`
 
 // ErrNoReplica says that none is configured.
 var ErrNoReplica = errors.New("no replica is configured")
 
-// ReplicaFacts is ServerFacts of the replica, with how late it is. Without one the error is
-// [ErrNoReplica].
-func (d *Database) ReplicaFacts(ctx context.Context) (f ServerFacts, late time.Duration, err error) {
+// ReplicaFacts are those of a standby.
+type ReplicaFacts struct {
+	ServerFacts
+	// Late is how long ago its last transaction was, if it does not get at what the primary has
+	// written until now; else 0.
+	Late time.Duration
+	// Patience is how long a query may keep it from replaying before it is cancelled; nil: as long as
+	// it takes.
+	Patience *time.Duration
+}
+
+// lateTries is how often it is waited for, each time for as long as a run would.
+const lateTries = 20
+
+// ReplicaFacts asks the replica. Without one the error is [ErrNoReplica].
+func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error) {
 	if d.replica == nil {
-		return f, 0, ErrNoReplica
+		return f, ErrNoReplica
 	}
-	if f, err = d.replica.ServerFacts(ctx); err != nil {
-		return f, 0, err
+	if f.ServerFacts, err = d.replica.ServerFacts(ctx); err != nil {
+		return f, err
+	}
+	var now position
+	err = d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	if err != nil {
+		return f, err
+	}
+	// One that is idle is not late, however long ago the last transaction was. Nor is one whose
+	// receiver has died up to date, although it has replayed all that it has got.
+	late := true
+	for i := 0; late && i < lateTries; i++ {
+		late = d.replica.catchUp(ctx, now) == behind
 	}
 	var seconds float64
-	err = d.replica.queryRow(ctx, "look how late the replica is", []any{&seconds}, replicaLagSQL)
-	return f, time.Duration(seconds * float64(time.Second)), err
+	var patience *float64
+	err = d.replica.queryRow(ctx, "look how late the replica is", []any{&seconds, &patience}, replicaLagSQL)
+	if late {
+		f.Late = time.Duration(seconds * float64(time.Second))
+	}
+	if patience != nil {
+		f.Patience = new(time.Duration(*patience * float64(time.Second)))
+	}
+	return f, err
 }
