@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/caretaker-go/caretaker/config"
 )
 
 // The functions of this file check arguments and flags before a command begins, and put them
@@ -81,8 +83,8 @@ func flagError(command *cobra.Command, err error) error {
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
 		return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
 	}
-	if err.Error() == "unknown flag: --limit" && command.Flags().Lookup("page-size") != nil {
-		return fmt.Errorf("%w, did you mean --page-size?", err)
+	if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
+		return fmt.Errorf("%w%s", err, nearFlag(command, name))
 	}
 	invalid, isValue := errors.AsType[*pflag.InvalidValueError](err)
 	if !isValue {
@@ -95,6 +97,39 @@ func flagError(command *cobra.Command, err error) error {
 		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, invalid.GetValue())
 	}
 	return err
+}
+
+// nearFlag asks whether a flag was meant, "" if none is like it.
+func nearFlag(command *cobra.Command, name string) string {
+	var names []string
+	command.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	near := config.Nearest(name, names)
+	if name == "limit" && slices.Contains(names, "page-size") {
+		near = "page-size"
+	}
+	return meant(near, "--")
+}
+
+// meant asks whether a name was meant, "" for none.
+func meant(near, prefix string) string {
+	if near == "" {
+		return ""
+	}
+	return ", did you mean " + prefix + near + "?"
+}
+
+// kindArgument refuses a kind that is none of some.
+func kindArgument(given string, kinds ...string) error {
+	if slices.Contains(kinds, given) {
+		return nil
+	}
+	last := len(kinds) - 1
+	return fmt.Errorf("%q: must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
+		meant(config.Nearest(given, kinds), ""))
 }
 
 // optionalWorker accepts a worker's name, which may have been given with a flag before.
@@ -218,8 +253,8 @@ func durationFlag(command *cobra.Command, name, help string, to **durationpb.Dur
 
 // sinceFlag is a flag for a time: one of RFC 3339, or how long ago.
 func sinceFlag(command *cobra.Command, to **timestamppb.Timestamp) {
-	timeFlag(command, "since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how long ago, "+
-		"such as 24h", to)
+	timeFlag(command, "since", "only from this `time` on: such as 2026-11-01T00:00:00Z, or how "+
+		"long ago, such as 24h", to)
 }
 
 // timesFlags are --since and --until.

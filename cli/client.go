@@ -227,6 +227,7 @@ func (a *app) explain(err error) error {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
 			reason = detail.GetReason()
+			text += nearName(detail, text)
 		case *errdetails.BadRequest:
 			text = asFlag(detail.GetFieldViolations()[0])
 		}
@@ -245,6 +246,18 @@ func (a *app) explain(err error) error {
 		return a.explainTransport(s)
 	}
 	return errors.New(text)
+}
+
+// nearName asks whether one of the workers or databases that a message lists was meant.
+func nearName(info *errdetails.ErrorInfo, message string) string {
+	field := map[string]string{
+		"UNKNOWN_WORKER": "worker", "UNKNOWN_DATABASE": "database",
+	}[info.GetReason()]
+	_, names, listed := strings.Cut(message, " are ")
+	if field == "" || !listed {
+		return ""
+	}
+	return meant(config.Nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
 }
 
 // explainTransport is explain for errors that the server has not written.

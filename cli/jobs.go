@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
@@ -24,6 +25,9 @@ func (a *app) jobs() *cobra.Command {
 			if len(args) > 0 {
 				return fmt.Errorf("%q: give a command, caretaker jobs show JOB or caretaker jobs retry JOB",
 					args[0])
+			}
+			if near := config.Nearest(request.GetKind(), jobKinds()); near != request.GetKind() && near != "" {
+				return fmt.Errorf("--kind: there is no %q%s", request.GetKind(), meant(near, ""))
 			}
 			return nil
 		},

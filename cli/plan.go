@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // plan shows what a deletion would do.
@@ -30,8 +31,11 @@ func (a *app) plan() *cobra.Command {
 func planArguments(request *pb.PlanDeletionRequest) cobra.PositionalArgs {
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
 		request.Kind = args[0]
-		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil {
-			return usage(fmt.Errorf("ID %q is not a number", args[1]))
+		if err = kindArgument(args[0], repo.KindUser, repo.KindGroup, repo.KindPlaceholder); err != nil {
+			return err
+		}
+		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil || request.Id < 1 {
+			return fmt.Errorf("%q is not the ID of a %s: a number above 0", args[1], args[0])
 		}
 		return nil
 	})
@@ -49,7 +53,7 @@ func (a *app) describePlan(p *pb.Plan) error {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
 	}
 	if n := p.GetOutside(); n > 0 {
-		outside = fmt.Sprintf("%d paths outside the database", n)
+		outside = counted(int(n), "path") + " outside the database"
 	}
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()

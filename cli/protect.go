@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // protect protects a user or group.
@@ -87,8 +88,8 @@ func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
 // targetArguments accept what can be protected: user or group, and its ID.
 func targetArguments(kind *string, id *int64) cobra.PositionalArgs {
 	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
-		if args[0] != "user" && args[0] != "group" {
-			return fmt.Errorf("%q: must be user or group", args[0])
+		if err := kindArgument(args[0], repo.KindUser, repo.KindGroup); err != nil {
+			return err
 		}
 		if *id, err = strconv.ParseInt(args[1], 10, 64); err != nil || *id < 1 {
 			return fmt.Errorf("%q is not the ID of a %s", args[1], args[0])

@@ -32,6 +32,9 @@ func (a *app) version() *cobra.Command {
 		Short: "Show the version, its commit, Go, and the schema that migrate brings",
 		Args:  between(0, 0),
 		RunE: func(*cobra.Command, []string) error {
+			if err := a.checkConfigFile(); err != nil {
+				return err
+			}
 			b := build{Version: version(), Go: runtime.Version()}
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {

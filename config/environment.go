@@ -47,7 +47,7 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			values[path] = value{content, name, lastLine}
 			continue
 		}
-		near, section := nearest(name, append(names, clients...)), inSection(name, keys)
+		near, section := Nearest(name, append(names, clients...)), inSection(name, keys)
 		switch lacking := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:
 		case lacking != "":
@@ -90,9 +90,9 @@ func withoutName(name string, keys []Key) string {
 	return ""
 }
 
-// nearest is the candidate with the smallest edit distance, "" if that is more than a typing error:
+// Nearest is the candidate with the smallest edit distance, "" if that is more than a typing error:
 // more than 2 and more than a fifth of the name.
-func nearest(name string, candidates []string) string {
+func Nearest(name string, candidates []string) string {
 	best, smallest := "", max(2, len(name)/5)+1
 	for _, c := range candidates {
 		if d := distance(name, c); d < smallest {

@@ -101,7 +101,7 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 		section = section || strings.HasPrefix(k.Path, path+".")
 	}
 	if !section {
-		r.mistake(name, path, errors.New("unknown key"+r.nearest(path)))
+		r.mistake(name, path, errors.New("unknown key"+r.Nearest(path)))
 		return
 	}
 	r.mapping(path+".", child)
@@ -160,14 +160,14 @@ func (r *reader) mistake(node *yaml.Node, path string, err error) {
 }
 
 // nearest suggests a key, or a section, for an unknown key, or lists what its section may have.
-func (r *reader) nearest(path string) string {
+func (r *reader) Nearest(path string) string {
 	candidates := make([]string, 0, len(r.keys))
 	depth := strings.Count(path, ".") + 1
 	for _, k := range r.keys {
 		parts := strings.Split(k.Path, ".")
 		candidates = append(candidates, k.Path, strings.Join(parts[:min(depth, len(parts))], "."))
 	}
-	if near := nearest(path, candidates); near != "" {
+	if near := Nearest(path, candidates); near != "" {
 		return ", did you mean " + near + "?"
 	}
 	section := path[:strings.LastIndex(path, ".")+1]

@@ -129,7 +129,9 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	b.size(1280, 900)
 	b.open(fmt.Sprintf("%s/jobs/%d", f.url, jobs[0].ID))
 	script[any](b, `document.querySelector("a[href^='/plan/']").click()`)
-	b.eventually("the plan is there", func() bool { return script[bool](b, `return location.pathname.startsWith("/plan/") && !!document.querySelector("h1")`) })
+	b.eventually("the plan is there", func() bool {
+		return script[bool](b, `return location.pathname.startsWith("/plan/") && !!document.querySelector("h1")`)
+	})
 	if text := script[string](b, `return document.body.innerText`); !strings.Contains(text, plan.Digest) || !strings.Contains(text, plan.Name) {
 		t.Errorf("got %s", text)
 	}

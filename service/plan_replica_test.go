@@ -1,0 +1,62 @@
+package service_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// namesOfUsers is in the last statement of every plan of a user.
+const namesOfUsers = "SELECT x.username AS name FROM users x"
+
+func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *testing.T) {
+	t.Parallel()
+	m := servicetest.NewMirrored(t)
+	m.Candidates()
+	s := m.Service()
+	plan := func() *service.Plan {
+		t.Helper()
+		p, err := s.PlanDeletion(t.Context(), "user", 501)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	same := func(what string, got, want *service.Plan) {
+		t.Helper()
+		if !reflect.DeepEqual(got.Tables, want.Tables) || got.Digest != want.Digest || got.Name != want.Name {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+	}
+	m.CaughtUp()
+	m.WantRead(namesOfUsers, 0)
+	first := plan()
+	m.WantRead(namesOfUsers, 1)
+
+	// Late: what was just written is in the plan, so it is the primary's.
+	m.Pause()
+	m.Exec("main", `INSERT INTO emails (user_id, email, created_at, updated_at) VALUES (501, 'another@x', now(), now())`)
+	late := plan()
+	m.WantRead(namesOfUsers, 1)
+	if late.Digest == first.Digest {
+		t.Errorf("a row more, and the plan is the same: %+v", late)
+	}
+	m.Replay()
+	same("the replica has caught up", plan(), late)
+	m.WantRead(namesOfUsers, 2)
+
+	// It answers, but cannot be read: the primary is asked for the whole plan.
+	if _, err := m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`); err != nil {
+		t.Fatal(err)
+	}
+	m.OnMirror(`SELECT pg_reload_conf()`)
+	same("the replica refuses", plan(), late)
+	m.WantRead(namesOfUsers, 2)
+
+	if err := m.Standby.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	same("the replica is down", plan(), late)
+}
