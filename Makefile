@@ -14,7 +14,7 @@ BENCH_ARGS =
 DEV_ARGS   =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
+.PHONY: help run build man test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ run: build ## start caretaker with a database of its own and demo data (DEV_ARGS
 
 build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .
+
+man: ## write the manual pages into bin/man
+	$(GO) run ./tools/manpages bin/man/man1
 
 test: ## run the tests but those of faults (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres $(if $(RACE),compiler)
