@@ -1,0 +1,299 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// expire ends all protections as time does.
+func expire(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `UPDATE maintenance.protected_targets SET until = clock_timestamp()`)
+}
+
+// attacked is bot 7 with a token that nobody uses.
+func attacked(t *testing.T) (*servicetest.Estate, *service.Service) {
+	t.Helper()
+	e := servicetest.NewTokens(t)
+	e.Bots(7)
+	e.Token(7, "false", "{c_date} - 100", servicetest.LongAgo)
+	return e, e.Service("", e.WithQueue)
+}
+
+// attacks are ways to get rid of bot 7, who is protected at some moment of each.
+func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service) {
+	const refused = servicetest.DeletionRefused + "PROTECTED"
+	return map[string]func(*testing.T, *servicetest.Estate, *service.Service){
+		"a job that was queued before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+			protect(t, s, "user", 7)
+			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		},
+		"a refused job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			protect(t, s, "user", 7)
+			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
+			if _, err := s.RetryJob(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		},
+		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+			if _, err := s.CancelJob(t.Context(), 1, "stop", "ann"); err != nil {
+				t.Fatal(err)
+			}
+			protect(t, s, "user", 7)
+			if _, err := s.RetryJob(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		},
+		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			planned, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+			if err != nil || planned.CandidatesDigest == "" {
+				t.Fatal(planned, err)
+			}
+			protect(t, s, "user", 7)
+			_, err = s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
+			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
+				t.Error(err)
+			}
+			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+		},
+		"protected again after it has expired": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			protect(t, s, "user", 7)
+			expire(e)
+			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+			protect(t, s, "user", 7)
+			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		},
+		"by another actor, for another reason": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			protect(t, s, "user", 7)
+			for _, args := range []repo.DeleteUser{
+				{UserID: 7, SkipAuthorization: true, DeletedByID: new(int64(101)), Reason: "Group was deleted"}, {UserID: 7, SkipAuthorization: true},
+			} {
+				servicetest.WantDeletion(t, e.Deletion(s, args), refused)
+			}
+		},
+		"in the instant that decides": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			// As Protect does it: the job waits for the user's row, and asks again.
+			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'evidence', 'ann')`, 1)
+			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
+		},
+	}
+}
+
+func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
+	t.Parallel()
+	for name, attack := range attacks() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, s := attacked(t)
+			tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
+			before := e.State("main", tables...)
+			attack(t, e, s)
+			e.WantSame("main", before, tables...)
+			e.Want("main", begunRemovals, "0")
+		})
+	}
+}
+
+const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
+
+func TestProtect_TimesThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	e, s := attacked(t)
+	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
+		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl)
+		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "ttl" {
+			t.Errorf("%s: %v", ttl, err)
+		}
+	}
+	e.Want("main", `SELECT count(*) FROM maintenance.protected_targets`, "0")
+}
+
+func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
+	t.Parallel()
+	e, s := attacked(t)
+	e.PersonalProjects(7, 701)
+	over := make(chan struct{})
+	close(over)
+	if r, err := e.AttemptOf(s, servicetest.Authorized(7), over); err != nil || r.Snooze <= 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
+	if begun, ok := errors.AsType[*service.DeletionBegunError](err); !ok || begun.ID != 7 {
+		t.Fatal(err)
+	}
+	devdb.Eventually(t, "the deletion ends", func() bool {
+		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
+		e.Work(s, "delete_user")
+		return e.Value("main", servicetest.NewestDeletion) == servicetest.DeletionDone
+	})
+	protect(t, s, "user", 7)
+	wantGhostKeeps(t, s)
+	e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
+	expire(e)
+	e.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
+	devdb.Eventually(t, "the user goes once the protection has expired", func() bool {
+		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers})
+		return err == nil && e.Value("main", `SELECT count(*) FROM users WHERE id = 7`) == "0"
+	})
+}
+
+// wantGhostKeeps fails the test unless a run of the ghost migration defers its only user.
+func wantGhostKeeps(t *testing.T, s *service.Service) {
+	t.Helper()
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
+func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
+	t.Parallel()
+	for range 6 {
+		e, s := attacked(t)
+		e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+		answer := make(chan error, 1)
+		go func() {
+			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
+			answer <- err
+		}()
+		e.Work(s, "delete_user")
+		err := <-answer
+		_, late := errors.AsType[*service.DeletionBegunError](err)
+		switch queued := e.Value("main", `SELECT count(*) FROM ghost_user_migrations`); {
+		case err != nil && !late:
+			t.Fatal(err)
+		case queued == "0":
+			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+		case err == nil:
+			wantGhostKeeps(t, s)
+		}
+	}
+}
+
+func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
+	t.Parallel()
+	e, s := attacked(t)
+	e.PersonalProjects(7, 701)
+	e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+	e.Gate("main", "users", "OLD.id = 7")
+	e.Shut("main", servicetest.App)
+	q := e.Queue()
+	if err := q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = q.Stop(context.Background()) }()
+	e.AtGate("main", servicetest.App)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
+		answer <- err
+	}()
+	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
+	e.Lift("main", servicetest.App)
+	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
+	// It saw the deletion begun, or it came when that was over: then the account is kept.
+	err := <-answer
+	if _, late := errors.AsType[*service.DeletionBegunError](err); err != nil && !late {
+		t.Error(err)
+	}
+	if err == nil {
+		wantGhostKeeps(t, s)
+	}
+}
+
+func TestProtect_GhostMigrationAsksAgainBehindTheLock(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(27)
+	s := g.Service()
+	g.Held(`SELECT FROM users WHERE id = 27 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 27, 'evidence', 'ann')`, 1)
+	g.Runs(s, false)
+	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
+	// Its row may be deleted by the application meanwhile, and made anew: the protection stays.
+	g.Exec("main", `DELETE FROM routes WHERE source_id = 27; DELETE FROM namespaces WHERE id = 27; DELETE FROM ghost_user_migrations WHERE user_id = 27; DELETE FROM users WHERE id = 27`)
+	g.Doomed(27)
+	g.Run(s, "deferred_users=1")
+	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
+}
+
+func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
+	t.Parallel()
+	const refused = "cancelled refused PROTECTED"
+	for name, attack := range map[string]func(*testing.T, *servicetest.Groups){
+		"a refused job, retried": func(t *testing.T, g *servicetest.Groups) {
+			g.QueueJob(10, 1)
+			protect(t, g.Service, "group", 12)
+			g.Attempt(refused)
+			if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			g.Attempt(refused)
+		},
+		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {
+			planned, err := g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
+			if err != nil || planned.CandidatesDigest == "" {
+				t.Fatal(planned, err)
+			}
+			protect(t, g.Service, "user", 3)
+			_, err = g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
+			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
+				t.Error(err)
+			}
+		},
+		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
+			g.QueueJob(10, 1)
+			protect(t, g.Service, "group", 10002)
+			g.Attempt(refused)
+		},
+		"in the instant that decides": func(_ *testing.T, g *servicetest.Groups) {
+			g.QueueJob(10, 1)
+			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('group', 12, 'evidence', 'ann')`, 1)
+			g.Attempt(refused)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := family(t)
+			tables := []string{"namespaces", "projects", "members", "routes", "users"}
+			before := g.State("main", tables...)
+			attack(t, g)
+			g.WantSame("main", before, tables...)
+			g.Want("main", begunRemovals, "0")
+		})
+	}
+}
+
+func TestProtect_HoldsForAUserWhoComesLater(t *testing.T) {
+	t.Parallel()
+	e, s := attacked(t)
+	protect(t, s, "user", 8)
+	e.Bots(8)
+	e.Token(8, "false", "{c_date} - 100", servicetest.LongAgo)
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
+	e.Want("main", servicetest.QueuedUsers, "7")
+}
+
+func TestProtect_NamespaceOfAUserStaysWithTheUser(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(27)
+	s := g.Service()
+	protect(t, s, "group", 27)
+	g.Runs(s, false)
+	g.Want("main", `SELECT concat_ws(' ', (SELECT count(*) FROM users WHERE id = 27), (SELECT count(*) FROM namespaces WHERE id = 27))`, "1 1")
+}
