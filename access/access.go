@@ -70,7 +70,8 @@ type Client struct {
 	Name string
 	Role Role
 	// Workers are those that an operator is restricted to; none: all.
-	Workers []string}
+	Workers []string
+}
 
 // Config says who has which role. The zero value makes everybody an admin.
 type Config struct {

@@ -175,6 +175,11 @@ func (d *Database) PlaceholderPage(
 	return page
 }
 
+// PlaceholdersWithIDs is the page of the details with these ids, as far as they are eligible.
+func PlaceholdersWithIDs(rules PlaceholderRules, ids []int64) PlaceholderPage {
+	return PlaceholderPage{rules: rules, found: ids}
+}
+
 // statement claims the page.
 func (p PlaceholderPage) statement() (sql string, args []any) {
 	eligible, args := eligibleForDeletionSQL, p.rules.args(p.after, p.limit)

@@ -293,6 +293,17 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	}
 }
 
+func TestRoles_AnOperatorOfTheTokensHasTheirContinuation(t *testing.T) {
+	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [inactive_token_deletion]}\n", hashed("bots-token"))))
+	mine := as(t.Context(), "bots-token")
+	f.queued(1, "continue_inactive_token_deletion", "discarded", `{"pass_id": "1"}`)
+	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
+	if err := second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})); err != nil {
+		t.Error(err)
+	}
+	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
+}
+
 func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {
 	f := start(t, withTokens(t, ""))
 	ctx := metadata.AppendToOutgoingContext(as(t.Context(), "operator-token"), UserHeader, "somebody-else")

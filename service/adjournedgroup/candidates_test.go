@@ -42,3 +42,24 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 		t.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
 	}
 }
+
+func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	// Its owner gets the right back: it was to be restored, and is not destroyed instead.
+	g.Group(20, 0, "g20")
+	g.Mark(20, 1, 15)
+	g.Group(30, 0, "g30")
+	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
+	g.Gate("main", "gates")
+	g.Exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	r := servicetest.RunPlanned(g.Estate, g.Service, servicetest.AdjournedGroups, func() {
+		g.Owned(40, 15)
+		g.Mark(30, 1, 15)
+		g.Member(20, 1, 50)
+	})
+	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "10")
+	g.Want("main", `SELECT string_agg(group_id::text, ' ' ORDER BY group_id) FROM group_deletion_schedules`, "10 20 30 40")
+}

@@ -57,6 +57,9 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
+	if !r.planned(g) {
+		return false, nil
+	}
 	err = r.x.Batch(ctx, func(ctx context.Context) (err error) {
 		switch g.outcome {
 		case destruction:
@@ -79,6 +82,19 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again",
 		r.about(g, failed, "error", err)...)
 	return false, nil
+}
+
+// planned says whether a run that is held to a plan may do with the group what it has decided. One
+// that was to go with a group above it may go alone; to hold one needs no plan.
+func (r *workerRun) planned(g *group) bool {
+	switch g.outcome {
+	case destruction:
+		return r.x.Planned(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
+	case restored:
+		return r.x.Planned(repo.KindGroup, g.ID, run.ActionRestore)
+	default:
+		return true
+	}
 }
 
 // over says that the run must stop here: with an error, or as a dry run whose time is over.

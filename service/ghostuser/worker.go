@@ -146,6 +146,9 @@ func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) e
 		if err := r.x.Stopped(); err != nil {
 			return err
 		}
+		if !r.x.Planned(repo.KindUser, m.UserID, run.ActionDelete) {
+			continue
+		}
 		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {
 			return err
 		}

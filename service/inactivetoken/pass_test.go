@@ -302,3 +302,36 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 		t.Errorf("after: %+v", b)
 	}
 }
+
+func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 4)
+	e.Alive(4)
+	gateJobs(e, "1")
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 1 }))
+	r := servicetest.RunPlanned(e, s, servicetest.InactiveTokens, func() {
+		e.Bots(9)
+		e.Exec("main", `DELETE FROM personal_access_tokens WHERE user_id = 4`)
+	})
+	servicetest.WantCounts(t, r, "examined_users=4 scheduled_jobs=2")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
+	servicetest.RunTokens(t, s)
+	e.Want("main", servicetest.QueuedUsers, "1 2 4 9")
+}
+
+func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	s := e.Service("", e.WithQueue)
+	dry := dryTokens(t, s)
+	servicetest.WantCandidates(t, dry, "user 2 u2 queue", "user 3 u3 queue")
+	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3")
+}

@@ -124,6 +124,7 @@ func (w *tokenWalk) save(
 	if w.x.DryRun {
 		return w.preview(ctx, r)
 	}
+	r = w.planned(r)
 	step := repo.TokenStep{BotRange: r, ContinueAfter: w.config.ContinueAfter}
 	origin := w.x.Origin(ctx)
 	if step.Jobs, err = w.deletions(ctx, r, origin); err != nil {
@@ -138,6 +139,22 @@ func (w *tokenWalk) save(
 	}
 	defer permit.End(&err)
 	return w.x.Database.AdvanceTokenPass(ctx, permit.Permit, w.pass.ID, step, w.Queue)
+}
+
+// planned is a range with those inactive bots alone that the run may queue.
+func (w *tokenWalk) planned(r repo.BotRange) repo.BotRange {
+	if !w.x.HeldToPlan() {
+		return r
+	}
+	kept := r
+	kept.Inactive, kept.Organizations = nil, nil
+	for i, bot := range r.Inactive {
+		if w.x.Planned(repo.KindUser, bot, run.ActionQueue) {
+			kept.Inactive = append(kept.Inactive, bot)
+			kept.Organizations = append(kept.Organizations, r.Organizations[i])
+		}
+	}
+	return kept
 }
 
 // preview notes the bots of a range that a run would queue, and says how many they are.

@@ -59,7 +59,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}
 	return k.worker, []job.Kind{{
 		Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,
-		Traced: []string{"continued_by"},
+		Traced: []string{"continued_by"}, Worker: Name,
 	}}, nil
 }
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,12 +57,12 @@ func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
 	return job, unknownJob(id, err)
 }
 
-// JobWorker is the worker with whose pause a job waits, "" for one that waits with that of all only,
-// or [run.ErrUnknownJob].
+// JobWorker is the worker that a job is of, "" for one of none, or [run.ErrUnknownJob].
 func (p *Pool) JobWorker(ctx context.Context, id int64) (string, error) {
 	found, err := p.Job(ctx, id)
 	if err != nil {
 		return "", err
 	}
-	return p.owner(Request{Kind: found.Kind, Args: found.Args}), nil
+	owner := p.owner(Request{Kind: found.Kind, Args: found.Args})
+	return cmp.Or(owner, p.Kinds[found.Kind].Worker), nil
 }

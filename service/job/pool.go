@@ -124,6 +124,9 @@ type Kind struct {
 	// Owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
 	// all.
 	Owner func(json.RawMessage) string
+	// Worker is whose jobs these are for those who may touch one worker's alone, where Owner is nil:
+	// they ask for the worker's pause themselves.
+	Worker string
 	// Needs says what its attempts do with the tables of the application, besides what the workers
 	// do that queue it, by database; nil: nothing.
 	Needs func(ctx context.Context) ([]*repo.Needs, error)

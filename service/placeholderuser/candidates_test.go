@@ -3,6 +3,7 @@ package placeholderuser_test
 import (
 	"testing"
 
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -30,4 +31,22 @@ func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *t
 	if again := servicetest.RunPlaceholders(t, s, true); again.CandidatesDigest == r.CandidatesDigest {
 		t.Error("one is gone, and the digest is the same")
 	}
+}
+
+func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewPlaceholders(t)
+	for id := range 4 {
+		e.Detail(id+1, 0, `NULL`)
+	}
+	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 3`)
+	e.Gate("main", "import_placeholder_user_details", "OLD.id = 1")
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 1 }))
+	r := servicetest.RunPlanned(e, s, servicetest.PlaceholderUsers, func() {
+		e.Detail(9, 0, `NULL`)
+		e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = NULL WHERE id = 3`)
+	})
+	servicetest.WantCounts(t, r, "scheduled_jobs=3")
+	e.Want("main", servicetest.JobsOfPlaceholders, "1 2 4")
+	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM import_placeholder_user_details WHERE deletion_attempts = 0`, "3 9")
 }

@@ -161,7 +161,10 @@ func (p *placeholderUserCleanup) page(
 ) error {
 	var claim repo.PlaceholderClaim
 	err := x.Batch(ctx, func(ctx context.Context) (err error) {
-		page := p.main.PlaceholderPage(ctx, rules, at.After, p.config.BatchSize, claimLimits())
+		page, err := p.next(ctx, x, rules, at.After)
+		if err != nil {
+			return err
+		}
 		claim, err = p.claim(ctx, x, page, repo.PlaceholderJobs{
 			Queue: p.queue, Origin: x.Origin(ctx), First: at.First, Interval: p.config.Interval, Next: next,
 		})
@@ -182,6 +185,34 @@ func (p *placeholderUserCleanup) page(
 			"placeholder_user_id", user)
 	}
 	return nil
+}
+
+// next is the page behind an id. Of a run that is held to a plan it has planned rows alone.
+func (p *placeholderUserCleanup) next(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules, after int64,
+) (repo.PlaceholderPage, error) {
+	if !x.HeldToPlan() {
+		return p.main.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
+	}
+	for {
+		rows, err := p.main.PreviewPlaceholders(
+			ctx, rules, after, p.config.BatchSize, run.ReadLimits())
+		if err == nil {
+			err = x.Stopped()
+		}
+		if err != nil {
+			return repo.PlaceholderPage{}, err
+		}
+		planned := []int64{}
+		for _, row := range rows {
+			if after = row.ID; x.Planned(repo.KindPlaceholder, row.User, run.ActionQueue) {
+				planned = append(planned, row.ID)
+			}
+		}
+		if len(planned) > 0 || len(rows) == 0 {
+			return repo.PlaceholdersWithIDs(rules, planned), nil
+		}
+	}
 }
 
 // claim claims a page with its jobs.

@@ -8,6 +8,7 @@ import (
 	"hash"
 	"log/slog"
 	"regexp"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -16,6 +17,7 @@ import (
 // A dry run of a worker with Candidates says one by one what a run would work on. The first 1,000
 // are on record, all are in the digest. A request with that digest is done only if they are still
 // the same: its run first looks at them as a dry run does, by the same code and with the lease held.
+// It then works on nothing else.
 
 // Actions of candidates.
 const (
@@ -43,7 +45,33 @@ type candidates struct {
 	more   int64
 	// partial: some could not be looked at.
 	partial bool
+	// actions are those of all of them, where a run is to be held to them; else nil.
+	actions map[target]string
 }
+
+// target is what a candidate is about.
+type target struct {
+	kind string
+	id   int64
+}
+
+// Planned says whether the run may do one of these actions with a target. A run with an expected
+// digest does what its candidates were planned for, and nothing with anything else, such as what has
+// become due since they were looked at. What was to be postponed it may do after all.
+func (x *Execution) Planned(kind string, id int64, actions ...string) bool {
+	if x.only == nil {
+		return true
+	}
+	was, known := x.only[target{kind, id}]
+	if known && (was == ActionPostpone || slices.Contains(actions, was)) {
+		return true
+	}
+	x.Log.Info("passed over, not in the plan", "kind", kind, "id", id)
+	return false
+}
+
+// HeldToPlan says whether the run may work on planned targets alone.
+func (x *Execution) HeldToPlan() bool { return x.only != nil }
 
 // Candidate notes what a run would work on, in its order. Only dry runs note it.
 func (x *Execution) Candidate(c repo.Candidate) {
@@ -54,6 +82,9 @@ func (x *Execution) Candidate(c repo.Candidate) {
 	defer x.mu.Unlock()
 	// No field can hold what ends it.
 	_, _ = fmt.Fprintf(x.found.digest, "%s %d %s %q\n", c.Kind, c.ID, c.Action, c.Reason)
+	if x.found.actions != nil {
+		x.found.actions[target{c.Kind, c.ID}] = c.Action
+	}
 	if len(x.found.first) == maxCandidates {
 		x.found.more++
 		return
@@ -141,6 +172,7 @@ func (r *Runner) checkPlan(ctx context.Context, x *Execution) error {
 	var found Run
 	plan.keepCandidates(ctx, &found, true)
 	if found.CandidatesDigest == x.expected {
+		x.only = plan.found.actions
 		return nil
 	}
 	x.Report(func(run *Run) {
@@ -166,7 +198,8 @@ func (r *Runner) dryRunWithin(x *Execution) *Execution {
 		Database: x.Database, Flags: x.Flags, MaxRuntime: x.MaxRuntime, DryRun: true,
 		Log: r.runLog(run, x.Database), Worker: x.Worker, metrics: x.metrics, Tracer: x.Tracer, Span: x.Span,
 		reader: x.reader, loads: x.loads, started: x.started, stopRequested: x.stopRequested,
-		requestStop: x.requestStop, run: run, found: candidates{digest: sha256.New()},
+		requestStop: x.requestStop, run: run,
+		found: candidates{digest: sha256.New(), actions: map[target]string{}},
 	}
 }
 

@@ -42,6 +42,8 @@ type Execution struct {
 	begun, planned, Done chan struct{}
 	// expected is the digest that its candidates must have, "" for any.
 	expected string
+	// only is what it may work on, with which actions, once these have been found; nil: everything.
+	only map[target]string
 
 	mu  sync.Mutex
 	run Run

@@ -83,6 +83,34 @@ func (c *contract) noCandidates(s *service.Service, dry service.Run) {
 	}
 }
 
+// RunPlanned runs a worker with the digest of a dry run. When the run stands before a gate of main
+// something is done meanwhile. The run must succeed.
+func RunPlanned(e *Estate, s *service.Service, worker string, meanwhile func()) service.Run {
+	e.T.Helper()
+	dry, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: true})
+	if err != nil || dry.CandidatesDigest == "" {
+		e.T.Fatalf("%+v, %v", dry, err)
+	}
+	e.Shut("main", App)
+	var r service.Run
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = s.RunBatch(context.Background(), service.RunRequest{
+			Worker: worker, ExpectedDigest: dry.CandidatesDigest,
+		})
+		ended <- err
+	}()
+	e.AtGate("main", App)
+	meanwhile()
+	e.Lift("main", App)
+	if err := <-ended; err != nil {
+		e.T.Fatal(err)
+	}
+	WantState(e.T, r, repo.RunSucceeded)
+	return r
+}
+
 // WantCandidates fails the test unless a dry run has found these: "kind id name action reason".
 func WantCandidates(t *testing.T, r service.Run, want ...string) {
 	t.Helper()
