@@ -39,7 +39,7 @@ func (a *app) confirm(ctx context.Context, client api, request *pb.RunBatchReque
 	if err != nil {
 		return err
 	}
-	plan, err := a.follow(ctx, client, answer.GetRun().GetId(), a.progress())
+	plan, err := a.follow(ctx, client, answer.GetRun().GetId(), a.progress(ctx, client))
 	if err != nil {
 		return err
 	}

@@ -15,22 +15,6 @@ import (
 // none stands in a table for a missing value.
 const none = "-"
 
-// barWidth is in characters.
-const barWidth = 20
-
-// bar moves with every event. It does not fill up, as nobody knows how much is left to do.
-func bar(sequence int64) string {
-	at := int(sequence % barWidth)
-	return "[" + strings.Repeat(" ", at) + "=" + strings.Repeat(" ", barWidth-1-at) + "]"
-}
-
-// progressText is a run at work in one line.
-func progressText(run *pb.Run) string {
-	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
-	return strings.TrimSpace(fmt.Sprintf("%s %s  %s  %s",
-		subject(run), elapsed, counts(run), run.GetReason()))
-}
-
 // subject is a run's worker, with the database that it works on.
 func subject(run *pb.Run) string {
 	text := run.GetWorker()

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -80,7 +78,7 @@ func (a *app) runAndWatch(
 			leave(fmt.Errorf("no longer waiting for run %s: caretaker watch %s follows it", id, id))
 		}
 	}()
-	last, err := a.follow(ctx, client, id, a.progress())
+	last, err := a.follow(ctx, client, id, a.progress(ctx, client))
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -138,7 +136,7 @@ func (a *app) watch() *cobra.Command {
 		Args: runArgument(&id),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
-				each, describe := a.progress(), a.describeRun
+				each, describe := a.progress(ctx, client), a.describeRun
 				if a.asJSON {
 					each = func(event *pb.RunEvent) error {
 						return a.printJSON(event, protojson.MarshalOptions{})
@@ -172,35 +170,5 @@ func (a *app) cancel() *cobra.Command {
 			}
 			return nil
 		}),
-	}
-}
-
-// progressEvery is how often a run's progress is written where the output is no terminal.
-const progressEvery = 5 * time.Second
-
-// progress shows a run at work on the standard error: on a terminal as one line that changes, else
-// as a line when it starts, every five seconds, and when its reason changes.
-func (a *app) progress() func(*pb.RunEvent) error {
-	terminal, reason, written := isTerminal(a.Err), "", time.Time{}
-	return func(event *pb.RunEvent) error {
-		run := event.GetRun()
-		working := run.GetState() == pb.RunState_RUN_STATE_RUNNING
-		switch {
-		case terminal && working:
-			_, _ = fmt.Fprintf(a.Err, "\r\033[K%s %s", bar(event.GetSequence()), progressText(run))
-		case terminal:
-			_, _ = fmt.Fprint(a.Err, "\r\033[K")
-		case working && event.GetSequence() == 1:
-			a.note("run %s of %s started at %s", run.GetId(), subject(run), a.moment(run.GetStartedAt()))
-			written = time.Now()
-		case working && time.Since(written) > progressEvery:
-			a.note("%s", progressText(run))
-			written = time.Now()
-		}
-		if !terminal && working && run.GetReason() != reason {
-			reason = run.GetReason()
-			a.note("%s", cmp.Or(reason, "the run goes on"))
-		}
-		return nil
 	}
 }

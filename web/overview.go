@@ -200,6 +200,19 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 type runPage struct {
 	Run  service.Run
 	Jobs part[[]service.Job]
+	// Status is that of its worker, the zero value if it is not known.
+	Status service.WorkerStatus
+}
+
+// Percent is how much of what was due a run at work has done, 0 if that is not known.
+func (p *runPage) Percent() int64 {
+	done, known := service.Done(p.Run.Worker, p.Run.Counts)
+	b := p.Status.Backlog
+	if !known || p.Run.State != running || p.Run.DryRun || p.Status.BacklogUnknown || b.AtLeast ||
+		b.Due == 0 || len(p.Status.Leases) > 1 {
+		return 0
+	}
+	return done * 100 / (done + b.Due)
 }
 
 // runJobs is how many jobs a run's page shows.
@@ -214,6 +227,13 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := &runPage{Run: found}
+	if found.State == running {
+		all := p.statuses(r.Context()).Value
+		i := slices.IndexFunc(all, func(s service.WorkerStatus) bool { return s.Worker == found.Worker })
+		if i >= 0 {
+			page.Status = all[i]
+		}
+	}
 	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
 		func(ctx context.Context) ([]service.Job, error) {
 			return p.config.Service.JobsOfRun(ctx, id, runJobs)
