@@ -323,6 +323,7 @@ func asCommands(text string) string {
 		"ListFires":      "fires",
 		"SetFeatureFlag": "flags set", "ListFeatureFlags": "flags", "ListAudit": "audit",
 		"ListReceipts": "receipts list",
+		"ListOutside":  "jobs outside", "AckOutside": "jobs outside done",
 	}
 	return regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`).
 		ReplaceAllStringFunc(text, func(method string) string {

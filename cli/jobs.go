@@ -20,7 +20,7 @@ func (a *app) jobs() *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
 		Use:   "jobs",
-		Short: "List deferred jobs, newest first; show or retry one",
+		Short: "List deferred jobs, newest first; show, retry or cancel one",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("%q: give a command, caretaker jobs show JOB or caretaker jobs retry JOB",
@@ -38,7 +38,7 @@ func (a *app) jobs() *cobra.Command {
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	timesFlags(command, &request.Since, &request.Until)
 	pageFlags(command, &request.PageSize, &request.PageToken)
-	command.AddCommand(a.showJob(), a.retryJob(), a.cancelJob())
+	command.AddCommand(a.showJob(), a.retryJob(), a.cancelJob(), a.outside())
 	return command
 }
 
@@ -122,8 +122,13 @@ func (a *app) describeJob(job *pb.Job) error {
 		"due", a.moment(job.GetScheduledAt()),
 		"begun", a.moment(job.GetAttemptedAt()),
 		"ended", a.moment(job.GetFinalizedAt()),
+		"worked", worked(job),
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
+	if o := job.GetOutside(); o != nil {
+		a.say("left %d paths outside the database, %d of them pending: caretaker jobs outside %d",
+			o.GetAll(), o.GetPending(), job.GetId())
+	}
 	if c := job.GetCancellation(); c != nil {
 		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), oneLine(c.GetReason()))
 	}
@@ -142,6 +147,14 @@ func (a *app) failedAttempts(failures []*pb.JobError) error {
 	return printTable(a, columns, failures, func(e *pb.JobError) []string {
 		return []string{number(int64(e.GetAttempt())), a.at(e.GetAt()), oneLine(e.GetError())}
 	})
+}
+
+// worked is how long its attempts took together.
+func worked(job *pb.Job) string {
+	if job.GetDuration() == nil {
+		return none
+	}
+	return job.GetDuration().AsDuration().String()
 }
 
 // changedRows prints what was changed, by table; nothing where that is nothing.

@@ -93,3 +93,55 @@ func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
 	want(t, 1, "serve", "run caretaker migrate")
 }
+
+func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
+	conn := prepared(t)
+	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
+	r := serving(t)
+	const run = "0190a1b2-0000-7000-8000-000000000001"
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata) VALUES
+		('destroy_group', 'completed', '{"group_id": 7}', 1, 25, now(), '{"outcome": "succeeded", "worked_ms": 61500, "run_id": "`+run+`", "trace_id": "abc"}');
+		INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+		VALUES (1, now(), 1, 'destroy_group', 'projects', 'deleted', 'r', 3, '', '', '');
+		INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
+		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
+	r.want(t, 0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run)
+	r.want(t, 0, "jobs outside done 1 2", "2 paths are done")
+	r.want(t, 0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
+	if out := r.want(t, 0, "jobs outside --plain"); out != "3\t@hashed/3\n4\t@hashed/4\n" {
+		t.Errorf("got %q", out)
+	}
+	if out := r.want(t, 0, "jobs outside 1 --all --plain"); out != "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n" {
+		t.Errorf("got %q", out)
+	}
+	if out := r.want(t, 0, "jobs outside --plain --run "+run); out != "4\t@hashed/4\n" {
+		t.Errorf("got %q", out)
+	}
+	r.want(t, 0, "jobs outside --page-size 1", "more paths: --page-token ")
+	if paths, _ := document(t, r.want(t, 0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
+		t.Errorf("got %v", paths)
+	}
+	r.want(t, 2, "jobs outside done 3 99", "unknown path 99", "nothing was marked; caretaker jobs outside has all")
+	r.want(t, 2, "jobs outside done x", `"x" is not the ID of a path`)
+	r.want(t, 2, "jobs outside x", `"x" is not the ID of a job`)
+	r.want(t, 2, "jobs outside 1 --run "+run, "not both")
+	r.want(t, 2, "jobs outside --run x", "is not the id of a run")
+	r.want(t, 2, "jobs outside done", "--help")
+}
+
+func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
+	conn := prepared(t)
+	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
+	r := serving(t)
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, attempted_at, finalized_at) VALUES
+		('delete_user', 'available', '{"user_id": 7}', 0, 25, NULL, NULL), ('destroy_group', 'running', '{"group_id": 8}', 1, 25, now(), NULL),
+		('delete_user', 'completed', '{"user_id": 9}', 1, 25, now(), now())`)
+	r.want(t, 0, "jobs cancel 1 --reason mistaken", "job 1 delete_user is cancelled")
+	r.want(t, 0, "jobs show 1", "cancelled CANCELLED", "cancelled by ", ": mistaken")
+	r.want(t, 0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after the statement in flight")
+	r.want(t, 0, "jobs cancel 3 --reason late", "job 3 delete_user is completed")
+	r.want(t, 0, "jobs retry 1", "job 1 delete_user is available")
+	r.want(t, 2, "jobs cancel 1", "--reason REASON is required")
+	r.want(t, 2, "jobs cancel 77 --reason r", "there is no job with this id")
+	r.want(t, 2, "jobs cancel x --reason r", `"x" is not the ID of a job`)
+}

@@ -36,15 +36,30 @@ old_cancellations AS (
   DELETE FROM maintenance.job_cancellations WHERE job_id = ANY (ARRAY(
     SELECT c.job_id FROM maintenance.job_cancellations c
     WHERE NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.id = c.job_id) LIMIT $2))
+),
+old_protections AS (
+  DELETE FROM maintenance.protected_targets WHERE ctid = ANY (ARRAY(
+    SELECT p.ctid FROM maintenance.protected_targets p
+    WHERE p.until < (SELECT clock_timestamp()) ORDER BY p.until LIMIT $2))
+  RETURNING 1
+),
+old_paths AS (
+  DELETE FROM maintenance.outside_paths WHERE ctid = ANY (ARRAY(
+    SELECT o.ctid FROM maintenance.outside_paths o
+    WHERE o.done_at < (SELECT clock_timestamp() - $1::interval)
+    ORDER BY o.done_at LIMIT $2))
+  RETURNING 1
 )
 SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
-  OR (SELECT count(*) FROM old_audit) = $2`
+  OR (SELECT count(*) FROM old_audit) = $2 OR (SELECT count(*) FROM old_paths) = $2
+  OR (SELECT count(*) FROM old_protections) = $2`
 
 // pruneBatch is how many rows of each table one statement of PruneHistory deletes.
 const pruneBatch = 1000
 
-// PruneHistory deletes up to 1000 runs, 1000 fires and 1000 entries of the audit that are older than
-// keep, and cancellations of jobs that are gone, and says whether there may be more.
+// PruneHistory deletes, up to 1000 of each, runs, fires and entries of the audit that are older than
+// keep, paths outside that have been done for longer than that, expired protections, and
+// cancellations of jobs that are gone. It says whether there may be more.
 func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
 	return more, err

@@ -64,6 +64,12 @@ INSERT INTO maintenance.receipts (sequence, at, run_id, job_id, worker, "table",
 SELECT i, now(), CASE WHEN i % 2 = 0 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1) END, nullif(i % 2 * i, 0), 'w', 't' || i % 7, 'deleted', '', 1, '', '', ''
 FROM generate_series(1, 50000) i;
 UPDATE maintenance.receipt_head SET sequence = 50000;
+INSERT INTO maintenance.outside_paths (job_id, run_id, kind, path, at, done_at)
+SELECT CASE WHEN i % 2 = 0 THEN i / 20 END, CASE WHEN i % 2 = 1 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1 OFFSET i / 100) END,
+  'project_repository', '@hashed/' || i, now(), CASE WHEN i % 10 > 0 OR i < 40000 THEN now() END
+FROM generate_series(1, 50000) i;
+INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
+SELECT 'group', i, 'r', 'a', now() + interval '1 day' FROM generate_series(1, 500) i;
 CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 CREATE INDEX ON c (p_id);
 INSERT INTO c (p_id) VALUES (1);
@@ -174,7 +180,11 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		},
 		"Audit":    a.listAudit,
 		"Receipts": a.listReceipts,
-		"Protect":  a.protect,
+		"Outside":  a.listOutside,
+		"AckOutside": func(ctx context.Context) error {
+			return second(a.AckOutside(ctx, []int64{50_000, 2, 3}, "test"))
+		},
+		"Protect": a.protect,
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))
 		},
@@ -281,6 +291,18 @@ func (a *aged) listReceipts(ctx context.Context) (err error) {
 	return err
 }
 
+func (a *aged) listOutside(ctx context.Context) (err error) {
+	for _, f := range []repo.OutsideFilter{{}, {JobID: 77}, {JobID: 2499}, {RunID: a.run}} {
+		for _, f.Pending = range []bool{false, true} {
+			for _, f.After = range []int64{0, 49_000} {
+				f.Limit = 50
+				err = errors.Join(err, second(a.Outside(ctx, f)))
+			}
+		}
+	}
+	return err
+}
+
 func (a *aged) listWaiting(ctx context.Context) (err error) {
 	for _, worker := range servicetest.Configured(a.t, a.Service) { //nolint:contextcheck // the test's
 		for _, dead := range []bool{false, true} {
@@ -330,7 +352,8 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 	const tooMany, newestJobs = 2000, 20_000
 	for _, n := range nodes {
 		read := (n.Rows + n.Filtered + n.Rechecked) * n.Loops
-		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job" || n.Relation == "audit"
+		history := n.Relation == "runs" || n.Relation == "fires" || n.Relation == "river_job" || n.Relation == "audit" ||
+			n.Relation == "outside_paths"
 		switch {
 		case n.Relation == "backlog_samples", strings.HasPrefix(n.Relation, "pg_"):
 		case strings.Contains(text, "run_id'::text) = ") && read <= newestJobs:

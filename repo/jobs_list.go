@@ -42,11 +42,12 @@ type QueuedJob struct {
 	Outcome, Reason, RunID string
 	// TraceID is the trace of the last attempt that has ended, however it did.
 	TraceID string
+	// Worked is how long its attempts that have ended took together, without those whose process died.
+	Worked time.Duration
 
 	// What follows is known of a job that was read by its id.
 
-	// Tables are what its attempts have changed in main, by the receipts that are kept.
-	Tables []TableCount
+	JobOutcome
 	// Cancellation is that of an operator, nil if there is none.
 	Cancellation *Cancellation
 }
@@ -69,7 +70,8 @@ const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
   coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
   coalesce((metadata ->> 'river:rescue_count')::int, 0)
     > coalesce((metadata ->> 'rescues_reported')::int, 0),
-  coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', '')`
+  coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', ''),
+  coalesce((metadata ->> 'worked_ms')::bigint, 0)`
 
 // rescuedText is what River writes as the error of an attempt that it takes for dead.
 const rescuedText = "Stuck job rescued by JobRescuer"
@@ -77,9 +79,12 @@ const rescuedText = "Stuck job rescued by JobRescuer"
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var attempted, finalized *time.Time
 	var rescued bool
+	var worked int64
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
 		&j.CreatedAt, &j.ScheduledAt, &attempted, &finalized,
-		&j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID)
+		&j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID,
+		&worked)
+	j.Worked = time.Duration(worked) * time.Millisecond
 	for i := range j.Errors {
 		if j.Errors[i].Error == rescuedText {
 			j.Errors[i].Error = ProcessGoneText
@@ -167,8 +172,7 @@ func (d *Database) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 		return QueuedJob{}, err
 	}
 	job := found[0]
-	q := newQuery("read what a job has changed", jobTablesSQL, id)
-	if job.Tables, err = collect(ctx, d, q, pgx.RowToStructByPos[TableCount]); err != nil {
+	if job.JobOutcome, err = d.JobOutcome(ctx, id); err != nil {
 		return QueuedJob{}, err
 	}
 	job.Cancellation, err = d.cancellation(ctx, id)

@@ -27,6 +27,17 @@ type Source struct {
 	RequestedBy string
 }
 
+// ids are those of the run and the job, nil for the one that there is not.
+func (s Source) ids() (run *string, job *int64) {
+	if s.RunID != "" {
+		run = &s.RunID
+	}
+	if s.JobID != 0 {
+		job = &s.JobID
+	}
+	return run, job
+}
+
 // Actions of receipts.
 const (
 	receiptDeleted   = "deleted"
@@ -118,14 +129,7 @@ FROM d LEFT JOIN head ON true`
 
 // write is the statement that writes a receipt of a summary; nil: that of the statement before.
 func (r receipt) write(by Source, summary []*string) statement {
-	var run *string
-	if by.RunID != "" {
-		run = &by.RunID
-	}
-	var job *int64
-	if by.JobID != 0 {
-		job = &by.JobID
-	}
+	run, job := by.ids()
 	sql := fill(writeReceiptSQL, "{fields}", fill(receiptFieldsSQL, "{next}", "(h.sequence + 1)"))
 	return statement{sql, []any{
 		run, job, by.Worker, r.table, r.action, r.rule, by.RequestedBy, summary,

@@ -22,8 +22,8 @@ var fragments = []string{
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
-	// Receipts.
-	"changedRowsSQL", "keyOfSQL", "notedSQL", "receiptFieldsSQL", "summarySQL",
+	// Receipts, and what is left outside.
+	"noteOutsideSQL", "changedRowsSQL", "keyOfSQL", "notedSQL", "receiptFieldsSQL", "summarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }

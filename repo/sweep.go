@@ -188,6 +188,9 @@ type Change struct {
 	// Delete them, and return the values of the column Report, if it is not "".
 	Delete bool
 	Report string
+	// Outside is the kind of paths that these values are: they are noted as left outside the
+	// database. "": they are none.
+	Outside string
 	// Set these columns otherwise: to Value, or to NULL if that is nil.
 	Set   []string
 	Value *int64

@@ -46,7 +46,7 @@ changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM picked)) AND {filter} AND (SELECT held FROM guard) = 1
   RETURNING {returned} AS key, {report} AS report, {done} AS done
-),
+),{outside}
 tally AS (SELECT count(*) AS n, max(last) AS last FROM picked)
 SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
   (SELECT count(*) FROM changed WHERE done), {reports} FROM tally`
@@ -62,6 +62,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	filter = r.unprotected(c, filter)
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
+	outside := ""
 	switch {
 	case b.SkipLocked && c.Delete:
 		lock = "FOR UPDATE SKIP LOCKED"
@@ -77,11 +78,12 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	if c.Report != "" {
 		report = "t." + quote(c.Report)
 		reports = "ARRAY(SELECT report::text FROM changed WHERE report IS NOT NULL)"
+		outside = r.noteOutside(c, b.Source, &p)
 	}
 	sql := fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter,
 		"{behind}", behind, "{limit}", p.add(b.Rows), "{lock}", lock,
 		"{returned}", r.returned(), "{noted}", notedSQL,
-		"{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
+		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
 	err = r.Database.change(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)

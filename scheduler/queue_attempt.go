@@ -41,6 +41,8 @@ type jobMetadata struct {
 	Snoozes  int `json:"snoozes"`
 	Rescues  int `json:"river:rescue_count"`
 	Reported int `json:"rescues_reported"`
+	// Worked is how long attempts took together.
+	Worked int64 `json:"worked_ms"`
 }
 
 // Work does one attempt.
@@ -53,6 +55,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 		Name: attemptName(job.JobRow, m, 0), Attempt: job.Attempt, MaxAttempts: job.MaxAttempts,
 		AttemptedAt: *job.AttemptedAt, RunID: m.RunID, TraceParent: m.TraceParent,
 		RequestedBy: m.RequestedBy, Stopping: w.stopping,
+		Worked: time.Duration(m.Worked) * time.Millisecond,
 	}
 	if m.Rescues > m.Reported {
 		request.Lost = lostAttempt(job.JobRow, m)
@@ -67,8 +70,10 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 		err = errors.Join(err, recordLost(ctx, m.Rescues))
 	}
 	// Also of an attempt that failed: that is when somebody looks for its trace.
-	if traceErr := setMetadata(ctx, traceIDKey, result.TraceID); err == nil {
-		err = traceErr
+	stored := errors.Join(setMetadata(ctx, traceIDKey, result.TraceID),
+		river.MetadataSet(ctx, workedKey, m.Worked+result.Took.Milliseconds()))
+	if err == nil {
+		err = stored
 	}
 	if err != nil || result.Snooze > 0 {
 		select {
@@ -151,6 +156,9 @@ func interrupted(ctx context.Context) bool {
 
 // reportedKey is the key, in a job's metadata, of the number of rescues that have been reported.
 const reportedKey = "rescues_reported"
+
+// workedKey is the key, in a job's metadata, of how many milliseconds its attempts took together.
+const workedKey = "worked_ms"
 
 // recordLost stores how the previous attempt has ended, until this one stores its own end, and that
 // this has been reported.

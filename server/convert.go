@@ -103,6 +103,9 @@ func wholeJob(j *service.Job) *pb.Job {
 	for _, t := range j.Tables {
 		job.Tables = append(job.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
 	}
+	if o := j.Outside; o.All > 0 {
+		job.Outside = &pb.OutsideCount{Pending: o.Pending, All: o.All}
+	}
 	if c := j.Cancellation; c != nil {
 		job.Cancellation = &pb.Cancellation{Reason: c.Reason, By: c.By, At: toTime(c.At)}
 	}
@@ -123,6 +126,9 @@ func toJob(j *service.Job, most int, rest string) *pb.Job {
 		RunId: j.RunID, TraceId: j.TraceID,
 		CreatedAt: toTime(j.CreatedAt), ScheduledAt: toTime(j.ScheduledAt),
 		AttemptedAt: toTime(j.AttemptedAt), FinalizedAt: toTime(j.FinalizedAt),
+	}
+	if j.Worked > 0 {
+		job.Duration = durationpb.New(j.Worked)
 	}
 	for _, e := range j.Errors {
 		job.Errors = append(job.Errors, &pb.JobError{

@@ -22,6 +22,8 @@ func TestUnknownNames_AreInTheMetadata(t *testing.T) {
 		"UNKNOWN_RUN run_id=" + id:         second(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: id})),
 		"UNKNOWN_RUN run_id=x":             second(f.CancelRun(t.Context(), &maintenancev1.CancelRunRequest{Id: "x"})),
 		"UNKNOWN_JOB job_id=77":            second(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 77})),
+		"UNKNOWN_JOB job_id=79":            second(f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Id: 79, Reason: "r"})),
+		"UNKNOWN_PATH ids=8,9":             second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: []int64{9, 8, 9}})),
 		"UNKNOWN_JOB job_id=78":            second(f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 78})),
 		"UNKNOWN_FLAG flag=" + long:        second(f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{Name: long})),
 		"UNKNOWN_PROTECTION target=user 9": second(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "user", Id: 9})),
@@ -88,6 +90,7 @@ func TestPageSize_AboveTheMaximumIsTheMaximum(t *testing.T) {
 		"runs":      second(f.ListRuns(t.Context(), &maintenancev1.ListRunsRequest{PageSize: 5000})),
 		"jobs":      second(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{PageSize: 5000})),
 		"protected": second(f.ListProtected(t.Context(), &maintenancev1.ListProtectedRequest{PageSize: 5000})),
+		"outside":   second(f.ListOutside(t.Context(), &maintenancev1.ListOutsideRequest{PageSize: 5000})),
 		"audit":     second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 5000})),
 	} {
 		if err != nil {

@@ -323,7 +323,7 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 
 func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
 	changes := []string{
-		"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "CancelJob", "SetFeatureFlag",
+		"RunBatch", "CancelRun", "PauseWorker", "ResumeWorker", "RetryJob", "CancelJob", "AckOutside", "SetFeatureFlag",
 		"ProtectTarget", "UnprotectTarget",
 		// It only reads, but what it reads is much, and nobody polls it.
 		"PlanDeletion",

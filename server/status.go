@@ -89,6 +89,10 @@ func find(ctx context.Context, err error) failure {
 		{service.ErrUnknownJob, "job_id", failure{
 			reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them",
 		}},
+		{service.ErrUnknownPath, "ids", failure{
+			reason:  "UNKNOWN_PATH",
+			message: err.Error() + ": nothing was marked; ListOutside has all",
+		}},
 		{service.ErrUnknownProtection, "target", failure{
 			reason: "UNKNOWN_PROTECTION", message: "nothing of this kind and id is protected; ListProtected has all",
 		}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -64,7 +65,10 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	for _, c := range job.Tables {
 		gone[c.Table] = c.Deleted
 	}
-	if err != nil || job.Cancellation != nil || gone["projects"] != 3 {
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id = 1`,
+		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
+	left := repo.OutsideCount{All: 6, Pending: 6}
+	if err != nil || job.Cancellation != nil || gone["projects"] != 3 || job.Outside != left || job.Worked <= 0 {
 		t.Errorf("%+v, %v", job, err)
 	}
 }

@@ -32,6 +32,9 @@ func TestFault_PipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.
 			t.Parallel()
 			p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}
 			p.load(p.Estate)
+			p.Exec("main", `INSERT INTO project_repositories (project_id, disk_path) SELECT id, '@hashed/' || id FROM projects;
+				INSERT INTO snippets (id, author_id, organization_id) SELECT id, id, organization_id FROM users WHERE id <= 60 AND user_type = 0;
+				INSERT INTO snippet_repositories (snippet_id, disk_path) SELECT id, '@snippets/' || id FROM snippets`)
 			p.Exec("main", witnessSQL)
 			p.Gate("main", "notes")
 			p.replace()
@@ -39,6 +42,7 @@ func TestFault_PipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.
 			p.toTheEnd()
 			p.compare()
 			wantReceipts(p.Estate)
+			wantOutside(p.Estate, 10)
 		})
 	}
 }

@@ -110,6 +110,43 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) {
 	}
 }
 
+// pathsSQL are what rows know of repositories, as the rows of maintenance.outside_paths have it.
+const pathsSQL = `
+SELECT 'project_repository ' || disk_path FROM project_repositories
+UNION ALL SELECT 'snippet_repository ' || disk_path FROM snippet_repositories ORDER BY 1`
+
+// paths are those that rows know now.
+func (p planned) paths() []string {
+	p.T.Helper()
+	return p.column(pathsSQL)
+}
+
+func (p planned) column(sql string) []string {
+	p.T.Helper()
+	rows, err := p.SQL["main"].Query(context.Background(), sql)
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	return all
+}
+
+// wantLeft fails the test unless as many paths are gone as were planned, and these are noted, row by
+// row. It forgets them.
+func (p planned) wantLeft(plan *service.Plan, before []string) {
+	p.T.Helper()
+	now := p.paths()
+	gone := slices.DeleteFunc(before, func(path string) bool { return slices.Contains(now, path) })
+	noted := p.column(`SELECT kind || ' ' || path FROM maintenance.outside_paths ORDER BY 1`)
+	if int64(len(gone)) != plan.Outside || !slices.Equal(noted, gone) {
+		p.T.Errorf("%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
+	}
+	p.Exec("main", `DELETE FROM maintenance.outside_paths`)
+}
+
 // wantUpdated fails the test unless the run has changed what was planned.
 func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 	p.T.Helper()
@@ -144,7 +181,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 			p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
 			done := 0
 			for id := 2; id <= lastUser; id += 2 {
-				plan, before := p.plan("user", id), p.counts()
+				plan, before, paths := p.plan("user", id), p.counts(), p.paths()
 				if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
 					t.Errorf("got %+v", plan)
 				}
@@ -158,6 +195,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 				r := p.run(servicetest.GhostUsers)
 				p.wantDone(plan, before)
 				p.wantUpdated(plan, r)
+				p.wantLeft(plan, paths)
 				p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
 				done++
 			}
@@ -180,7 +218,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 					continue
 				}
 				plan, before := p.plan("group", g.id), p.counts()
-				paths := p.Value("main", `SELECT count(*) FROM project_repositories`)
+				paths := p.paths()
 				args := repo.DestroyGroup{GroupID: int64(g.id)}
 				if g.by > 0 && g.by <= lastUser {
 					args.UserID = new(int64(g.by))
@@ -193,7 +231,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 					continue
 				}
 				p.wantDone(plan, before)
-				p.Want("main", fmt.Sprintf(`SELECT %s - count(*) FROM project_repositories`, paths), fmt.Sprint(plan.Outside))
+				p.wantLeft(plan, paths)
 				done++
 			}
 			if done < 2 {

@@ -30,7 +30,23 @@ DO $$ DECLARE t regclass; BEGIN
   CREATE TRIGGER witness AFTER DELETE ON import_placeholder_user_details FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION witness.note();
   CREATE TRIGGER witnessed AFTER UPDATE ON import_placeholder_user_details FOR EACH ROW
     WHEN (pg_trigger_depth() = 0 AND OLD.namespace_id IS DISTINCT FROM NEW.namespace_id) EXECUTE FUNCTION witness.note();
-END $$`
+END $$;
+CREATE TABLE witness.left_outside (kind text, path text);
+CREATE FUNCTION witness.leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO witness.left_outside VALUES (TG_ARGV[0], OLD.disk_path);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER witness_paths AFTER DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION witness.leave('project_repository');
+CREATE TRIGGER witness_paths AFTER DELETE ON snippet_repositories FOR EACH ROW EXECUTE FUNCTION witness.leave('snippet_repository')`
+
+// wantOutside fails the test unless exactly the paths are noted, once, that the witness has seen, and so many at least.
+func wantOutside(e *servicetest.Estate, least int) {
+	e.T.Helper()
+	const all = `SELECT string_agg(concat_ws(' ', kind, path), E'\n' ORDER BY kind, path) FROM `
+	e.Want("main", all+`maintenance.outside_paths`, e.Value("main", all+`witness.left_outside`))
+	e.Want("main", fmt.Sprintf(`SELECT count(*) >= %d FROM maintenance.outside_paths`, least), "true")
+	e.Want("main", `SELECT count(*) FROM maintenance.outside_paths WHERE (run_id IS NULL) = (job_id IS NULL)`, "0")
+}
 
 // wantReceipts fails the test unless the receipts are a whole chain, and say what the witness has seen.
 func wantReceipts(e *servicetest.Estate) {

@@ -19,7 +19,7 @@ import (
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
-		"brief": brief, "words": words, "tone": tone, "took": took, "counts": counts,
+		"brief": brief, "words": words, "tone": tone, "took": took, "lasted": lasted, "counts": counts,
 		"runTone": runTone, "jobTone": jobTone, "fireTone": fireTone, "subject": subject,
 		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
 		"args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
@@ -97,7 +97,11 @@ func took(r service.Run) string {
 	if end.IsZero() {
 		end = time.Now()
 	}
-	d := max(end.Sub(r.StartedAt), 0)
+	return lasted(max(end.Sub(r.StartedAt), 0))
+}
+
+// lasted is how long something took.
+func lasted(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}

@@ -195,6 +195,9 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "notes": 0, "maintenance.group_removals": 0})
 	g.WantLog(1, "job finished", "outcome=succeeded", "groups=1", "projects=3")
 	g.WantLog(6, "left_outside")
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id IS NOT NULL AND done_at IS NULL`,
+		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
+	g.WantLog(1, "job finished", "worked_seconds=", "tables=", "namespaces:map[deleted:1 updated:0]", "outside=")
 }
 
 func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {

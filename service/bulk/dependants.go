@@ -107,11 +107,14 @@ func UntypedReferences(c *repo.Catalog) (untyped []TypedReference) {
 	return untyped
 }
 
-// outsideColumns name, by table, the columns with paths of what removed rows leave outside the
-// database.
-func outsideColumns() map[string]string {
-	return map[string]string{
-		"snippet_repositories": "disk_path", "project_repositories": "disk_path",
+// outside is a column with paths of what removed rows leave outside the database, and what is there.
+type outside struct{ column, kind string }
+
+// outsideColumns are those columns by table.
+func outsideColumns() map[string]outside {
+	return map[string]outside{
+		"snippet_repositories": {"disk_path", "snippet_repository"},
+		"project_repositories": {"disk_path", "project_repository"},
 	}
 }
 
@@ -121,19 +124,19 @@ func ForRemoval(wanted map[string][]string) map[string][]string {
 	for _, r := range allTypedReferences() {
 		wanted[r.Table] = append(wanted[r.Table], r.ID, r.Kind)
 	}
-	for table, column := range outsideColumns() {
-		wanted[table] = append(wanted[table], column)
+	for table, of := range outsideColumns() {
+		wanted[table] = append(wanted[table], of.column)
 	}
 	return wanted
 }
 
-// deletion is the change that removes the rows themselves, and reports their paths.
+// deletion is the change that removes the rows themselves, and notes and reports their paths.
 func deletion(c *repo.Catalog, t repo.Table) repo.Change {
-	column := outsideColumns()[t.Name]
-	if r := c.Table(t.Name); column == "" || r == nil || r.Table != t || !r.Has(column) {
-		column = ""
+	of := outsideColumns()[t.Name]
+	if r := c.Table(t.Name); of.column == "" || r == nil || r.Table != t || !r.Has(of.column) {
+		of = outside{}
 	}
-	return repo.Change{Delete: true, Report: column}
+	return repo.Change{Delete: true, Report: of.column, Outside: of.kind}
 }
 
 // dependantsOf are all tables that can have rows that depend on rows of this one, by foreign keys

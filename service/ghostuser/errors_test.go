@@ -27,6 +27,8 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 	g.Want("main", `SELECT string_agg(noteable_type || noteable_id, ',' ORDER BY id) FROM notes`, "Snippet1,Issue2")
 	g.Want("main", `SELECT count(*) FROM award_emoji`, "2")
 	g.WantLog(1, `"left_outside":["@snippets/2"]`)
+	g.Want("main", `SELECT string_agg(concat_ws(' ', kind, path, job_id), ',') FROM maintenance.outside_paths WHERE run_id IN (SELECT id FROM maintenance.runs)`,
+		"snippet_repository @snippets/2")
 }
 
 func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {

@@ -55,6 +55,8 @@ type Request struct {
 	RunID, TraceParent string
 	// RequestedBy is who asked for that run, "" if it is not known.
 	RequestedBy string
+	// Worked is how long the attempts before this one took together, without those whose process died.
+	Worked time.Duration
 	// QueuedAt is when the job was queued.
 	QueuedAt time.Time
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is
@@ -85,6 +87,8 @@ type Result struct {
 	Attributes []any
 	// TraceParent (W3C) is the attempt's span, "" if that is not exported. WorkJob sets it.
 	TraceParent string
+	// Took is how long the attempt took. WorkJob sets it.
+	Took time.Duration
 	// traced are the kind's.
 	traced []string
 	// TraceID is the attempt's trace, also if that is not exported: lines of the log bear it.
@@ -205,7 +209,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
-		result := j.heldBy.postpone(Result{})
+		result := j.heldBy.postpone(Result{Took: time.Since(j.started)})
 		p.reportJob(ctx, j, result, nil)
 		return result, nil
 	}
@@ -220,6 +224,8 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	if err != nil && result.Reason == "" {
 		result.Reason = run.ReasonOf(err)
 	}
+	result.Took = time.Since(j.started)
+	result.Attributes = append(result.Attributes, p.outcome(ctx, j, result, err)...)
 	p.reportJob(traced, j, result, err)
 	if id := span.SpanContext().TraceID(); id.IsValid() {
 		result.TraceID = id.String()
@@ -255,6 +261,25 @@ func (p *Pool) cancelled(ctx context.Context, j *Attempt, r Result) (Result, err
 	return r, err
 }
 
+// outcome is what the log says at the end of a job of all its attempts; nothing at the end of others.
+func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []any {
+	goesOn := r.Snooze > 0 || err != nil && j.Attempt < j.MaxAttempts
+	if goesOn || errors.Is(err, repo.ErrJobLost) || ctx.Err() != nil {
+		return nil
+	}
+	attrs := []any{"worked_seconds", (j.Worked + r.Took).Seconds()}
+	done, err := p.Main.JobOutcome(ctx, j.ID)
+	if err != nil {
+		// The job has ended all the same, and ReadJob has these.
+		return attrs
+	}
+	tables := make(map[string]map[string]int64, len(done.Tables))
+	for _, t := range done.Tables {
+		tables[t.Table] = map[string]int64{"deleted": t.Deleted, "updated": t.Updated}
+	}
+	return append(attrs, "tables", tables, "outside", done.Outside.All)
+}
+
 // reportJob is the job's one log line, its metric and its span's end.
 func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	lost := errors.Is(err, repo.ErrJobLost)
@@ -278,7 +303,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	}
 	attrs := append([]any{
 		"outcome", outcome, "reason", r.Reason, "attempt", j.Attempt, "run_id", j.RunID,
-		"duration_seconds", time.Since(j.started).Seconds(),
+		"duration_seconds", r.Took.Seconds(),
 	}, r.Attributes...)
 	if err != nil {
 		attrs = append(attrs, "error", redacted(err))

@@ -324,7 +324,7 @@ BEGIN
       AND oid <> ALL ('{maintenance.runs,maintenance.fires,maintenance.leases}'::regclass[]) LOOP
     EXECUTE format('CREATE SEQUENCE IF NOT EXISTS written.%I', t.relname);
     EXECUTE format('CREATE TRIGGER watch AFTER INSERT OR UPDATE OR DELETE ON %s %s EXECUTE FUNCTION contract.watch()', t.name,
-      CASE WHEN t.relname IN ('receipts', 'receipt_head', 'audit', 'job_cancellations') THEN 'FOR EACH ROW' ELSE '' END);
+      CASE WHEN t.relname IN ('receipts', 'receipt_head', 'audit', 'job_cancellations', 'outside_paths', 'protected_targets') THEN 'FOR EACH ROW' ELSE '' END);
   END LOOP;
 END $$`
 

@@ -1453,8 +1453,8 @@ type Job struct {
 	// delete_placeholder_user, delete_user, destroy_group or continue_inactive_token_deletion.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// State, as in maintenance.river_job: available (due, or due in a moment), scheduled (starts later, or goes on later),
-	// retryable (failed, will be retried), running, completed, cancelled (refused), discarded (failed in its last
-	// attempt), pending (not used).
+	// retryable (failed, will be retried), running, completed, cancelled (refused, or cancelled by an operator), discarded (failed in its
+	// last attempt), pending (not used).
 	// Deprecated: job_state says the same.
 	//
 	// Deprecated: Marked as deprecated in maintenance/v1/maintenance.proto.
@@ -1473,7 +1473,8 @@ type Job struct {
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Id of the run that queued it, directly or through another job; empty when none did.
 	RunId string `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// Outcome of the last attempt: succeeded, skipped, refused, restored, failed or discarded; empty before there is one.
+	// Outcome of the last attempt: succeeded, skipped, refused, restored, cancelled (by an operator), failed or discarded;
+	// empty before there is one.
 	Outcome string `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// When it was queued.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
@@ -1488,7 +1489,13 @@ type Job struct {
 	// Rows that its attempts have changed in main, by table, as far as receipts are kept. GetJob has them, lists do not.
 	Tables []*TableCount `protobuf:"bytes,17,rep,name=tables,proto3" json:"tables,omitempty"`
 	// The cancellation that was asked for; absent if there was none. GetJob has it, lists do not.
-	Cancellation  *Cancellation `protobuf:"bytes,18,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
+	Cancellation *Cancellation `protobuf:"bytes,18,opt,name=cancellation,proto3" json:"cancellation,omitempty"`
+	// How many paths outside the database its attempts have left; absent if none. GetJob has it, lists do not, and
+	// ListOutside has the paths.
+	Outside *OutsideCount `protobuf:"bytes,19,opt,name=outside,proto3" json:"outside,omitempty"`
+	// How long its attempts have worked, all together, as far as they have ended and their process has not died; the time
+	// between them does not count. Absent before one has ended.
+	Duration      *durationpb.Duration `protobuf:"bytes,20,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1650,6 +1657,75 @@ func (x *Job) GetCancellation() *Cancellation {
 	return nil
 }
 
+func (x *Job) GetOutside() *OutsideCount {
+	if x != nil {
+		return x.Outside
+	}
+	return nil
+}
+
+func (x *Job) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+// OutsideCount is a number of paths outside the database.
+type OutsideCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that are not marked as done.
+	Pending int64 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
+	// All of them. Those that are done are kept for as long as runs.
+	All           int64 `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutsideCount) Reset() {
+	*x = OutsideCount{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutsideCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutsideCount) ProtoMessage() {}
+
+func (x *OutsideCount) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutsideCount.ProtoReflect.Descriptor instead.
+func (*OutsideCount) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *OutsideCount) GetPending() int64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *OutsideCount) GetAll() int64 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
 // Cancellation is the wish that a job end.
 type Cancellation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1665,7 +1741,7 @@ type Cancellation struct {
 
 func (x *Cancellation) Reset() {
 	*x = Cancellation{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1753,7 @@ func (x *Cancellation) String() string {
 func (*Cancellation) ProtoMessage() {}
 
 func (x *Cancellation) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1766,7 @@ func (x *Cancellation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancellation.ProtoReflect.Descriptor instead.
 func (*Cancellation) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cancellation) GetReason() string {
@@ -1729,7 +1805,7 @@ type JobError struct {
 
 func (x *JobError) Reset() {
 	*x = JobError{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1817,7 @@ func (x *JobError) String() string {
 func (*JobError) ProtoMessage() {}
 
 func (x *JobError) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1830,7 @@ func (x *JobError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobError.ProtoReflect.Descriptor instead.
 func (*JobError) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JobError) GetAt() *timestamppb.Timestamp {
@@ -1791,7 +1867,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1879,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1892,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1857,7 +1933,7 @@ type RunBatchRequest struct {
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1945,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1958,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -1938,7 +2014,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2026,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2039,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -1984,7 +2060,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2072,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2085,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -2030,7 +2106,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2118,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2131,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -2080,7 +2156,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2168,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2181,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -2142,7 +2218,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2230,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2243,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -2195,7 +2271,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2283,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2296,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -2241,7 +2317,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2329,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2342,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -2297,7 +2373,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2385,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2398,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -2380,7 +2456,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2468,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2481,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2439,7 +2515,7 @@ type ListFiresRequest struct {
 
 func (x *ListFiresRequest) Reset() {
 	*x = ListFiresRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2527,7 @@ func (x *ListFiresRequest) String() string {
 func (*ListFiresRequest) ProtoMessage() {}
 
 func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2540,7 @@ func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresRequest.ProtoReflect.Descriptor instead.
 func (*ListFiresRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListFiresRequest) GetWorker() string {
@@ -2508,7 +2584,7 @@ type ListFiresResponse struct {
 
 func (x *ListFiresResponse) Reset() {
 	*x = ListFiresResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2596,7 @@ func (x *ListFiresResponse) String() string {
 func (*ListFiresResponse) ProtoMessage() {}
 
 func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2609,7 @@ func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresResponse.ProtoReflect.Descriptor instead.
 func (*ListFiresResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListFiresResponse) GetFires() []*Fire {
@@ -2561,7 +2637,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2649,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2662,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -2609,7 +2685,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2697,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2710,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -2662,7 +2738,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +2750,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +2763,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -2708,7 +2784,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +2796,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +2809,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -2758,7 +2834,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2846,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2859,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -2818,7 +2894,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +2906,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +2919,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -2864,7 +2940,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +2952,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +2965,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -2910,7 +2986,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +2998,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3011,7 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
@@ -2974,7 +3050,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3062,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3075,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsRequest) GetKind() string {
@@ -3073,7 +3149,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3161,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3174,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3126,7 +3202,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3214,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3227,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetJobRequest) GetId() int64 {
@@ -3172,7 +3248,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3184,7 +3260,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3197,7 +3273,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -3220,7 +3296,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3308,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3321,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CancelJobRequest) GetId() int64 {
@@ -3273,7 +3349,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3361,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3374,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CancelJobResponse) GetJob() *Job {
@@ -3319,7 +3395,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3407,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3420,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -3365,7 +3441,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3453,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3466,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{40}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -3413,7 +3489,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3501,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3514,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{41}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -3466,7 +3542,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3554,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3567,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{42}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -3514,7 +3590,7 @@ type ListFeatureFlagsRequest struct {
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3526,7 +3602,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3539,7 +3615,7 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{43}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListFeatureFlagsRequest) GetPageSize() int32 {
@@ -3569,7 +3645,7 @@ type ListFeatureFlagsResponse struct {
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3657,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3670,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{44}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -3615,7 +3691,7 @@ var File_maintenance_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
+	" maintenance/v1/maintenance.proto\x12\x0emaintenance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amaintenance/v1/audit.proto\x1a\x1cmaintenance/v1/outside.proto\x1a\x19maintenance/v1/plan.proto\x1a\x1fmaintenance/v1/protection.proto\x1a\x1cmaintenance/v1/receipt.proto\"\xa5\x01\n" +
 	"\aFailing\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x1c.maintenance.v1.FailureClassR\x05class\x12\x18\n" +
@@ -3718,7 +3794,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
 	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
-	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xe8\x05\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xd7\x06\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3739,7 +3815,12 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\btrace_id\x18\x0f \x01(\tR\atraceId\x125\n" +
 	"\tjob_state\x18\x10 \x01(\x0e2\x18.maintenance.v1.JobStateR\bjobState\x122\n" +
 	"\x06tables\x18\x11 \x03(\v2\x1a.maintenance.v1.TableCountR\x06tables\x12@\n" +
-	"\fcancellation\x18\x12 \x01(\v2\x1c.maintenance.v1.CancellationR\fcancellation\"b\n" +
+	"\fcancellation\x18\x12 \x01(\v2\x1c.maintenance.v1.CancellationR\fcancellation\x126\n" +
+	"\aoutside\x18\x13 \x01(\v2\x1c.maintenance.v1.OutsideCountR\aoutside\x125\n" +
+	"\bduration\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bduration\":\n" +
+	"\fOutsideCount\x12\x18\n" +
+	"\apending\x18\x01 \x01(\x03R\apending\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\x03R\x03all\"b\n" +
 	"\fCancellation\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
@@ -3900,7 +3981,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x18FAILURE_CLASS_LEASE_LOST\x10\x06\x12\x19\n" +
 	"\x15FAILURE_CLASS_SETTING\x10\a\x12\x1b\n" +
 	"\x17FAILURE_CLASS_SCHEDULER\x10\b\x12\x1a\n" +
-	"\x16FAILURE_CLASS_INTERNAL\x10\t2\xeb\x0e\n" +
+	"\x16FAILURE_CLASS_INTERNAL\x10\t2\x98\x10\n" +
 	"\x12MaintenanceService\x12M\n" +
 	"\bRunBatch\x12\x1f.maintenance.v1.RunBatchRequest\x1a .maintenance.v1.RunBatchResponse\x12P\n" +
 	"\tGetStatus\x12 .maintenance.v1.GetStatusRequest\x1a!.maintenance.v1.GetStatusResponse\x12S\n" +
@@ -3920,7 +4001,10 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\fPlanDeletion\x12#.maintenance.v1.PlanDeletionRequest\x1a$.maintenance.v1.PlanDeletionResponse\x12\\\n" +
 	"\rProtectTarget\x12$.maintenance.v1.ProtectTargetRequest\x1a%.maintenance.v1.ProtectTargetResponse\x12b\n" +
 	"\x0fUnprotectTarget\x12&.maintenance.v1.UnprotectTargetRequest\x1a'.maintenance.v1.UnprotectTargetResponse\x12\\\n" +
-	"\rListProtected\x12$.maintenance.v1.ListProtectedRequest\x1a%.maintenance.v1.ListProtectedResponse\x12Y\n" +
+	"\rListProtected\x12$.maintenance.v1.ListProtectedRequest\x1a%.maintenance.v1.ListProtectedResponse\x12V\n" +
+	"\vListOutside\x12\".maintenance.v1.ListOutsideRequest\x1a#.maintenance.v1.ListOutsideResponse\x12S\n" +
+	"\n" +
+	"AckOutside\x12!.maintenance.v1.AckOutsideRequest\x1a\".maintenance.v1.AckOutsideResponse\x12Y\n" +
 	"\fListReceipts\x12#.maintenance.v1.ListReceiptsRequest\x1a$.maintenance.v1.ListReceiptsResponse\x12P\n" +
 	"\tListAudit\x12 .maintenance.v1.ListAuditRequest\x1a!.maintenance.v1.ListAuditResponse\x12_\n" +
 	"\x0eSetFeatureFlag\x12%.maintenance.v1.SetFeatureFlagRequest\x1a&.maintenance.v1.SetFeatureFlagResponse\x12e\n" +
@@ -3939,7 +4023,7 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
@@ -3957,174 +4041,185 @@ var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(*Backlog)(nil),                  // 13: maintenance.v1.Backlog
 	(*WorkerStatus)(nil),             // 14: maintenance.v1.WorkerStatus
 	(*Job)(nil),                      // 15: maintenance.v1.Job
-	(*Cancellation)(nil),             // 16: maintenance.v1.Cancellation
-	(*JobError)(nil),                 // 17: maintenance.v1.JobError
-	(*FeatureFlag)(nil),              // 18: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 19: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 20: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 21: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 22: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 23: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 24: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 25: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 26: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 27: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 28: maintenance.v1.ListRunsResponse
-	(*ListFiresRequest)(nil),         // 29: maintenance.v1.ListFiresRequest
-	(*ListFiresResponse)(nil),        // 30: maintenance.v1.ListFiresResponse
-	(*WatchRunRequest)(nil),          // 31: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 32: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 33: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 34: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 35: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 36: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 37: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 38: maintenance.v1.ResumeWorkerResponse
-	(*ListJobsRequest)(nil),          // 39: maintenance.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 40: maintenance.v1.ListJobsResponse
-	(*GetJobRequest)(nil),            // 41: maintenance.v1.GetJobRequest
-	(*GetJobResponse)(nil),           // 42: maintenance.v1.GetJobResponse
-	(*CancelJobRequest)(nil),         // 43: maintenance.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),        // 44: maintenance.v1.CancelJobResponse
-	(*RetryJobRequest)(nil),          // 45: maintenance.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),         // 46: maintenance.v1.RetryJobResponse
-	(*SetFeatureFlagRequest)(nil),    // 47: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 48: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 49: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 50: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 51: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
-	(*Candidate)(nil),                // 53: maintenance.v1.Candidate
-	(*durationpb.Duration)(nil),      // 54: google.protobuf.Duration
-	(*structpb.Struct)(nil),          // 55: google.protobuf.Struct
-	(*PlanDeletionRequest)(nil),      // 56: maintenance.v1.PlanDeletionRequest
-	(*ProtectTargetRequest)(nil),     // 57: maintenance.v1.ProtectTargetRequest
-	(*UnprotectTargetRequest)(nil),   // 58: maintenance.v1.UnprotectTargetRequest
-	(*ListProtectedRequest)(nil),     // 59: maintenance.v1.ListProtectedRequest
-	(*ListReceiptsRequest)(nil),      // 60: maintenance.v1.ListReceiptsRequest
-	(*ListAuditRequest)(nil),         // 61: maintenance.v1.ListAuditRequest
-	(*PlanDeletionResponse)(nil),     // 62: maintenance.v1.PlanDeletionResponse
-	(*ProtectTargetResponse)(nil),    // 63: maintenance.v1.ProtectTargetResponse
-	(*UnprotectTargetResponse)(nil),  // 64: maintenance.v1.UnprotectTargetResponse
-	(*ListProtectedResponse)(nil),    // 65: maintenance.v1.ListProtectedResponse
-	(*ListReceiptsResponse)(nil),     // 66: maintenance.v1.ListReceiptsResponse
-	(*ListAuditResponse)(nil),        // 67: maintenance.v1.ListAuditResponse
+	(*OutsideCount)(nil),             // 16: maintenance.v1.OutsideCount
+	(*Cancellation)(nil),             // 17: maintenance.v1.Cancellation
+	(*JobError)(nil),                 // 18: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 19: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 20: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 21: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 22: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 23: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 24: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 25: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 26: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 27: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 28: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 29: maintenance.v1.ListRunsResponse
+	(*ListFiresRequest)(nil),         // 30: maintenance.v1.ListFiresRequest
+	(*ListFiresResponse)(nil),        // 31: maintenance.v1.ListFiresResponse
+	(*WatchRunRequest)(nil),          // 32: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 33: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 34: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 35: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 36: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 37: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 38: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 39: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 40: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 41: maintenance.v1.ListJobsResponse
+	(*GetJobRequest)(nil),            // 42: maintenance.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 43: maintenance.v1.GetJobResponse
+	(*CancelJobRequest)(nil),         // 44: maintenance.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),        // 45: maintenance.v1.CancelJobResponse
+	(*RetryJobRequest)(nil),          // 46: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 47: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 48: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 49: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 50: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 51: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 52: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 53: google.protobuf.Timestamp
+	(*Candidate)(nil),                // 54: maintenance.v1.Candidate
+	(*durationpb.Duration)(nil),      // 55: google.protobuf.Duration
+	(*structpb.Struct)(nil),          // 56: google.protobuf.Struct
+	(*PlanDeletionRequest)(nil),      // 57: maintenance.v1.PlanDeletionRequest
+	(*ProtectTargetRequest)(nil),     // 58: maintenance.v1.ProtectTargetRequest
+	(*UnprotectTargetRequest)(nil),   // 59: maintenance.v1.UnprotectTargetRequest
+	(*ListProtectedRequest)(nil),     // 60: maintenance.v1.ListProtectedRequest
+	(*ListOutsideRequest)(nil),       // 61: maintenance.v1.ListOutsideRequest
+	(*AckOutsideRequest)(nil),        // 62: maintenance.v1.AckOutsideRequest
+	(*ListReceiptsRequest)(nil),      // 63: maintenance.v1.ListReceiptsRequest
+	(*ListAuditRequest)(nil),         // 64: maintenance.v1.ListAuditRequest
+	(*PlanDeletionResponse)(nil),     // 65: maintenance.v1.PlanDeletionResponse
+	(*ProtectTargetResponse)(nil),    // 66: maintenance.v1.ProtectTargetResponse
+	(*UnprotectTargetResponse)(nil),  // 67: maintenance.v1.UnprotectTargetResponse
+	(*ListProtectedResponse)(nil),    // 68: maintenance.v1.ListProtectedResponse
+	(*ListOutsideResponse)(nil),      // 69: maintenance.v1.ListOutsideResponse
+	(*AckOutsideResponse)(nil),       // 70: maintenance.v1.AckOutsideResponse
+	(*ListReceiptsResponse)(nil),     // 71: maintenance.v1.ListReceiptsResponse
+	(*ListAuditResponse)(nil),        // 72: maintenance.v1.ListAuditResponse
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
-	52, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
+	53, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
 	5,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
 	1,  // 2: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
 	0,  // 3: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	52, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	52, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	51, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	53, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	53, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	52, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
 	7,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
 	8,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	53, // 9: maintenance.v1.Run.candidates:type_name -> maintenance.v1.Candidate
-	52, // 10: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
+	54, // 9: maintenance.v1.Run.candidates:type_name -> maintenance.v1.Candidate
+	53, // 10: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
 	3,  // 11: maintenance.v1.Fire.outcome:type_name -> maintenance.v1.FireOutcome
-	52, // 12: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
-	52, // 13: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
-	54, // 14: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
-	52, // 15: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	52, // 16: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	52, // 17: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	52, // 18: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	52, // 19: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	52, // 20: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	52, // 21: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	53, // 12: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
+	53, // 13: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
+	55, // 14: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
+	53, // 15: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	53, // 16: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	53, // 17: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 18: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	53, // 19: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	53, // 20: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	53, // 21: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
 	12, // 22: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
 	11, // 23: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
 	9,  // 24: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
 	9,  // 25: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	52, // 26: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	53, // 26: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
 	13, // 27: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
 	4,  // 28: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
 	6,  // 29: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
-	55, // 30: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
-	52, // 31: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
-	17, // 32: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
-	52, // 33: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	52, // 34: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
-	52, // 35: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	56, // 30: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	53, // 31: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	18, // 32: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	53, // 33: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	53, // 34: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	53, // 35: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
 	2,  // 36: maintenance.v1.Job.job_state:type_name -> maintenance.v1.JobState
 	7,  // 37: maintenance.v1.Job.tables:type_name -> maintenance.v1.TableCount
-	16, // 38: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
-	52, // 39: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
-	52, // 40: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	9,  // 41: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	14, // 42: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	11, // 43: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	9,  // 44: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 45: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	52, // 46: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
-	52, // 47: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
-	9,  // 48: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	3,  // 49: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
-	10, // 50: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
-	9,  // 51: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	9,  // 52: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	54, // 53: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	14, // 54: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	14, // 55: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	52, // 56: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
-	52, // 57: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
-	2,  // 58: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
-	15, // 59: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	15, // 60: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 61: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 62: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	18, // 63: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	18, // 64: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	19, // 65: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	21, // 66: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	23, // 67: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	25, // 68: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	27, // 69: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	29, // 70: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
-	31, // 71: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	33, // 72: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	35, // 73: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	37, // 74: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	41, // 75: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
-	43, // 76: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
-	39, // 77: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	45, // 78: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	56, // 79: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
-	57, // 80: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
-	58, // 81: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
-	59, // 82: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
-	60, // 83: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
-	61, // 84: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
-	47, // 85: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	49, // 86: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	20, // 87: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	22, // 88: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	24, // 89: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	26, // 90: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	28, // 91: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	30, // 92: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
-	32, // 93: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	34, // 94: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	36, // 95: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	38, // 96: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	42, // 97: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
-	44, // 98: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
-	40, // 99: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	46, // 100: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	62, // 101: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
-	63, // 102: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
-	64, // 103: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
-	65, // 104: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
-	66, // 105: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
-	67, // 106: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
-	48, // 107: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	50, // 108: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	87, // [87:109] is the sub-list for method output_type
-	65, // [65:87] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	17, // 38: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
+	16, // 39: maintenance.v1.Job.outside:type_name -> maintenance.v1.OutsideCount
+	55, // 40: maintenance.v1.Job.duration:type_name -> google.protobuf.Duration
+	53, // 41: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
+	53, // 42: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	9,  // 43: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	14, // 44: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	11, // 45: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	9,  // 46: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 47: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	53, // 48: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
+	53, // 49: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
+	9,  // 50: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	3,  // 51: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
+	10, // 52: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
+	9,  // 53: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	9,  // 54: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	55, // 55: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	14, // 56: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	14, // 57: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	53, // 58: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	53, // 59: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	2,  // 60: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
+	15, // 61: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	15, // 62: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 63: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
+	15, // 64: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	19, // 65: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	19, // 66: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	20, // 67: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	22, // 68: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	24, // 69: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	26, // 70: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	28, // 71: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	30, // 72: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
+	32, // 73: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	34, // 74: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	36, // 75: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	38, // 76: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	42, // 77: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
+	44, // 78: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
+	40, // 79: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	46, // 80: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	57, // 81: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
+	58, // 82: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
+	59, // 83: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
+	60, // 84: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
+	61, // 85: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
+	62, // 86: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
+	63, // 87: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
+	64, // 88: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
+	48, // 89: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	50, // 90: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	21, // 91: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	23, // 92: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	25, // 93: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	27, // 94: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	29, // 95: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	31, // 96: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	33, // 97: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	35, // 98: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	37, // 99: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	39, // 100: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	43, // 101: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
+	45, // 102: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
+	41, // 103: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	47, // 104: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	65, // 105: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
+	66, // 106: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
+	67, // 107: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
+	68, // 108: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
+	69, // 109: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
+	70, // 110: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
+	71, // 111: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
+	72, // 112: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
+	49, // 113: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	51, // 114: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	91, // [91:115] is the sub-list for method output_type
+	67, // [67:91] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -4133,6 +4228,7 @@ func file_maintenance_v1_maintenance_proto_init() {
 		return
 	}
 	file_maintenance_v1_audit_proto_init()
+	file_maintenance_v1_outside_proto_init()
 	file_maintenance_v1_plan_proto_init()
 	file_maintenance_v1_protection_proto_init()
 	file_maintenance_v1_receipt_proto_init()
@@ -4142,7 +4238,7 @@ func file_maintenance_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

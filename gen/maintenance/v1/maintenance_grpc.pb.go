@@ -39,6 +39,8 @@ const (
 	MaintenanceService_ProtectTarget_FullMethodName    = "/maintenance.v1.MaintenanceService/ProtectTarget"
 	MaintenanceService_UnprotectTarget_FullMethodName  = "/maintenance.v1.MaintenanceService/UnprotectTarget"
 	MaintenanceService_ListProtected_FullMethodName    = "/maintenance.v1.MaintenanceService/ListProtected"
+	MaintenanceService_ListOutside_FullMethodName      = "/maintenance.v1.MaintenanceService/ListOutside"
+	MaintenanceService_AckOutside_FullMethodName       = "/maintenance.v1.MaintenanceService/AckOutside"
 	MaintenanceService_ListReceipts_FullMethodName     = "/maintenance.v1.MaintenanceService/ListReceipts"
 	MaintenanceService_ListAudit_FullMethodName        = "/maintenance.v1.MaintenanceService/ListAudit"
 	MaintenanceService_SetFeatureFlag_FullMethodName   = "/maintenance.v1.MaintenanceService/SetFeatureFlag"
@@ -115,6 +117,13 @@ type MaintenanceServiceClient interface {
 	UnprotectTarget(ctx context.Context, in *UnprotectTargetRequest, opts ...grpc.CallOption) (*UnprotectTargetResponse, error)
 	// ListProtected lists the protections in force, by kind and id.
 	ListProtected(ctx context.Context, in *ListProtectedRequest, opts ...grpc.CallOption) (*ListProtectedResponse, error)
+	// ListOutside lists paths outside the database that deleted rows have left, such as repositories, the oldest first:
+	// nothing else knows them any more. Errors: INVALID_ARGUMENT.
+	ListOutside(ctx context.Context, in *ListOutsideRequest, opts ...grpc.CallOption) (*ListOutsideResponse, error)
+	// AckOutside marks such paths as done: whoever removes repositories says so that nothing is left there. Those that are
+	// done already stay as they were. Errors: NOT_FOUND UNKNOWN_PATH with the unknown ids in its metadata, with nothing
+	// marked; INVALID_ARGUMENT.
+	AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error)
@@ -323,6 +332,26 @@ func (c *maintenanceServiceClient) ListProtected(ctx context.Context, in *ListPr
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) ListOutside(ctx context.Context, in *ListOutsideRequest, opts ...grpc.CallOption) (*ListOutsideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOutsideResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListOutside_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) AckOutside(ctx context.Context, in *AckOutsideRequest, opts ...grpc.CallOption) (*AckOutsideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AckOutsideResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_AckOutside_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) ListReceipts(ctx context.Context, in *ListReceiptsRequest, opts ...grpc.CallOption) (*ListReceiptsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListReceiptsResponse)
@@ -433,6 +462,13 @@ type MaintenanceServiceServer interface {
 	UnprotectTarget(context.Context, *UnprotectTargetRequest) (*UnprotectTargetResponse, error)
 	// ListProtected lists the protections in force, by kind and id.
 	ListProtected(context.Context, *ListProtectedRequest) (*ListProtectedResponse, error)
+	// ListOutside lists paths outside the database that deleted rows have left, such as repositories, the oldest first:
+	// nothing else knows them any more. Errors: INVALID_ARGUMENT.
+	ListOutside(context.Context, *ListOutsideRequest) (*ListOutsideResponse, error)
+	// AckOutside marks such paths as done: whoever removes repositories says so that nothing is left there. Those that are
+	// done already stay as they were. Errors: NOT_FOUND UNKNOWN_PATH with the unknown ids in its metadata, with nothing
+	// marked; INVALID_ARGUMENT.
+	AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error)
 	// ListReceipts lists the receipts of a database, the newest first: what was changed, by which rule, when, for whom.
 	// Errors: NOT_FOUND UNKNOWN_DATABASE, INVALID_ARGUMENT (a key without its table).
 	ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error)
@@ -505,6 +541,12 @@ func (UnimplementedMaintenanceServiceServer) UnprotectTarget(context.Context, *U
 }
 func (UnimplementedMaintenanceServiceServer) ListProtected(context.Context, *ListProtectedRequest) (*ListProtectedResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListProtected not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListOutside(context.Context, *ListOutsideRequest) (*ListOutsideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOutside not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) AckOutside(context.Context, *AckOutsideRequest) (*AckOutsideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AckOutside not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) ListReceipts(context.Context, *ListReceiptsRequest) (*ListReceiptsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReceipts not implemented")
@@ -856,6 +898,42 @@ func _MaintenanceService_ListProtected_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_ListOutside_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOutsideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListOutside(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListOutside_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListOutside(ctx, req.(*ListOutsideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_AckOutside_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AckOutsideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).AckOutside(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_AckOutside_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).AckOutside(ctx, req.(*AckOutsideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_ListReceipts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListReceiptsRequest)
 	if err := dec(in); err != nil {
@@ -1002,6 +1080,14 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListProtected",
 			Handler:    _MaintenanceService_ListProtected_Handler,
+		},
+		{
+			MethodName: "ListOutside",
+			Handler:    _MaintenanceService_ListOutside_Handler,
+		},
+		{
+			MethodName: "AckOutside",
+			Handler:    _MaintenanceService_AckOutside_Handler,
 		},
 		{
 			MethodName: "ListReceipts",

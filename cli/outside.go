@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+// outside lists what deleted rows have left outside the database: pending paths, or all.
+func (a *app) outside() *cobra.Command {
+	request := &pb.ListOutsideRequest{}
+	var all, pending, plain bool
+	command := &cobra.Command{
+		Use:   "outside [JOB]",
+		Short: "List paths of repositories that deleted rows have left, oldest first",
+		Example: "  caretaker jobs outside\n  caretaker jobs outside 42 --all\n" +
+			"  caretaker jobs outside --plain",
+		RunE: func(c *cobra.Command, _ []string) error {
+			request.PendingOnly = pending && !all
+			if plain {
+				return a.ask(c.Context(), func(ctx context.Context, client api) error {
+					return a.plainOutside(ctx, client, request)
+				})
+			}
+			return call(a, api.ListOutside, request, a.describeOutside)(c, nil)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
+	flags.BoolVar(&all, "all", false, "also those that are marked as done")
+	flags.BoolVar(&pending, "pending", true, "only those that are not marked as done")
+	flags.BoolVar(&plain, "plain", false, "every path in a line of its own, behind its id and a tab, for scripts")
+	command.MarkFlagsMutuallyExclusive("all", "pending")
+	pageFlags(command, &request.PageSize, &request.PageToken)
+	command.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case plain && a.asJSON:
+			return errors.New("give --plain or --output json")
+		case len(args) == 0:
+			return nil
+		case request.GetRunId() != "":
+			return errors.New("give JOB or --run, not both: a path is of one of them")
+		}
+		return jobArgument(&request.JobId)(c, args)
+	}
+	command.AddCommand(a.outsideDone())
+	return command
+}
+
+func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
+	if token := answer.GetNextPageToken(); token != "" {
+		defer a.note("more paths: --page-token %s", token)
+	}
+	columns := []column{
+		{"ID", 0}, {"KIND", spare}, {"PATH", 0}, {"LEFT BY", spare}, {"AT", moment | spare},
+		{"DONE", moment}, {"BY", spare},
+	}
+	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []string {
+		by := "run " + p.GetRunId()
+		if p.GetJobId() != 0 {
+			by = "job " + number(p.GetJobId())
+		}
+		return []string{
+			number(p.GetId()), p.GetKind(), oneLine(p.GetPath()), by, a.at(p.GetCreatedAt()),
+			a.at(p.GetDoneAt()), cmp.Or(p.GetDoneBy(), none),
+		}
+	})
+}
+
+// plainOutside prints all pages.
+func (a *app) plainOutside(ctx context.Context, client api, request *pb.ListOutsideRequest) error {
+	request.PageSize = maxPageSize
+	for {
+		answer, err := client.ListOutside(ctx, request)
+		if err != nil {
+			return err
+		}
+		for _, p := range answer.GetPaths() {
+			a.say("%d\t%s", p.GetId(), p.GetPath())
+		}
+		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
+			return nil
+		}
+	}
+}
+
+// outsideDone marks paths as done.
+func (a *app) outsideDone() *cobra.Command {
+	var ids []int64
+	return &cobra.Command{
+		Use:     "done ID...",
+		Short:   "Say that nothing is left at these paths, once what was there is removed",
+		Example: "  caretaker jobs outside done 4711 4712",
+		Args: cobra.MatchAll(cobra.MinimumNArgs(1), func(_ *cobra.Command, args []string) error {
+			for _, arg := range args {
+				id, err := strconv.ParseInt(arg, 10, 64)
+				if err != nil || id < 1 {
+					return fmt.Errorf("%q is not the ID of a path: caretaker jobs outside lists them", arg)
+				}
+				ids = append(ids, id)
+			}
+			return nil
+		}),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client api) error {
+				all := &pb.AckOutsideResponse{}
+				for some := range slices.Chunk(ids, maxPageSize) {
+					answer, err := client.AckOutside(ctx, &pb.AckOutsideRequest{Ids: some})
+					if err != nil {
+						return err
+					}
+					all.Paths = append(all.Paths, answer.GetPaths()...)
+				}
+				return a.show(all, func() error {
+					a.say("%d paths are done", len(all.GetPaths()))
+					return nil
+				})
+			})
+		},
+	}
+}

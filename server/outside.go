@@ -1,0 +1,67 @@
+package server
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// ListOutside pages through what deleted rows have left outside the database, the oldest first.
+func (m *maintenance) ListOutside(
+	ctx context.Context, r *pb.ListOutsideRequest,
+) (*pb.ListOutsideResponse, error) {
+	if r.GetRunId() != "" {
+		if _, err := uuid.Parse(r.GetRunId()); err != nil {
+			return nil, invalid("run_id", "is not the id of a run")
+		}
+		if r.GetJobId() != 0 {
+			return nil, invalid("run_id", "give run_id or job_id, not both: a path is of one of them")
+		}
+	}
+	p, err := newPage("outside", r, strconv.FormatInt(r.GetJobId(), 10), r.GetRunId(),
+		strconv.FormatBool(r.GetPendingOnly()))
+	if err != nil {
+		return nil, err
+	}
+	after, err := p.afterNumber()
+	if err != nil {
+		return nil, err
+	}
+	paths, err := m.service.Outside(ctx, service.OutsideFilter{
+		JobID: r.GetJobId(), RunID: r.GetRunId(), Pending: r.GetPendingOnly(),
+		After: after, Limit: p.size + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListOutsideResponse{}
+	response.Paths, response.NextPageToken = fill(p, paths, toOutsidePath,
+		func(o *service.OutsidePath) string { return strconv.FormatInt(o.ID, 10) })
+	return response, nil
+}
+
+// AckOutside marks such paths as done.
+func (m *maintenance) AckOutside(
+	ctx context.Context, r *pb.AckOutsideRequest,
+) (*pb.AckOutsideResponse, error) {
+	done, err := m.service.AckOutside(ctx, r.GetIds(), caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.AckOutsideResponse{}
+	for i := range done {
+		response.Paths = append(response.Paths, toOutsidePath(&done[i]))
+	}
+	return response, nil
+}
+
+func toOutsidePath(o *service.OutsidePath) *pb.OutsidePath {
+	return &pb.OutsidePath{
+		Id: o.ID, JobId: o.JobID, RunId: o.RunID, Path: o.Path, Kind: o.Kind,
+		CreatedAt: toTime(o.At), DoneAt: toTime(o.DoneAt), DoneBy: o.DoneBy,
+	}
+}

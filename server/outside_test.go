@@ -1,0 +1,105 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+)
+
+const aRun = "0190a1b2-0000-7000-8000-000000000001"
+
+// outside lists the ids of paths, in small pages.
+func (f *fixture) outside(r *maintenancev1.ListOutsideRequest) (ids string) {
+	f.t.Helper()
+	r.PageSize = 2
+	for {
+		answer, err := f.ListOutside(f.t.Context(), r)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, p := range answer.GetPaths() {
+			ids += fmt.Sprint(p.GetId(), " ")
+		}
+		if r.PageToken = answer.GetNextPageToken(); r.GetPageToken() == "" {
+			return ids
+		}
+	}
+}
+
+func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
+		SELECT CASE WHEN i % 3 = 0 THEN '` + aRun + `'::uuid END, CASE WHEN i % 3 > 0 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 9) i`)
+	f.queued(1, "destroy_group", "completed", `{"group_id": 1}`)
+	f.exec(`UPDATE maintenance.river_job SET metadata = '{"worked_ms": 61500}'`)
+	done, err := f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: []int64{4, 2, 9}})
+	if p := done.GetPaths(); err != nil || len(p) != 3 || p[0].GetId() != 2 || p[0].GetDoneAt() == nil || p[0].GetDoneBy() == "" || p[0].GetJobId() != 1 ||
+		p[2].GetRunId() != aRun || p[2].GetPath() != "@hashed/9" || p[2].GetKind() != "project_repository" || p[2].GetCreatedAt() == nil {
+		t.Errorf("%v, %v", done, err)
+	}
+	again, err := f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: []int64{2, 1}})
+	if p := again.GetPaths(); err != nil || len(p) != 2 || !p[1].GetDoneAt().AsTime().Equal(done.GetPaths()[0].GetDoneAt().AsTime()) {
+		t.Errorf("%v, %v", again, err)
+	}
+	for _, c := range []struct {
+		request *maintenancev1.ListOutsideRequest
+		want    string
+	}{
+		{&maintenancev1.ListOutsideRequest{}, "1 2 3 4 5 6 7 8 9 "},
+		{&maintenancev1.ListOutsideRequest{JobId: 1}, "1 2 4 5 7 8 "},
+		{&maintenancev1.ListOutsideRequest{JobId: 1, PendingOnly: true}, "5 7 8 "},
+		{&maintenancev1.ListOutsideRequest{RunId: aRun}, "3 6 9 "},
+		{&maintenancev1.ListOutsideRequest{PendingOnly: true}, "3 5 6 7 8 "},
+		{&maintenancev1.ListOutsideRequest{JobId: 77}, ""},
+	} {
+		if got := f.outside(c.request); got != c.want {
+			t.Errorf("%v: %s, want %s", c.request, got, c.want)
+		}
+	}
+	job, err := f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 1})
+	if o := job.GetJob().GetOutside(); err != nil || o.GetAll() != 6 || o.GetPending() != 3 || job.GetJob().GetDuration().AsDuration().Seconds() != 61.5 {
+		t.Errorf("%v, %v", job, err)
+	}
+	for field, request := range map[string]*maintenancev1.ListOutsideRequest{
+		"run_id": {RunId: "x"}, "page_token": {PageToken: "x"}, "page_size": {PageSize: -1},
+	} {
+		f.violates(second(f.ListOutside(t.Context(), request)), field)
+	}
+	f.violates(second(f.ListOutside(t.Context(), &maintenancev1.ListOutsideRequest{RunId: aRun, JobId: 1})), "run_id")
+	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{})), "ids")
+	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: make([]int64, 1001)})), "ids")
+	audit, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10})
+	if err != nil || len(audit.GetEntries()) != 4 || !strings.Contains(audit.GetEntries()[3].GetReason(), "ids=4 2 9") {
+		t.Errorf("%v, %v", audit, err)
+	}
+}
+
+func TestCancelJob_SaysWhatIsWrongAndLeavesWhatHasEnded(t *testing.T) {
+	f := start(t)
+	f.queued(1, "delete_user", "completed", `{"user_id": 1}`)
+	f.violates(second(f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Id: 1})), "reason")
+	f.violates(second(f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Id: 1, Reason: "  "})), "reason")
+	f.violates(second(f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Reason: "r"})), "id")
+	ended, err := f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Id: 1, Reason: "too late"})
+	if j := ended.GetJob(); err != nil || j.GetJobState() != maintenancev1.JobState_JOB_STATE_COMPLETED || j.GetCancellation() != nil {
+		t.Errorf("%v, %v", ended, err)
+	}
+	for i, kind := range []string{"delete_user", "destroy_group", "delete_placeholder_user", "continue_inactive_token_deletion"} {
+		f.queued(1, kind, "available", `{"user_id": 1, "group_id": 2, "placeholder_user_id": 3, "pass_id": "x"}`)
+		id := int64(2 + i)
+		for _, reason := range []string{"mistaken", "twice"} {
+			got, err := f.CancelJob(t.Context(), &maintenancev1.CancelJobRequest{Id: id, Reason: reason})
+			j := got.GetJob()
+			if err != nil || j.GetJobState() != maintenancev1.JobState_JOB_STATE_CANCELLED || j.GetOutcome() != "cancelled" || j.GetReason() != "CANCELLED" ||
+				j.GetCancellation().GetReason() != "mistaken" || j.GetFinalizedAt() == nil {
+				t.Errorf("%s: %v, %v", kind, got, err)
+			}
+		}
+		retried, err := f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: id})
+		if err != nil || retried.GetJob().GetJobState() != maintenancev1.JobState_JOB_STATE_AVAILABLE || retried.GetJob().GetOutcome() != "" {
+			t.Errorf("%s: %v, %v", kind, retried, err)
+		}
+	}
+}
