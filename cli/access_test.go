@@ -86,6 +86,19 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(t, 2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
 	r.want(t, 0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
 	r.want(t, 0, "audit --page-size 1"+as("viola"), "PauseWorker  *", "incident", "older entries: --page-token ")
+	// Page after page of the last hour, as the command itself says how to.
+	entries, rest := 0, " --since 1h"
+	for rest != "" {
+		code, out, err := caretaker(t, strings.Fields("audit --page-size 2 --address "+r.address+as("viola")+rest)...)
+		entries += strings.Count(out, "\n") - 1
+		if _, rest, _ = strings.Cut(err, "older entries:"); code != 0 || rest != "" && !strings.Contains(rest, " --since 20") {
+			t.Fatalf("exit %d, %s", code, err)
+		}
+	}
+	if entries != 5 {
+		t.Errorf("%d entries in pages of 2", entries)
+	}
+	r.want(t, 2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
 	r.want(t, 0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.

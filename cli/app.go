@@ -22,6 +22,8 @@ type app struct {
 	client connection
 	// began is set when a command begins: later errors are not about usage.
 	began bool
+	// asked is the request of a command that makes one call.
+	asked any
 }
 
 // settings are the whole configuration: of the process, and of the service with its workers.

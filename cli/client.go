@@ -83,6 +83,10 @@ func call[Q any, R proto.Message](
 	text func(R) error,
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
+		a.asked = request
+		if err := fixedTimes(c); err != nil {
+			return err
+		}
 		return a.ask(c.Context(), func(ctx context.Context, client api) error {
 			answer, err := method(client, ctx, request)
 			if err != nil {

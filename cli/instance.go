@@ -174,7 +174,8 @@ func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *t
 	if onlyHere(at) {
 		return all, nil
 	}
-	return i.access.Guard(all), i.secure
+	// A server of HTTP changes its configuration of TLS: each needs its own.
+	return i.access.Guard(all), i.secure.Clone()
 }
 
 func (i *instance) serveMetrics() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -88,8 +89,20 @@ func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 // noteOlder says on the standard error how to get the next page, if there is one.
 func (a *app) noteOlder(what string, answer interface{ GetNextPageToken() string }) {
 	if token := answer.GetNextPageToken(); token != "" {
-		a.note("older %s: --page-token %s", what, token)
+		a.note("older %s: %s--page-token %s", what, a.times(), token)
 	}
+}
+
+// times are the flags for the times that were asked for. A page token is for a list of these times:
+// 24h is another time when the next page is asked for.
+func (a *app) times() (flags string) {
+	if r, ok := a.asked.(interface{ GetSince() *timestamppb.Timestamp }); ok && r.GetSince() != nil {
+		flags += "--since " + r.GetSince().AsTime().Format(time.RFC3339Nano) + " "
+	}
+	if r, ok := a.asked.(interface{ GetUntil() *timestamppb.Timestamp }); ok && r.GetUntil() != nil {
+		flags += "--until " + r.GetUntil().AsTime().Format(time.RFC3339Nano) + " "
+	}
+	return flags
 }
 
 // result is what a run has done, and why it ended so, in one line.

@@ -2,11 +2,17 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -16,6 +22,39 @@ import (
 type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9464} }
+
+func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
+	hash := sha256.Sum256([]byte("late"))
+	file := filepath.Join(t.TempDir(), "tokens.yml")
+	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)
+	if err := os.WriteFile(file, []byte(late), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	known, err := access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &instance{logger: slog.New(slog.DiscardHandler), access: known, secure: &tls.Config{MinVersion: tls.VersionTLS12}}
+	guarded, _ := i.guardMetrics(elsewhere{}.Addr(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		token, certificate string
+		want               int
+	}{{"", "", 401}, {"late", "", 401}, {"t", "", 200}, {"", "alice", 200}, {"", "mallory", 403}, {"late", "alice", 401}} {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		if c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		if c.certificate != "" {
+			of := &x509.Certificate{Subject: pkix.Name{CommonName: c.certificate}}
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{of}, VerifiedChains: [][]*x509.Certificate{{of}}}
+		}
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
+		}
+	}
+}
 
 func TestMetrics_WantAViewerBeyondLoopbackAlone(t *testing.T) {
 	known, err := access.New(access.Config{Token: "secret"})
@@ -51,6 +90,9 @@ func TestMetrics_WantAViewerBeyondLoopbackAlone(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		if w.Code != c.wanted || (secure != nil) != c.encrypted {
 			t.Errorf("%s, %q: %d, TLS %t", c.at.Addr(), c.token, w.Code, secure != nil)
+		}
+		if secure == i.secure {
+			t.Error("the server of the metrics changes the TLS of the status page")
 		}
 	}
 }

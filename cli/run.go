@@ -52,13 +52,13 @@ func (a *app) run() *cobra.Command {
 func (a *app) runAndWatch(
 	ctx context.Context, client api, request *pb.RunBatchRequest,
 ) error {
-	answer, err := client.RunBatch(ctx, request)
-	if err != nil {
-		return err
-	}
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(interrupts)
+	answer, err := a.start(ctx, client, request, interrupts)
+	if err != nil {
+		return err
+	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	id := answer.GetRun().GetId()
@@ -88,6 +88,60 @@ func (a *app) runAndWatch(
 	}
 	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })
 	return errors.Join(err, outcome(last))
+}
+
+// start starts the run. A server that is to look at the candidates first answers when it has: Ctrl-C
+// until then cancels the run.
+func (a *app) start(
+	ctx context.Context, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,
+) (*pb.RunBatchResponse, error) {
+	calling, hangUp := context.WithCancel(ctx)
+	interrupted := make(chan os.Signal, 1)
+	go func() {
+		defer close(interrupted)
+		select {
+		case <-calling.Done():
+		case by := <-interrupts:
+			interrupted <- by
+			hangUp()
+		}
+	}()
+	answer, err := client.RunBatch(calling, request)
+	hangUp()
+	by, is := <-interrupted
+	switch {
+	case is && err != nil:
+		return nil, a.cancelStarted(ctx, client, request)
+	case is:
+		// Just too late: what waits for the run takes it.
+		interrupts <- by
+	}
+	return answer, err
+}
+
+// cancelStarted cancels the run that a request has started without an answer. Its lease makes it the
+// only one of its worker and database.
+func (a *app) cancelStarted(ctx context.Context, client api, request *pb.RunBatchRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	answer, err := client.ListRuns(ctx, &pb.ListRunsRequest{
+		Worker: request.GetWorker(), State: pb.RunState_RUN_STATE_RUNNING, PageSize: maxPageSize,
+	})
+	for _, run := range answer.GetRuns() {
+		if request.GetDryRun() || run.GetDryRun() || run.GetTrigger() != pb.Trigger_TRIGGER_REQUEST ||
+			request.GetDatabase() != "" && run.GetDatabase() != request.GetDatabase() {
+			continue
+		}
+		a.note("\ncancelling run %s", run.GetId())
+		_, failed := client.CancelRun(ctx, &pb.CancelRunRequest{Id: run.GetId()})
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return fmt.Errorf("interrupted, and the run could not be cancelled; caretaker cancel RUN "+
+			"does it: %w", a.explain(err))
+	}
+	return fmt.Errorf("interrupted before the run began its work: caretaker runs %s shows what "+
+		"became of it", request.GetWorker())
 }
 
 // outcome is the exit code of a run that has ended.

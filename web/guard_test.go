@@ -1,7 +1,16 @@
 package web
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,6 +81,70 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 			if answer.StatusCode != want || want == 401 && !strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Basic ") {
 				t.Errorf("%s %s: %s", name, path, answer.Status)
 			}
+		}
+	}
+}
+
+func TestTLS_IsTheSitesOwn(t *testing.T) {
+	shared := &tls.Config{MinVersion: tls.VersionTLS12}
+	f := start(t)
+	config := f.site.config
+	config.TLS = shared
+	site, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer site.stop()
+	if site.server.TLSConfig == shared {
+		t.Error("a server changes the TLS of others")
+	}
+}
+
+// trusted is a request over TLS with a verified certificate of this name.
+func trusted(name string) func(*http.Request) {
+	return func(r *http.Request) {
+		c := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}, VerifiedChains: [][]*x509.Certificate{{c}}}
+	}
+}
+
+func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens.yml")
+	entry := func(name, more string) string {
+		hash := sha256.Sum256([]byte(name + "-token"))
+		return "- {name: " + name + ", sha256: " + hex.EncodeToString(hash[:]) + more + "}\n"
+	}
+	content := entry("viola", ", role: viewer") + entry("late", ", role: admin, expires: 2026-01-01") +
+		entry("bots", ", role: operator, workers: [w]")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	known, err := access.New(access.Config{
+		TokensFile: file, Workers: []string{"w"}, Certificates: map[string]string{"alice": "viewer"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := start(t, func(c *Config) { c.Access = known })
+	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8080})
+	bearer := func(token string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	}
+	for name, c := range map[string]struct {
+		who  func(*http.Request)
+		want int
+	}{
+		"nobody": {func(*http.Request) {}, 401}, "forged": {bearer("x"), 401}, "expired": {bearer("late-token"), 401},
+		"viewer": {bearer("viola-token"), 200}, "operator of a worker": {bearer("bots-token"), 200},
+		"certificate": {trusted("alice"), 200}, "certificate without a role": {trusted("mallory"), 403},
+		"forged with a certificate": {func(r *http.Request) { trusted("alice")(r); bearer("x")(r) }, 401},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		c.who(r)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%s: %d, want %d: %s", name, w.Code, c.want, w.Body)
 		}
 	}
 }

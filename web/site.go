@@ -63,7 +63,8 @@ func New(config Config) (*Site, error) {
 	s := &Site{config: config, pages: made}
 	s.sampling, s.stop = context.WithCancel(context.Background())
 	s.server = &http.Server{
-		TLSConfig: config.TLS, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime,
+		// A server changes its configuration of TLS, and this one has others.
+		TLSConfig: config.TLS.Clone(), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime,
 		WriteTimeout: answerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug),
 	}
