@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -266,33 +267,46 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 
 // explainTransport is explain for errors that the server has not written.
 func (a *app) explainTransport(s *status.Status) error {
-	code := s.Code()
-	if code == codes.Unavailable && strings.Contains(s.Message(), "not look like a TLS handshake") {
-		return fmt.Errorf("the server at %s does not use TLS: leave --tls and --tls-* out (%s)",
-			a.client.address, s.Message())
-	}
-	if code == codes.Unavailable && !a.client.secure() &&
-		(strings.Contains(s.Message(), "server preface") || strings.Contains(s.Message(), "EOF")) {
-		return fmt.Errorf("no gRPC at %s: give --tls or --tls-ca if the server uses TLS (%s)",
-			a.client.address, s.Message())
-	}
-	if code == codes.Unavailable && strings.Contains(s.Message(), "unknown authority") {
-		return fmt.Errorf("the certificate of the server at %s is signed by an authority that this machine "+
-			"does not trust: name the authority with --tls-ca (%s)", a.client.address, s.Message())
-	}
-	if code == codes.Unavailable && strings.Contains(s.Message(), "certificate required") {
-		return fmt.Errorf("the server at %s wants a client certificate: give --tls-cert and --tls-key (%s)",
-			a.client.address, s.Message())
-	}
-	if code == codes.Unavailable {
+	switch s.Code() {
+	case codes.Unavailable:
+		if text := a.client.missing(s.Message()); text != "" {
+			return fmt.Errorf("%s (%s)", text, s.Message())
+		}
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
 			"give the address of a running one with --address or %s (%s)",
 			a.client.address, config.AddressVariable, s.Message())
-	}
-	if code == codes.DeadlineExceeded {
+	case codes.DeadlineExceeded:
 		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
 	}
-	return fmt.Errorf("%s: %s", code, s.Message())
+	return fmt.Errorf("%s: %s", s.Code(), s.Message())
+}
+
+// missing says which flag a connection lacks, or has too many, by what went wrong; "" if that is
+// something else. A server that refuses a certificate may do so after the client thinks that it is
+// connected: then the client sees no more than the end of the connection.
+func (c *connection) missing(problem string) string {
+	has := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(problem, t) })
+	}
+	ended := has("server preface", "EOF", "broken pipe", "connection reset")
+	switch {
+	case has("not look like a TLS handshake"):
+		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"
+	case ended && !c.secure():
+		return "no gRPC at " + c.address + ": give --tls or --tls-ca if the server uses TLS"
+	case has("signed by unknown authority"):
+		return "the certificate of the server at " + c.address + " is signed by an authority that this " +
+			"machine does not trust: name the authority with --tls-ca"
+	case has("certificate required") && c.certFile == "":
+		return "the server at " + c.address + " wants a client certificate: give --tls-cert and --tls-key"
+	case ended && c.certFile == "":
+		return "the server at " + c.address + " has ended the connection: if it wants a client " +
+			"certificate give --tls-cert and --tls-key"
+	case c.certFile != "" && (ended || has("remote error: tls:")):
+		return "the server at " + c.address + " does not accept the client certificate: give another " +
+			"one with --tls-cert and --tls-key"
+	}
+	return ""
 }
 
 // show prints an answer: as protobuf JSON, or with text.

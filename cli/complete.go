@@ -14,8 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Shell completion: what a command takes is read from its usage line, "show JOB", and from the names
-// of its flags. Files are offered for flags that take one, and nowhere else.
+// Shell completion: what a command takes is read from its usage line, "show JOB", and from the
+// names of its flags. Files are offered for flags that take one, and nowhere else.
 
 // completionTime is how long the shell may wait for names that the server has to say.
 const completionTime = time.Second

@@ -65,7 +65,8 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 		refused, ok := errors.AsType[*repo.Error](err)
 		switch {
 		case err == nil:
-			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx), "database", d.Name)
+			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx),
+				"database", d.Name)
 			i.logWarning("replica not readable, reading from the primary until it is", d.CheckReplica(ctx),
 				"database", d.Name)
 		case ok && refused.Refused():

@@ -207,7 +207,8 @@ func (a *app) welcome(i *instance, p *playground) {
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.say("metrics   http://%s/metrics", metrics)
 	}
-	a.say("\nSome of the demo data needs a decision by a person, so that the page shows how that looks.")
+	a.say("\nSome of the demo data needs a decision by a person, so that the page shows how that " +
+		"looks.")
 	a.say("README.md goes on from here: \"Five minutes\", then \"On your own databases\".")
 	a.say("\nTry, in another terminal:")
 	a.say(call, "", address, "GetStatus")

@@ -167,9 +167,8 @@ func (d *doctor) runChecks(ctx context.Context, database string, checks []check)
 func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
 	var answering []*repo.Database
 	for _, database := range d.databases {
-		found := d.runChecks(ctx, database.Name, []check{{
-			"connection", func(ctx context.Context) ([]finding, error) { return d.connection(ctx, database) },
-		}})
+		found := d.runChecks(ctx, database.Name, []check{{"connection",
+			func(ctx context.Context) ([]finding, error) { return d.connection(ctx, database) }}})
 		findings = append(findings, found...)
 		if found[0].Status == statusOK {
 			answering = append(answering, database)
@@ -188,7 +187,9 @@ func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
 }
 
 func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) []finding {
-	on := func(look func(context.Context, *repo.Database) ([]finding, error)) func(context.Context) ([]finding, error) {
+	on := func(
+		look func(context.Context, *repo.Database) ([]finding, error),
+	) func(context.Context) ([]finding, error) {
 		return func(ctx context.Context) ([]finding, error) { return look(ctx, database) }
 	}
 	checks := []check{
@@ -217,7 +218,8 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 		err = c.readFiles()
 	}
 	for line := range strings.Lines(errorText(err)) {
-		found = append(found, wrong(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)"))
+		found = append(found,
+			wrong(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)"))
 	}
 	if d.config == nil {
 		return found, nil

@@ -79,8 +79,8 @@ const maxSkew = 2 * time.Second
 func (d *doctor) clock(_ context.Context, database *repo.Database) (found []finding, _ error) {
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
-		found = append(found, wrong("the session's TimeZone is "+f.TimeZone+", though UTC was asked for: "+
-			"dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)"))
+		found = append(found, wrong("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
+			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
 		found = append(found, doubtful("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
@@ -120,8 +120,8 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database) (found []f
 		return nil, err
 	}
 	if err != nil {
-		found = append(found, wrong("the connection goes through a pooler that may lose prepared statements",
-			err.Error()))
+		found = append(found, wrong("the connection goes through a pooler that may lose prepared "+
+			"statements", err.Error()))
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {
@@ -156,11 +156,11 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []
 	case errors.Is(err, repo.ErrNoReplica):
 		return nil, nil
 	case pooled != nil && !refused:
-		return []finding{doubtful("the replica is behind a pooler that may lose prepared statements: the "+
-			"primary is read", oneLine(pooled.Error()))}, nil
+		return []finding{doubtful("the replica is behind a pooler that may lose prepared statements: "+
+			"the primary is read", oneLine(pooled.Error()))}, nil
 	case err != nil:
-		return []finding{doubtful("the replica does not answer, the primary is read: "+oneLine(err.Error()),
-			"correct "+key+", or leave it out")}, nil
+		return []finding{doubtful("the replica does not answer, the primary is read: "+
+			oneLine(err.Error()), "correct "+key+", or leave it out")}, nil
 	}
 	found = encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
@@ -191,8 +191,8 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		return []finding{doubtful(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows %d: "+
-			"a newer one has migrated it", current, known), "use the newer one")}, err
+		return []finding{doubtful(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
+			"%d: a newer one has migrated it", current, known), "use the newer one")}, err
 	}
 	return nil, err
 }
@@ -214,19 +214,23 @@ func (d *doctor) definitions(ctx context.Context) (found []finding, err error) {
 	keys.Databases = d.databases
 	result, err := keys.Lint(ctx)
 	for _, f := range result.Findings {
-		one := finding{Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice}
-		found = append(found, one)
+		found = append(found, finding{
+			Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice,
+		})
 	}
 	return found, err
 }
 
 // references are foreign keys to users that no rule covers: rows that keep users from going.
-func (d *doctor) references(ctx context.Context, database *repo.Database) (found []finding, err error) {
+func (d *doctor) references(
+	ctx context.Context, database *repo.Database,
+) (found []finding, err error) {
 	needs, err := database.Needs(ctx, map[string][]string{"users": {"id"}})
 	if err != nil || needs.Catalog.Table("users") == nil {
 		return nil, err
 	}
-	for _, k := range bulk.Forbidding(needs.Catalog, needs.Catalog.Table("users").Table, d.listed()...) {
+	users := needs.Catalog.Table("users").Table
+	for _, k := range bulk.Forbidding(needs.Catalog, users, d.listed()...) {
 		what := k.Child.Name + "." + k.ColumnNames()
 		found = append(found, doubtful(
 			fmt.Sprintf("users to whom %s refers are not deleted: no list names it, and the foreign key "+
@@ -280,7 +284,8 @@ func (d *doctor) expiry(c *x509.Certificate, what, renew string) []finding {
 	what += " (" + c.Subject.String() + ")"
 	switch now := time.Now(); {
 	case c.NotBefore.After(now):
-		return []finding{wrong(what+" is valid from "+d.zoned(c.NotBefore)+" only", renew+", or set the clock")}
+		return []finding{wrong(what+" is valid from "+d.zoned(c.NotBefore)+" only",
+			renew+", or set the clock")}
 	case c.NotAfter.Before(now):
 		return []finding{wrong(what+" has expired on "+d.zoned(c.NotAfter), renew)}
 	case c.NotAfter.Before(now.Add(certificateTime)):
@@ -305,10 +310,12 @@ func (d *doctor) ports(ctx context.Context) (found []finding, _ error) {
 		case err == nil:
 			_ = listener.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			found = append(found, doubtful(key+": "+address+" is in use, by a server with this configuration "+
-				"or another process", "if no such server runs, set "+config.Variable(key)+" to a free address"))
+			found = append(found, doubtful(key+": "+address+" is in use, by a server with this "+
+				"configuration or another process",
+				"if no such server runs, set "+config.Variable(key)+" to a free address"))
 		default:
-			found = append(found, wrong(strings.TrimSpace(err.Error()), "correct "+key+" ("+config.Variable(key)+")"))
+			found = append(found, wrong(strings.TrimSpace(err.Error()),
+				"correct "+key+" ("+config.Variable(key)+")"))
 		}
 	}
 	return slices.Clip(found), nil

@@ -21,15 +21,16 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database) (found []f
 	for _, l := range lacking {
 		who := ""
 		if names := needs.By[l.Table]; len(names) > 0 {
-			who = ", which " + strings.Join(names, ", ") + " " + map[bool]string{true: "needs", false: "need"}[len(names) == 1]
+			need := map[bool]string{true: "needs", false: "need"}[len(names) == 1]
+			who = ", which " + strings.Join(names, ", ") + " " + need
 		}
 		if l.Rights != "" {
-			found = append(found, wrong(fmt.Sprintf("the role %s lacks %s on %s%s", role, l.Rights, objectOf(l.Table), who),
-				l.To(role)))
+			found = append(found, wrong(fmt.Sprintf("the role %s lacks %s on %s%s",
+				role, l.Rights, objectOf(l.Table), who), l.To(role)))
 		}
 		if l.Hiding {
-			found = append(found, wrong(fmt.Sprintf("row-level security may hide rows of %s from the role %s%s",
-				objectOf(l.Table), role, who), "ALTER ROLE "+role+" BYPASSRLS"))
+			found = append(found, wrong(fmt.Sprintf("row-level security may hide rows of %s from the "+
+				"role %s%s", objectOf(l.Table), role, who), "ALTER ROLE "+role+" BYPASSRLS"))
 		}
 	}
 	if err != nil {
@@ -52,15 +53,18 @@ func objectOf(t repo.Table) string {
 }
 
 // indexes finds statements that would read whole tables.
-func (d *doctor) indexes(ctx context.Context, database *repo.Database) (found []finding, err error) {
+func (d *doctor) indexes(
+	ctx context.Context, database *repo.Database,
+) (found []finding, err error) {
 	needs, err := d.service.Needs(ctx, database)
 	if err != nil {
 		return nil, err
 	}
 	missing, err := database.Unindexed(ctx, needs.LookUps)
 	for _, l := range missing {
-		found = append(found, doubtful(fmt.Sprintf("no index finds rows of %s by %s: statements of %s read the whole table",
-			objectOf(l.Table), strings.Join(l.Columns, ", "), strings.Join(needs.By[l.Table], ", ")),
+		found = append(found, doubtful(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
+			"%s read the whole table", objectOf(l.Table), strings.Join(l.Columns, ", "),
+			strings.Join(needs.By[l.Table], ", ")),
 			"CREATE INDEX CONCURRENTLY ON "+l.Wanted))
 	}
 	return found, err

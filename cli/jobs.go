@@ -26,8 +26,9 @@ func (a *app) jobs() *cobra.Command {
 				return fmt.Errorf("%q: give a command, caretaker jobs show JOB or caretaker jobs retry JOB",
 					args[0])
 			}
-			if near := config.Nearest(request.GetKind(), jobKinds()); near != request.GetKind() && near != "" {
-				return fmt.Errorf("--kind: there is no %q%s", request.GetKind(), meant(near, ""))
+			kind := request.GetKind()
+			if near := config.Nearest(kind, jobKinds()); near != kind && near != "" {
+				return fmt.Errorf("--kind: there is no %q%s", kind, meant(near, ""))
 			}
 			return nil
 		},

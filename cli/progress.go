@@ -114,7 +114,8 @@ func progressText(run *pb.Run, total int64) string {
 // steady is how long a run is at work before its speed says something.
 const steady = 3 * time.Second
 
-// leftOf is how long what is left takes at the speed so far, in words; "" if that cannot be said yet.
+// leftOf is how long what is left takes at the speed so far, in words; "" if that cannot be said
+// yet.
 func leftOf(run *pb.Run, total int64, elapsed time.Duration) string {
 	done, _ := service.Done(run.GetWorker(), run.GetCounts())
 	if elapsed < steady || done <= 0 {

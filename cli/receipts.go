@@ -214,7 +214,8 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 		if c.Pruned > 0 {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
-		a.say("%s: %d receipts, the last is %d%s: %s", c.Database, c.Receipts, c.Sequence, pruned, result)
+		a.say("%s: %s, the last is %d%s: %s",
+			c.Database, counted(int(c.Receipts), "receipt"), c.Sequence, pruned, result)
 	}
 }
 

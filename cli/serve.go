@@ -79,7 +79,8 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 		case ok && failed.Refused():
 			return connectionRefused(d.Name, failed)
 		case ok && strings.Contains(err.Error(), "server refused TLS connection"):
-			return fmt.Errorf("%w: sslmode in databases.%s.url asks for TLS, which the server lacks", err, d.Name)
+			return fmt.Errorf("%w: sslmode in databases.%s.url asks for TLS, which the server lacks",
+				err, d.Name)
 		case ok: // It says on which database.
 			return err
 		case err != nil:

@@ -25,7 +25,8 @@ type TargetBusyError struct{ Kind string }
 
 // Error says what to do.
 func (e *TargetBusyError) Error() string {
-	return "another transaction is changing the " + e.Kind + ", perhaps one that deletes it: try again in a moment"
+	return "another transaction is changing the " + e.Kind +
+		", perhaps one that deletes it: try again in a moment"
 }
 
 // maxProtection bounds a protection's ttl: what is longer is for good.
@@ -34,11 +35,14 @@ const maxProtection = 10 * 365 * 24 * time.Hour
 // AllowedProtection says what a protection's ttl may be.
 const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out to protect for good"
 
-// Protect keeps a user or group, and every group above it, from being deleted, for ttl or, if that is 0, for good: see
-// docs/veto.md. A protection in force is replaced by a longer one only, and returned otherwise.
+// Protect keeps a user or group, and every group above it, from being deleted, for ttl or, if that
+// is 0, for good: see docs/veto.md. A protection in force is replaced by a longer one only, and
+// returned otherwise.
 //
 // Errors: [*InvalidArgumentError], [*DeletionBegunError], [*TargetBusyError], [ErrUnreachable].
-func (s *Service) Protect(ctx context.Context, p Protection, ttl time.Duration) (Protection, error) {
+func (s *Service) Protect(
+	ctx context.Context, p Protection, ttl time.Duration,
+) (Protection, error) {
 	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
 	err := errors.Join(checkTarget(p.Kind, p.ID), checkReason(p.Reason))
 	if ttl != 0 && (ttl < minPause || ttl > maxProtection) {
@@ -59,9 +63,12 @@ func (s *Service) Protect(ctx context.Context, p Protection, ttl time.Duration) 
 	return protected, nil
 }
 
-// Unprotect ends a protection, and returns it as it was. by is for the log. Errors: [*InvalidArgumentError],
-// [ErrUnknownProtection], [ErrUnreachable].
-func (s *Service) Unprotect(ctx context.Context, kind string, id int64, by string) (Protection, error) {
+// Unprotect ends a protection, and returns it as it was. by is for the log.
+//
+// Errors: [*InvalidArgumentError], [ErrUnknownProtection], [ErrUnreachable].
+func (s *Service) Unprotect(
+	ctx context.Context, kind string, id int64, by string,
+) (Protection, error) {
 	if err := checkTarget(kind, id); err != nil {
 		return Protection{}, err
 	}
@@ -80,7 +87,8 @@ func (s *Service) Unprotect(ctx context.Context, kind string, id int64, by strin
 	return ended, nil
 }
 
-// Protections are the next limit protections in force behind one, of one kind or, with "", of all, by kind and id.
+// Protections are the next limit protections in force behind one, of one kind or, with "", of all,
+// by kind and id.
 func (s *Service) Protections(
 	ctx context.Context, kind string, behind Protection, limit int,
 ) ([]Protection, error) {
@@ -96,7 +104,9 @@ func checkKind(kind string) error {
 	if kind == repo.TargetUser || kind == repo.TargetGroup {
 		return nil
 	}
-	return &run.InvalidArgumentError{Field: "kind", Description: fmt.Sprintf("%q is neither user nor group", kind)}
+	return &run.InvalidArgumentError{
+		Field: "kind", Description: fmt.Sprintf("%q is neither user nor group", kind),
+	}
 }
 
 func checkTarget(kind string, id int64) error {
@@ -111,9 +121,13 @@ func checkTarget(kind string, id int64) error {
 func checkReason(reason string) error {
 	switch n := len([]rune(reason)); {
 	case n == 0:
-		return &run.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
+		return &run.InvalidArgumentError{
+			Field: "reason", Description: "is required: say why, for those who find it",
+		}
 	case n > maxReason:
-		return &run.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+		return &run.InvalidArgumentError{
+			Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason),
+		}
 	}
 	return nil
 }
