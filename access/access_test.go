@@ -85,6 +85,24 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 	}
 }
 
+func TestNew_ShowsNoTokenThatIsInTheWrongPlace(t *testing.T) {
+	const secret = "8f14e45fceea167a5a36dedd4bea2543"
+	sum := hashed("a")
+	for _, content := range []string{
+		secret, "- " + secret, secret + ": admin", "- {" + secret + ": a}", "- {name: a, name: " + secret + "}", "- &" + secret + " [", "- *" + secret,
+		"- {name: " + secret + "}", "- {name: a, sha256: " + secret + "}", "- {name: a, sha256: " + sum + ", role: " + secret + "}",
+		"- {name: a, sha256: " + sum + ", role: operator, workers: [" + secret + "]}", "- {name: a, sha256: " + sum + ", role: operator, workers: " + secret + "}",
+		"- {name: a, sha256: " + sum + ", role: admin, expires: " + secret + "}", "- {name: a, sha256: " + sum + ", role: admin, expires: {a: " + secret + "}}",
+		"- {name: a, sha256: [" + secret + "]}", "- {name: a, sha256: !" + secret + " b}",
+	} {
+		file := filepath.Join(t.TempDir(), "tokens.yml")
+		write(t, file, content)
+		if _, err := New(Config{TokensFile: file, Workers: []string{"w"}}); err == nil || strings.Contains(err.Error(), secret[:8]) {
+			t.Errorf("%s: got %v", content, err)
+		}
+	}
+}
+
 func TestIdentify_SaysWhoATokenIs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	write(t, file, fmt.Sprintf(`

@@ -101,7 +101,7 @@ func (f *tokensFile) readLocked() (changed bool, err error) {
 	}
 	tokens, err := parse(content, f.workers)
 	if err != nil {
-		return false, fmt.Errorf("auth.tokens_file: %s: %w", f.path, err)
+		return false, fmt.Errorf("auth.tokens_file: %s: %s", f.path, masked(err.Error()))
 	}
 	f.tokens, f.seen = tokens, content
 	return true, nil
@@ -154,6 +154,16 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 		tokens = append(tokens, t)
 	}
 	return tokens, nil
+}
+
+// long is what may be a token that somebody has put in the wrong place.
+var long = regexp.MustCompile(`[^\s"]{30,}`)
+
+// masked is a message about the file without what may be a secret.
+func masked(message string) string {
+	return long.ReplaceAllStringFunc(message, func(word string) string {
+		return fmt.Sprintf("(%d characters that are not shown)", len([]rune(word)))
+	})
 }
 
 // token checks an entry.

@@ -154,7 +154,7 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		// What the server says first is of no interest: it closes the connection.
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 			t.Errorf("%s: the connection stays open: %v", name, err)
 		}

@@ -13,9 +13,10 @@
 //     probe.
 //   - One log line a call, except for health checks.
 //   - Every call needs the role that the one table in roles.go gives it; one that is not in the
-//     table is refused. Health checks need none, reflection that of a viewer.
-//   - Every call that changes something, and was not a dry run, is in maintenance.audit with its
-//     outcome, also one that was refused for want of a role.
+//     table is refused. Health checks need none, reflection that of a viewer. A stream ends when its
+//     client may not have it any more.
+//   - Every call that changes something, and was not a dry run, is in maintenance.audit before it
+//     does anything, and then with its outcome. Of calls refused for want of a role so many are.
 package server
 
 import (
