@@ -2,7 +2,9 @@ package repo
 
 import (
 	"context"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -21,4 +23,25 @@ func (d *Database) Look(ctx context.Context) error {
 func (d *Database) Fail(ctx context.Context) error {
 	_, err := d.exec(ctx, "fail", `SELECT 1/0`)
 	return err
+}
+
+// Exec sends a statement of a benchmark.
+func (d *Database) Exec(ctx context.Context, sql string, args ...any) error {
+	_, err := d.pool.Exec(ctx, sql, args...)
+	return err
+}
+
+// PurgeWithoutReceipt is [Child.PurgeAll], uncounted, as it would be if there were no receipts.
+func (c *Child) PurgeWithoutReceipt(ctx context.Context, p Purge) error {
+	ending := strings.Replace(purgeAllResultSQL, "{noted}", "true", 1)
+	sql, values := c.sql(strings.Replace(purgeUncountedSQL+ending, "RETURNING {returned} AS key", "RETURNING 1", 1), 3)
+	var found, changed, removed int64
+	return c.Database.write(ctx, p.Permit, newQuery("clean without a receipt", sql, append([]any{p.Keys, p.Cap}, values...)...),
+		&found, &changed, &removed)
+}
+
+// Backends are the server's processes behind the connections.
+func (d *Database) Backends(ctx context.Context) (pids []int, err error) {
+	rows, _ := d.pool.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
+	return pgx.CollectRows(rows, pgx.RowTo[int])
 }

@@ -32,11 +32,13 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 	const refused = servicetest.DeletionRefused + "PROTECTED"
 	return map[string]func(*testing.T, *servicetest.Estate, *service.Service){
 		"a job that was queued before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
 			protect(t, s, "user", 7)
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a refused job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			protect(t, s, "user", 7)
 			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
 			if _, err := s.RetryJob(t.Context(), 1); err != nil {
@@ -45,6 +47,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
 			if _, err := s.CancelJob(t.Context(), 1, "stop", "ann"); err != nil {
 				t.Fatal(err)
@@ -56,6 +59,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			planned, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
 				t.Fatal(planned, err)
@@ -68,6 +72,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
 		"protected again after it has expired": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			protect(t, s, "user", 7)
 			expire(e)
 			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
@@ -75,6 +80,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"by another actor, for another reason": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			protect(t, s, "user", 7)
 			for _, args := range []repo.DeleteUser{
 				{UserID: 7, SkipAuthorization: true, DeletedByID: new(int64(101)), Reason: "Group was deleted"}, {UserID: 7, SkipAuthorization: true},
@@ -83,6 +89,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			}
 		},
 		"in the instant that decides": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
+			t.Helper()
 			// As Protect does it: the job waits for the user's row, and asks again.
 			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'evidence', 'ann')`, 1)
 			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
@@ -236,6 +243,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	const refused = "cancelled refused PROTECTED"
 	for name, attack := range map[string]func(*testing.T, *servicetest.Groups){
 		"a refused job, retried": func(t *testing.T, g *servicetest.Groups) {
+			t.Helper()
 			g.QueueJob(10, 1)
 			protect(t, g.Service, "group", 12)
 			g.Attempt(refused)
@@ -245,6 +253,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			g.Attempt(refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {
+			t.Helper()
 			planned, err := g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
 				t.Fatal(planned, err)
@@ -256,6 +265,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			}
 		},
 		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
+			t.Helper()
 			g.QueueJob(10, 1)
 			protect(t, g.Service, "group", 10002)
 			g.Attempt(refused)
