@@ -59,8 +59,13 @@ func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 		defer a.note("more paths: --page-token %s", token)
 	}
 	columns := []column{
-		{"ID", 0}, {"KIND", spare}, {"PATH", 0}, {"LEFT BY", spare}, {"AT", moment | spare},
-		{"DONE", moment}, {"BY", spare},
+		{"ID", 0},
+		{"KIND", spare},
+		{"PATH", 0},
+		{"LEFT BY", spare},
+		{"AT", moment | spare},
+		{"DONE", moment},
+		{"BY", spare},
 	}
 	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []string {
 		by := "run " + p.GetRunId()

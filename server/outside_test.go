@@ -71,7 +71,7 @@ func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
 	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{})), "ids")
 	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: make([]int64, 1001)})), "ids")
 	audit, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10})
-	if err != nil || len(audit.GetEntries()) != 4 || !strings.Contains(audit.GetEntries()[3].GetReason(), "ids=4 2 9") {
+	if err != nil || !strings.Contains(audit.GetEntries()[len(audit.GetEntries())-1].GetReason(), `ids="4 2 9"`) {
 		t.Errorf("%v, %v", audit, err)
 	}
 }
