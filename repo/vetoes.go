@@ -73,23 +73,25 @@ func refuseProtected(ctx context.Context, tx pgx.Tx, kind string, id int64) erro
 	return err
 }
 
+// cancelledWords say who has cancelled the job of the row c, and why.
+const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': ' || c.reason`
+
 const cancelledGroupsSQL = `
-SELECT group_id, max(job_id), (array_agg(cancelled_by ORDER BY job_id DESC))[1],
-  (array_agg(reason ORDER BY job_id DESC))[1]
-FROM maintenance.job_cancellations WHERE group_id = ANY ($1::bigint[]) GROUP BY 1`
+SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledWords + `
+FROM maintenance.job_cancellations c WHERE c.group_id = ANY ($1::bigint[])
+ORDER BY c.group_id, c.job_id DESC`
+
+// vetoes reads who is passed over, and why.
+func (d *Database) vetoes(ctx context.Context, l Limits, q query) ([]Veto, error) {
+	return readRows(ctx, d, l, q, pgx.RowToStructByPos[Veto])
+}
 
 // groupVetoes says which of the groups are passed over, and why.
 func (d *Database) groupVetoes(
 	ctx context.Context, groups []int64, l Limits,
 ) (map[int64]*Veto, error) {
 	q := newQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
-	cancelled, err := readRows(ctx, d, l, q, func(row pgx.CollectableRow) (v Veto, err error) {
-		var job int64
-		var by, why string
-		err = row.Scan(&v.Target, &job, &by, &why)
-		v.Reason, v.Detail = ReasonCancelled, cancelledText(job, by, why)
-		return v, err
-	})
+	cancelled, err := d.vetoes(ctx, l, q)
 	if err != nil {
 		return nil, err
 	}
@@ -104,19 +106,13 @@ func (d *Database) groupVetoes(
 	return vetoes, err
 }
 
-// cancelledText says in words who has cancelled a job, and why.
-func cancelledText(job int64, by, why string) string {
-	return fmt.Sprintf("job %d was cancelled by %s: %s", job, by, why)
-}
-
 // userVetoesSQL are those vetoes with words.
 const userVetoesSQL = `(
   SELECT p.id AS user_id, 'PROTECTED' AS code,
     'user ' || p.id || ' is protected by ' || p.protected_by || ': ' || p.reason AS detail
   FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + `
   UNION ALL
-  SELECT c.user_id, 'CANCELLED',
-    'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': ' || c.reason
+  SELECT c.user_id, 'CANCELLED', ` + cancelledWords + `
   FROM maintenance.job_cancellations c WHERE c.user_id IS NOT NULL)`
 
 // vetoesNamed is how many of those who are passed over are named.
@@ -138,7 +134,7 @@ func (d *Database) VetoedBots(
 ) ([]Veto, error) {
 	sql := fill(vetoedBotsSQL, "{ghosts}", quote(f.ghosts))
 	q := newQuery("look for bots that are passed over", sql, r.args(behind, last, vetoesNamed)...)
-	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, pgx.RowToStructByPos[Veto])
+	return d.vetoes(ctx, Limits{Statement: statementTimeout}, q)
 }
 
 // vetoedPlaceholdersSQL does the same. $1 to $3 are the rules.
@@ -156,7 +152,7 @@ ORDER BY v.user_id LIMIT $4`
 func (d *Database) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
 	q := newQuery("look for placeholder users that are passed over", vetoedPlaceholdersSQL,
 		r.args(vetoesNamed)...)
-	return readRows(ctx, d, Limits{Statement: statementTimeout}, q, pgx.RowToStructByPos[Veto])
+	return d.vetoes(ctx, Limits{Statement: statementTimeout}, q)
 }
 
 const protectedAmongSQL = `

@@ -138,6 +138,39 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }
 
+func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
+	t.Parallel()
+	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+	s := e.Service("", e.WithQueue)
+	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 10}}, repo.Job{Args: repo.DeleteUser{UserID: 7, Reason: "r"}})
+	e.Exec("main", `INSERT INTO maintenance.outside_paths (job_id, kind, path) SELECT 1, 'project_repository', '@hashed/' || i FROM generate_series(1, 3) i`)
+	for id := int64(1); id <= 2; id++ {
+		j, err := s.CancelJob(t.Context(), id, "not these", "ann")
+		if err != nil || j.State != repo.JobCancelled || j.Cancellation == nil || j.Cancellation.By != "ann" {
+			t.Errorf("%+v, %v", j, err)
+		}
+	}
+	for range 2 {
+		if done, err := s.AckOutside(t.Context(), []int64{3, 1}, "ann"); err != nil || len(done) != 2 || done[1].DoneAt.IsZero() {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	if _, err := s.AckOutside(t.Context(), []int64{2, 9}, "ann"); !errors.Is(err, service.ErrUnknownPath) {
+		t.Error(err)
+	}
+	if j, err := s.Job(t.Context(), 1); err != nil || j.Outside != (repo.OutsideCount{All: 3, Pending: 1}) {
+		t.Errorf("%+v, %v", j, err)
+	}
+	for _, kind := range s.JobKinds() {
+		e.Work(s, kind)
+	}
+	e.Want("main", `SELECT string_agg(DISTINCT state::text || attempt, ' ') FROM maintenance.river_job`, "cancelled0")
+	if _, err := s.RetryJob(t.Context(), 2); err != nil {
+		t.Error(err)
+	}
+	e.Want("main", `SELECT string_agg(concat_ws(' ', state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`, "cancelled CANCELLED, available")
+}
+
 func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 3, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})

@@ -51,14 +51,19 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 	f.run(tokens, false)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
-		metadata = metadata || '{"trace_id": "` + trace + `"}',
+		metadata = metadata || '{"trace_id": "` + trace + `", "worked_ms": 61500}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 1})
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%v, %v", jobs, err)
 	}
+	f.exec(`INSERT INTO maintenance.outside_paths (job_id, kind, path, done_at)
+		SELECT id, 'project_repository', '@hashed/' || id || i, CASE i WHEN 1 THEN now() END FROM maintenance.river_job, generate_series(1, 3) i;
+		INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+		SELECT 1000 + id, now(), id, kind, 'memberships', 'deleted', 'r', 4711, '', '', '' FROM maintenance.river_job`)
 	f.page("/", "Jobs given up", "jobs given up · caretaker</title>", " × delete_user", "a table is locked", `href="https://jaeger.example/trace/`+trace+`"`)
-	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`)
+	f.page(fmt.Sprint("/jobs/", jobs[0].ID), "discarded", "25 of 25", "a table is locked", "2026-11-21 03:34:09 UTC", "/runs/"+jobs[0].RunID, `href="https://jaeger.example/trace/`+trace+`"`,
+		"62 s", "Left 3 paths outside the database, 2 of them pending", fmt.Sprint("caretaker jobs outside ", jobs[0].ID), "memberships", "4\u202f711")
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
