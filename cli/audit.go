@@ -29,8 +29,13 @@ func (a *app) audit() *cobra.Command {
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteOlder("entries", answer)
 	columns := []column{
-		{"AT", moment}, {"BY", cut}, {"ROLE", spare}, {"ACTION", 0}, {"TARGET", cut},
-		{"OUTCOME", cut | shade}, {"REASON", cut | spare},
+		{"AT", moment},
+		{"BY", cut},
+		{"ROLE", spare},
+		{"ACTION", 0},
+		{"TARGET", cut},
+		{"OUTCOME", cut | shade},
+		{"REASON", cut | spare},
 	}
 	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []string {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")

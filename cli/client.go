@@ -267,15 +267,15 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 
 // explainTransport is explain for errors that the server has not written.
 func (a *app) explainTransport(s *status.Status) error {
-	switch s.Code() {
-	case codes.Unavailable:
+	if s.Code() == codes.Unavailable {
 		if text := a.client.missing(s.Message()); text != "" {
 			return fmt.Errorf("%s (%s)", text, s.Message())
 		}
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
 			"give the address of a running one with --address or %s (%s)",
 			a.client.address, config.AddressVariable, s.Message())
-	case codes.DeadlineExceeded:
+	}
+	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
 	}
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())

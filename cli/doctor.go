@@ -167,8 +167,10 @@ func (d *doctor) runChecks(ctx context.Context, database string, checks []check)
 func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
 	var answering []*repo.Database
 	for _, database := range d.databases {
-		found := d.runChecks(ctx, database.Name, []check{{"connection",
-			func(ctx context.Context) ([]finding, error) { return d.connection(ctx, database) }}})
+		found := d.runChecks(ctx, database.Name, []check{{
+			"connection",
+			func(ctx context.Context) ([]finding, error) { return d.connection(ctx, database) },
+		}})
 		findings = append(findings, found...)
 		if found[0].Status == statusOK {
 			answering = append(answering, database)

@@ -46,8 +46,10 @@ func (l *looking) CancelRun(_ context.Context, r *pb.CancelRunRequest, _ ...grpc
 func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 	const byRequest, scheduled = pb.Trigger_TRIGGER_REQUEST, pb.Trigger_TRIGGER_SCHEDULE
 	runs := []*pb.Run{
-		{Id: "dry", Database: "main", Trigger: byRequest, DryRun: true}, {Id: "scheduled", Database: "main", Trigger: scheduled},
-		{Id: "elsewhere", Database: "ci", Trigger: byRequest}, {Id: "mine", Database: "main", Trigger: byRequest},
+		{Id: "dry", Database: "main", Trigger: byRequest, DryRun: true},
+		{Id: "scheduled", Database: "main", Trigger: scheduled},
+		{Id: "elsewhere", Database: "ci", Trigger: byRequest},
+		{Id: "mine", Database: "main", Trigger: byRequest},
 	}
 	for _, c := range []struct {
 		dry  bool

@@ -46,8 +46,14 @@ func (a *app) jobs() *cobra.Command {
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteOlder("jobs", answer)
 	columns := []column{
-		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", shade}, {"ATTEMPT", spare},
-		{"DUE", moment | spare}, {"RUN", spare}, {"OUTCOME", cut},
+		{"JOB", 0},
+		{"KIND", cut},
+		{"ARGUMENTS", cut},
+		{"STATE", shade},
+		{"ATTEMPT", spare},
+		{"DUE", moment | spare},
+		{"RUN", spare},
+		{"OUTCOME", cut},
 	}
 	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []string {
 		return []string{

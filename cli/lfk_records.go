@@ -74,8 +74,15 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
-			{"FAILURES", spare}, {"RECORDED", timed | spare}, {"DEAD SINCE", timed | spare},
+			{"DATABASE", 0},
+			{"ID", 0},
+			{"TABLE", cut},
+			{"KEY", 0},
+			{"DEFINITION", cut},
+			{"SQLSTATE", 0},
+			{"FAILURES", spare},
+			{"RECORDED", timed | spare},
+			{"DEAD SINCE", timed | spare},
 			{"MESSAGE", cut | spare},
 		},
 		row: func(r loosefk.DeadRecord) []string {
@@ -92,8 +99,15 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
-			{"FAILURES", spare}, {"FAILED", timed | spare}, {"NEXT TRY", timed | spare},
+			{"DATABASE", 0},
+			{"ID", 0},
+			{"TABLE", cut},
+			{"KEY", 0},
+			{"DEFINITION", cut},
+			{"CAUSE", cut},
+			{"FAILURES", spare},
+			{"FAILED", timed | spare},
+			{"NEXT TRY", timed | spare},
 		},
 		row: func(r loosefk.FailingRecord) []string {
 			next := "now"

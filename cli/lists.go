@@ -42,8 +42,13 @@ func (a *app) leases() *cobra.Command {
 
 func (a *app) describeLeases(leases []*pb.Lease) error {
 	columns := []column{
-		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", spare}, {"ACQUIRED", moment | spare},
-		{"RENEWED", moment | spare}, {"EXPIRES", moment | spare},
+		{"LEASE", 0},
+		{"STATE", 0},
+		{"HOLDER", cut},
+		{"EPOCH", spare},
+		{"ACQUIRED", moment | spare},
+		{"RENEWED", moment | spare},
+		{"EXPIRES", moment | spare},
 	}
 	return printTable(a, columns, leases, func(l *pb.Lease) []string {
 		state, expires := "held", a.at(l.GetExpiresAt())
@@ -75,8 +80,13 @@ func (a *app) runs() *cobra.Command {
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteOlder("runs", answer)
 	columns := []column{
-		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", spare}, {"STATE", shade}, {"STARTED", moment | spare},
-		{"TOOK", spare}, {"RESULT", cut},
+		{"RUN", 0},
+		{"WORKER", cut},
+		{"TRIGGER", spare},
+		{"STATE", shade},
+		{"STARTED", moment | spare},
+		{"TOOK", spare},
+		{"RESULT", cut},
 	}
 	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []string {
 		return []string{
@@ -131,8 +141,13 @@ func (a *app) fires() *cobra.Command {
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteOlder("fires", answer)
 	columns := []column{
-		{"FIRE", moment}, {"WORKER", cut}, {"OUTCOME", shade}, {"LATE", spare}, {"BY", cut | spare},
-		{"RUN", 0}, {"REASON", cut | spare},
+		{"FIRE", moment},
+		{"WORKER", cut},
+		{"OUTCOME", shade},
+		{"LATE", spare},
+		{"BY", cut | spare},
+		{"RUN", 0},
+		{"REASON", cut | spare},
 	}
 	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []string {
 		late := none

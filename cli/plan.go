@@ -34,7 +34,7 @@ func planArguments(request *pb.PlanDeletionRequest) cobra.PositionalArgs {
 		if err = kindArgument(args[0], repo.KindUser, repo.KindGroup, repo.KindPlaceholder); err != nil {
 			return err
 		}
-		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil || request.Id < 1 {
+		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil || request.GetId() < 1 {
 			return fmt.Errorf("%q is not the ID of a %s: a number above 0", args[1], args[0])
 		}
 		return nil

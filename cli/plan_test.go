@@ -89,6 +89,6 @@ func TestPlan_AsJSONIsTheAnswer(t *testing.T) {
 	r.want(t, 2, "run ghost_user_migraton", `unknown worker "ghost_user_migraton": there are `, "did you mean ghost_user_migration?")
 	r.want(t, 2, "run "+worker+" --database mian", "did you mean main?")
 	r.want(t, 2, "jobs --kind delete_usr", "did you mean delete_user?")
-	r.want(t, 2, "status --adress "+r.address, "unknown flag: --adress, did you mean --address?")
+	r.want(t, 2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")
 	r.want(t, 2, "status --zzzzzzz", "unknown flag: --zzzzzzz\n")
 }

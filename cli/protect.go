@@ -74,7 +74,11 @@ func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
 		defer a.note("more: --page-token %s", token)
 	}
 	columns := []column{
-		{"KIND", 0}, {"ID", 0}, {"SINCE", moment | spare}, {"UNTIL", moment}, {"BY", cut},
+		{"KIND", 0},
+		{"ID", 0},
+		{"SINCE", moment | spare},
+		{"UNTIL", moment},
+		{"BY", cut},
 		{"REASON", cut},
 	}
 	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []string {

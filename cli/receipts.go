@@ -66,8 +66,15 @@ func (a *app) listReceipts() *cobra.Command {
 func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteOlder("receipts", answer)
 	columns := []column{
-		{"RECEIPT", 0}, {"AT", moment}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0}, {"KEYS", spare},
-		{"RULE", cut | spare}, {"BY", spare}, {"ASKED BY", cut | spare},
+		{"RECEIPT", 0},
+		{"AT", moment},
+		{"TABLE", cut},
+		{"ACTION", 0},
+		{"ROWS", 0},
+		{"KEYS", spare},
+		{"RULE", cut | spare},
+		{"BY", spare},
+		{"ASKED BY", cut | spare},
 	}
 	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []string {
 		keys := cmp.Or(r.GetLowestKey(), none)

@@ -16,7 +16,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
 	want(t, 1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
-		"main: the head says 0, the last receipt is 1", "main: 1 receipts, the last is 1: NOT as they were written\n")
+		"main: the head says 0, the last receipt is 1", "main: 1 receipt, the last is 1: NOT as they were written\n")
 	want(t, 1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
 	want(t, 2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
 	for content, message := range map[string]string{

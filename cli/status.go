@@ -65,9 +65,14 @@ func (a *app) resume() *cobra.Command {
 
 func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		{"WORKER", 0}, {"CONDITION", cut | shade}, {"NEXT RUN", moment | spare},
-		{"LAST RUN", moment | cut | shade}, {"LAST SUCCESS", moment | spare}, {"DUE", 0},
-		{"DEFERRED", 0}, {"DEAD", 0},
+		{"WORKER", 0},
+		{"CONDITION", cut | shade},
+		{"NEXT RUN", moment | spare},
+		{"LAST RUN", moment | cut | shade},
+		{"LAST SUCCESS", moment | spare},
+		{"DUE", 0},
+		{"DEFERRED", 0},
+		{"DEAD", 0},
 	}
 	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []string {
 		due, deferred, dead := none, none, none

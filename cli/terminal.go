@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/caretaker-go/caretaker/config"
 )
 
 // What depends on where the output goes, and on who reads it: width, colours, the zone of times.
@@ -33,9 +35,9 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// colourful reports whether the output may have colours: see no-color.org.
+// colourful reports whether the output may have colours.
 func (a *app) colourful() bool {
-	return isTerminal(a.Out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return isTerminal(a.Out) && config.WantsColours()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"

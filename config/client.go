@@ -83,6 +83,9 @@ func ReadClient(profile string) (Client, error) {
 	return c, nil
 }
 
+// WantsColours reports whether the environment lets a terminal have colours: see no-color.org.
+func WantsColours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+
 // ProfileNames are those of the file, none if it cannot be read.
 func ProfileNames() []string {
 	all, err := readProfiles(ProfilesFile())

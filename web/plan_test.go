@@ -77,7 +77,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 	user, _, _ := f.one()
 	f.main.Close()
-	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != 503 || !strings.Contains(body, "no plan now") {
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "no plan now") {
 		t.Errorf("without the database: %s, %s", answer.Status, body)
 	}
 }
