@@ -236,7 +236,7 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	s := g.Service()
 	protect(t, s, "user", 27)
 	r := g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	if r.Reason != "1 users kept, they are protected" || r.OverLimit {
+	if r.Reason != "1 user kept, who is protected" || r.OverLimit {
 		t.Errorf("reason %q, over_limit %t", r.Reason, r.OverLimit)
 	}
 	g.WantLater(27, 30*time.Minute)

@@ -187,7 +187,7 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
 	servicetest.WantAttributes(t, last(), map[string]string{
-		"maintenance.reason":          "1 users deferred; 1 users failed",
-		"maintenance.stopped_because": "all due work was processed, 1 users deferred; more is left",
+		"maintenance.reason":          "1 user deferred; 1 user failed",
+		"maintenance.stopped_because": "all due work was processed, 1 user deferred; more is left",
 	})
 }

@@ -142,7 +142,7 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 		t.Error("the reason does not say that a group failed")
 	}
 	st, err := g.Service.Status(t.Context(), servicetest.AdjournedGroups)
-	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 groups failed") {
+	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed") {
 		t.Errorf("status %v, %v", st, err)
 	}
 	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)

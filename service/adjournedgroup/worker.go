@@ -214,9 +214,10 @@ func removalProgress(
 		remarks = []string{"more removals have begun"}
 	}
 	for _, r := range removals {
-		const progress = "removal of group %d, begun %s: %d rows, %d projects and %d groups are gone"
+		const progress = "removal of group %d, begun %s: %s, %s and %s are gone"
 		remarks = append(remarks, fmt.Sprintf(progress,
-			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), r.Rows, r.Projects, r.Groups))
+			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), run.Counted(r.Rows, "row"),
+			run.Counted(r.Projects, "project"), run.Counted(r.Groups, "group")))
 	}
 	return remarks, err
 }

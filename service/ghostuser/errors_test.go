@@ -39,7 +39,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
 	r := g.Run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
-	if r.Reason != "1 users failed" || r.OverLimit {
+	if r.Reason != "1 user failed" || r.OverLimit {
 		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
 	}
 	g.WantLater(10, 30*time.Minute)

@@ -2,7 +2,6 @@ package ghostuser
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -163,20 +162,24 @@ func (r *workerRun) reportEnd() {
 		why = append(why, r.stopped)
 	}
 	if r.deferred > 0 {
-		why = append(why, fmt.Sprintf("%d users deferred", r.deferred))
+		why = append(why, run.Counted(r.deferred, "user")+" deferred")
 	}
 	if r.protected > 0 {
-		why = append(why, fmt.Sprintf("%d users kept, they are protected", r.protected))
+		theyAre := "they are"
+		if r.protected == 1 {
+			theyAre = "who is"
+		}
+		why = append(why, run.Counted(r.protected, "user")+" kept, "+theyAre+" protected")
 	}
 	if r.failed > 0 {
-		why = append(why, fmt.Sprintf("%d users failed", r.failed))
+		why = append(why, run.Counted(r.failed, "user")+" failed")
 	}
 	reason := strings.Join(why, "; ")
 	switch {
 	case r.stopped != "":
 		r.x.Limit(r.stopped, reason)
 	case r.deferred > 0:
-		r.x.Limit(fmt.Sprintf("%s, %d users deferred", run.AllSeen, r.deferred), reason)
+		r.x.Limit(run.AllSeen+", "+run.Counted(r.deferred, "user")+" deferred", reason)
 	default:
 		r.x.Report(func(record *run.Run) { record.Reason = reason })
 	}

@@ -68,7 +68,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
 			t.Errorf("%+v", r)
 		}
-		wantWords(t, r.Reason, "1 records held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		wantWords(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
 		dueAgain(e, "main")
 	}
@@ -172,7 +172,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "succeeded")
 		servicetest.WantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
-		wantWords(t, r.Reason, "limit reached: max_deletes; 1 records held, ")
+		wantWords(t, r.Reason, "limit reached: max_deletes; 1 record held, ")
 		if !r.OverLimit {
 			t.Error("not over_limit, though rows are left")
 		}
@@ -191,7 +191,7 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
 	servicetest.WantState(t, r, "failed")
 	wantWords(t, r.Error, "c.p_id -> p on main: P0001")
-	wantWords(t, r.Reason, "1 records held, ")
+	wantWords(t, r.Reason, "1 record held, ")
 	e.Want("main", `SELECT string_agg(failures || ' ' || last_definition, ', ' ORDER BY record_id) FROM maintenance.record_failures`,
 		"1 c.p_id -> p, 0 absent.p_id -> p")
 }

@@ -48,7 +48,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 				key = "1"
 			}
 			wantPostponed(e, key)
-			if r.OverLimit || r.Reason != "1 records postponed, others hold locks: c on main (1)" {
+			if r.OverLimit || r.Reason != "1 record postponed, others hold locks: c on main (1)" {
 				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
 		})

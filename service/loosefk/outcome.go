@@ -202,9 +202,9 @@ func (o *outcome) lockedText() string {
 		return ""
 	}
 	if len(places) > maxPlaces {
-		named = append(named, fmt.Sprintf("and %d more tables", len(places)-maxPlaces))
+		named = append(named, "and "+run.Counted(len(places)-maxPlaces, "more table"))
 	}
-	return fmt.Sprintf("%d records postponed, others hold locks: %s", total, strings.Join(named, ", "))
+	return run.Counted(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
 }
 
 // reportLocked says what a run has postponed for locks, in one line and, unless the run has another
@@ -224,7 +224,7 @@ func (c *cleanup) reportHeld() {
 		return
 	}
 	slices.Sort(c.outcome.heldBy)
-	text := fmt.Sprintf("%d records held, %s", c.outcome.held, absentText(c.outcome.heldBy))
+	text := run.Counted(c.outcome.held, "record") + " held, " + absentText(c.outcome.heldBy)
 	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
 }
 

@@ -42,7 +42,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, "succeeded")
 	servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=3")
-	wantWords(t, r.Reason, "1 records held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
+	wantWords(t, r.Reason, "1 record held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
 	e.Want("main", `SELECT count(*) FROM child_000`, "1")
 	e.Want("ci", `SELECT count(*) FROM child_001`, "1")
 	servicetest.RunBatch(t, s, "main")

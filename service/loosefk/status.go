@@ -172,5 +172,5 @@ func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []str
 // withoutHeld is the reason of a run without the part on held records: a status has its own remark
 // about them, which knows what was accepted since.
 func withoutHeld(reason string) string {
-	return regexp.MustCompile(`(^|; )\d+ records held, .*$`).ReplaceAllString(reason, "")
+	return regexp.MustCompile(`(^|; )\d+ records? held, .*$`).ReplaceAllString(reason, "")
 }
