@@ -68,6 +68,7 @@ type doctor struct {
 
 func (a *app) doctor() *cobra.Command {
 	var grants bool
+	var database string
 	role := "caretaker"
 	command := &cobra.Command{
 		Use:     "doctor",
@@ -78,24 +79,35 @@ func (a *app) doctor() *cobra.Command {
 			"triggers, indexes, replicas, poolers, ports. What is wrong comes with a remedy.\n" +
 			"Exits with 1 if there are errors, with 0 if there are only warnings.\n\n" +
 			"With --grants it prints the statements that give a role the rights that the\n" +
-			"configured workers and their jobs need, and no others.",
+			"configured workers and their jobs need, and no others. Each database has a part of\n" +
+			"its own: with --database it prints that part alone, to be run there.",
 		Example: "  caretaker doctor --config caretaker.yml\n" +
 			"  caretaker doctor --config caretaker.yml --output json\n" +
-			"  caretaker doctor --config caretaker.yml --grants --role caretaker",
-		Args: between(0, 0),
+			"  caretaker doctor --config caretaker.yml --grants --role caretaker\n" +
+			"  caretaker doctor --config caretaker.yml --grants --database main > grants-main.sql",
+		Args: func(c *cobra.Command, args []string) error {
+			for _, name := range []string{"role", "database"} {
+				if c.Flags().Changed(name) && !grants {
+					return fmt.Errorf("--%s is for --grants: give both", name)
+				}
+			}
+			return between(0, 0)(c, args)
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
 			d := &doctor{app: a, facts: map[*repo.Database]repo.ServerFacts{}}
 			defer d.close()
 			if grants {
-				return d.printGrants(ctx, role)
+				return d.printGrants(ctx, role, database)
 			}
 			return d.examine(ctx)
 		},
 	}
 	command.Flags().BoolVar(&grants, "grants", false, "print the rights that a role needs, as SQL")
 	command.Flags().StringVar(&role, "role", role, "`name` of the role, with --grants")
+	command.Flags().StringVar(&database, "database", "",
+		"`name` of the database whose part is printed, with --grants; default all")
 	return command
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -79,8 +80,8 @@ type databaseGrants struct {
 	Grants   []string `json:"grants"`
 }
 
-// printGrants prints what gives a role the rights that are needed.
-func (d *doctor) printGrants(ctx context.Context, role string) error {
+// printGrants prints what gives a role the rights that are needed, in all databases or in one.
+func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	found, err := d.configuration(ctx)
 	if err != nil {
 		return err
@@ -92,17 +93,41 @@ func (d *doctor) printGrants(ctx context.Context, role string) error {
 		}
 		return errors.Join(all...)
 	}
+	var names []string
+	for _, database := range d.databases {
+		names = append(names, database.Name)
+	}
+	if only != "" && !slices.Contains(names, only) {
+		return usage(fmt.Errorf("--database: there is no %q in the configuration: there are %s",
+			only, strings.Join(names, ", ")))
+	}
 	if _, err = d.build(d.databases); err != nil {
 		return err
 	}
 	if role, err = d.databases[0].Quoted(ctx, role); err != nil {
 		return err
 	}
+	scripts, err := d.grants(ctx, role, only)
+	if err != nil {
+		return err
+	}
+	if d.asJSON {
+		return d.json(scripts)
+	}
+	d.describeGrants(scripts, role)
+	return nil
+}
+
+// grants are those of all databases, or of one.
+func (d *doctor) grants(ctx context.Context, role, only string) ([]databaseGrants, error) {
 	scripts := []databaseGrants{}
 	for _, database := range d.databases {
+		if only != "" && only != database.Name {
+			continue
+		}
 		needs, err := d.service.Needs(ctx, database)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		script := databaseGrants{Database: database.Name}
 		for _, g := range needs.Grants {
@@ -110,15 +135,22 @@ func (d *doctor) printGrants(ctx context.Context, role string) error {
 		}
 		scripts = append(scripts, script)
 	}
-	if d.asJSON {
-		return d.json(scripts)
-	}
-	d.say("-- The rights that caretaker needs with this configuration, database by database.\n" +
+	return scripts, nil
+}
+
+// describeGrants prints scripts. Each is for a database of its own, perhaps on another server: of
+// several the heading says how to get one.
+func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
+	d.say("-- The rights that caretaker needs with this configuration.\n" +
 		"-- Run them as the owner of the tables, behind caretaker migrate; again after the\n" +
 		"-- application has got new tables: caretaker doctor says when that is.")
+	if len(scripts) > 1 {
+		d.say("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part below is for its own.\n" +
+			"-- caretaker doctor --grants --database NAME prints one part alone.")
+	}
 	d.say("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {
-		d.say("\n-- In the database %s:\n%s", s.Database, strings.Join(s.Grants, "\n"))
+		d.say("\n-- To be run on the database %s (databases.%s.url), and on no other:\n%s",
+			s.Database, s.Database, strings.Join(s.Grants, "\n"))
 	}
-	return nil
 }

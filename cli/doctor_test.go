@@ -184,6 +184,30 @@ func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
 	}
 }
 
+func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
+	applied(t)
+	t.Setenv("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "cli_queue", Schema: "ci"}))
+	migrate(t)
+	all := want(t, 0, "doctor --grants", "DO NOT RUN ALL OF THIS ON ONE DATABASE", "doctor --grants --database NAME",
+		"To be run on the database main (databases.main.url), and on no other", "To be run on the database ci (databases.ci.url)")
+	parts := map[string]string{}
+	for _, name := range []string{"main", "ci"} {
+		part := want(t, 0, "doctor --grants --database "+name)
+		if _, parts[name], _ = strings.Cut(part, "\n\n"); !strings.Contains(all, parts[name]) || strings.Contains(part, "DO NOT") {
+			t.Errorf("%s: %s", name, part)
+		}
+	}
+	if !strings.Contains(parts["main"], "public.issues") || strings.Contains(parts["ci"], "public.issues") {
+		t.Errorf("the parts are mixed: %s", all)
+	}
+	out := want(t, 0, "doctor --grants --database ci --output json", `"database": "ci"`)
+	if strings.Contains(out, `"main"`) {
+		t.Error(out)
+	}
+	want(t, 2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
+	want(t, 2, "doctor --database ci", "--database is for --grants")
+}
+
 func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
 	want(t, 1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
 	want(t, 1, "doctor --grants --config /nowhere", "/nowhere")
