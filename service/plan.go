@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -35,6 +36,32 @@ func (e *UnknownTargetError) Error() string {
 
 // Is says that it is an [ErrUnknownTarget].
 func (e *UnknownTargetError) Is(err error) bool { return err == ErrUnknownTarget }
+
+// IsTarget reports whether this is a kind of what jobs delete and [Service.PlanDeletion] plans.
+func IsTarget(kind string) bool {
+	return kind == repo.KindUser || kind == repo.KindGroup || kind == repo.KindPlaceholder
+}
+
+// TargetOf is what a job is to delete, not ok if it is of a kind that deletes nothing of the application.
+func TargetOf(j Job) (kind string, id int64, ok bool) {
+	var args struct {
+		User        int64 `json:"user_id"`
+		Group       int64 `json:"group_id"`
+		Placeholder int64 `json:"placeholder_user_id"`
+	}
+	if json.Unmarshal(j.Args, &args) != nil {
+		return "", 0, false
+	}
+	switch j.Kind {
+	case repo.DeleteUser{}.Kind():
+		return repo.KindUser, args.User, true
+	case repo.DestroyGroup{}.Kind():
+		return repo.KindGroup, args.Group, true
+	case repo.DeletePlaceholderUser{}.Kind():
+		return repo.KindPlaceholder, args.Placeholder, true
+	}
+	return "", 0, false
+}
 
 // PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
 // reads the replicas where there are some, once they have what was written until now.

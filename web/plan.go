@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,7 +12,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -129,30 +127,17 @@ func (p *pages) noPlan(w http.ResponseWriter, r *http.Request, err error) {
 
 // planned is the address of the plan of something, "" if there is none for its kind.
 func planned(kind string, id int64) string {
-	switch kind {
-	case repo.KindUser, repo.KindGroup, repo.KindPlaceholder:
-		return fmt.Sprintf("/plan/%s/%d", kind, id)
+	if !service.IsTarget(kind) {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("/plan/%s/%d", kind, id)
 }
 
 // plannedBy is the address of the plan of what a job is to delete, "" once it has ended well.
 func plannedBy(j service.Job) string {
-	var args struct {
-		User        int64 `json:"user_id"`
-		Group       int64 `json:"group_id"`
-		Placeholder int64 `json:"placeholder_user_id"`
-	}
-	if j.State == "completed" || json.Unmarshal(j.Args, &args) != nil {
+	kind, id, ok := service.TargetOf(j)
+	if !ok || j.State == "completed" {
 		return ""
 	}
-	switch j.Kind {
-	case repo.DeleteUser{}.Kind():
-		return planned(repo.KindUser, args.User)
-	case repo.DestroyGroup{}.Kind():
-		return planned(repo.KindGroup, args.Group)
-	case repo.DeletePlaceholderUser{}.Kind():
-		return planned(repo.KindPlaceholder, args.Placeholder)
-	}
-	return ""
+	return planned(kind, id)
 }
