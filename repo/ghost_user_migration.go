@@ -146,9 +146,13 @@ func (d *Database) GhostTarget(
 	return t, err
 }
 
-// planGhostTargetSQL is ghostTargetSQL for a user who is not queued yet.
+// planGhostTargetSQL is ghostTargetSQL for a user who may not be queued yet. A row of the queue that
+// is there stays as it is.
 const planGhostTargetSQL = `
-SELECT true, true, false, ` + migratableSQL + `, coalesce(u.user_type, 0), false,
+SELECT true, true, coalesce((
+    SELECT q.hard_delete FROM {ghosts} q
+    WHERE q.user_id = u.id ORDER BY q.consume_after, q.id LIMIT 1), false),
+  ` + migratableSQL + `, coalesce(u.user_type, 0), false,
   {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM users u WHERE u.id = $1::bigint`
