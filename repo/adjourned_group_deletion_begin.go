@@ -115,7 +115,7 @@ func judgeGroup(
 			return b, err
 		}
 		// Behind the lock on the row: a protection that was committed before is seen.
-		b.Protection, err = protecting(ctx, tx, TargetGroup, args.GroupID)
+		b.Protection, err = protecting(ctx, tx, KindGroup, args.GroupID)
 		if b.Protection != nil {
 			b.Verdict = GroupProtected
 		}

@@ -273,7 +273,7 @@ func (d *Database) RemoveGroup(
 		rowDeletion{"namespaces", "id", deleteGroupSQL, id})
 	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx *changing) error {
 		// Somebody may have moved it below the group whose removal had begun.
-		if err := refuseProtected(ctx, tx, TargetGroup, id); err != nil {
+		if err := refuseProtected(ctx, tx, KindGroup, id); err != nil {
 			return err
 		}
 		n, err := deleteRows(ctx, tx, rows)

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Kinds of what a run works on.
+// Kinds of what a run works on. Users and groups can be protected, a placeholder as a user.
 const (
 	KindUser        = "user"
 	KindGroup       = "group"

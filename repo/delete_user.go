@@ -188,7 +188,7 @@ func (u *deleting) checkType(context.Context) error {
 
 // checkProtection comes behind the lock on the user: a protection that was committed before is seen.
 func (u *deleting) checkProtection(ctx context.Context) (err error) {
-	u.Protection, err = protecting(ctx, u.tx, TargetUser, u.args.UserID)
+	u.Protection, err = protecting(ctx, u.tx, KindUser, u.args.UserID)
 	if u.Protection != nil {
 		u.Refused = ReasonProtected
 	}

@@ -163,7 +163,7 @@ func (p placeholderLook) judge(
 		return nil
 	}
 	// Behind the lock on the user's row: a protection that was committed before is seen.
-	v.Protection, err = protecting(ctx, p.tx, TargetUser, p.userID)
+	v.Protection, err = protecting(ctx, p.tx, KindUser, p.userID)
 	if err != nil || v.Protection != nil {
 		return err
 	}

@@ -9,16 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Kinds of what can be protected.
-const (
-	TargetUser  = "user"
-	TargetGroup = "group"
-)
-
 // Protection keeps a user or group from being deleted through caretaker: see
 // maintenance.protected_targets.
 type Protection struct {
-	// Kind is [TargetUser] or [TargetGroup].
+	// Kind is [KindUser] or [KindGroup].
 	Kind       string
 	ID         int64
 	Reason, By string
@@ -110,7 +104,7 @@ func (d *Database) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (protected Protection, err error) {
 	needs, share, begun := referencesOf("users", "id"), shareUserSQL, userBegunSQL
-	if p.Kind == TargetGroup {
+	if p.Kind == KindGroup {
 		needs, share, begun = referencesOf("namespaces", "id parent_id"), shareGroupsSQL, groupBegunSQL
 	}
 	tables, err := d.presence(ctx, needs)
@@ -230,7 +224,7 @@ func scanProtectedGroup(row pgx.CollectableRow) (g protectedGroup, err error) {
 func (d *Database) Protecting(
 	ctx context.Context, kind string, id int64, l Limits,
 ) (*Protection, error) {
-	if kind == TargetGroup {
+	if kind == KindGroup {
 		all, err := d.protectedGroups(ctx, []int64{id}, l)
 		return all[id], err
 	}
@@ -259,7 +253,7 @@ func (d *Database) protectedGroups(
 func protecting(ctx context.Context, tx pgx.Tx, kind string, id int64) (*Protection, error) {
 	var p Protection
 	var err error
-	if kind == TargetGroup {
+	if kind == KindGroup {
 		var g protectedGroup
 		rows, _ := tx.Query(ctx, protectedGroupsSQL, []int64{id})
 		g, err = pgx.CollectOneRow(rows, scanProtectedGroup)

@@ -101,7 +101,7 @@ func (s *Service) Protections(
 }
 
 func checkKind(kind string) error {
-	if kind == repo.TargetUser || kind == repo.TargetGroup {
+	if kind == repo.KindUser || kind == repo.KindGroup {
 		return nil
 	}
 	return &run.InvalidArgumentError{

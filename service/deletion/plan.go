@@ -135,15 +135,14 @@ func (u *userDeletion) planProjects(
 
 // PlanProtection refuses what is protected.
 func PlanProtection(ctx context.Context, p *run.Plan) error {
-	kind := p.Kind
-	if kind != repo.TargetGroup {
-		kind = repo.TargetUser
+	kind := repo.KindUser
+	if p.Kind == repo.KindGroup {
+		kind = p.Kind
 	}
 	protection, err := p.Main().Protecting(ctx, kind, p.ID, judgeLimits())
 	if err != nil || protection == nil {
 		return err
 	}
-	p.Refuse("PROTECTED", fmt.Sprintf("%s %d is protected by %s: %s",
-		protection.Kind, protection.ID, protection.By, protection.Reason))
+	p.Refuse(repo.ReasonProtected, protection.String())
 	return nil
 }

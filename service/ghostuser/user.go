@@ -265,7 +265,7 @@ func (u *user) refuseProtected(ctx context.Context) error {
 		// The plan says so, and goes on.
 		return nil
 	}
-	p, err := u.x.Database.Protecting(ctx, repo.TargetUser, u.UserID, run.ReadLimits())
+	p, err := u.x.Database.Protecting(ctx, repo.KindUser, u.UserID, run.ReadLimits())
 	if err == nil && p != nil {
 		err = &repo.ProtectedError{Protection: *p}
 	}
