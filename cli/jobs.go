@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -181,16 +182,24 @@ func (a *app) cancelJob() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
 		Short: "Stop a job for good; caretaker jobs retry takes that back",
-		RunE: call(a, api.CancelJob, request, func(answer *pb.CancelJobResponse) error {
-			job := answer.GetJob()
-			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-				a.say("job %d %s is running: it stops after the statement in flight",
-					job.GetId(), job.GetKind())
-				return nil
-			}
-			a.say("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
-			return nil
-		}),
+		RunE: func(c *cobra.Command, _ []string) error {
+			a.asked = request
+			return a.ask(c.Context(), func(ctx context.Context, client api) error {
+				answer, err := client.CancelJob(ctx, request)
+				if err != nil {
+					return err
+				}
+				job := answer.GetJob()
+				if a.asJSON || !endedBefore(job) {
+					err = a.show(answer, func() error { return a.describeCancelled(job) })
+				}
+				if err == nil && endedBefore(job) {
+					err = &exitError{exitFailed, fmt.Errorf("too late: job %d had ended before: %s",
+						job.GetId(), cmp.Or(lastOutcome(job), jobState(job)))}
+				}
+				return err
+			})
+		},
 	}
 	command.Args = cobra.MatchAll(jobArgument(&request.Id), func(*cobra.Command, []string) error {
 		if request.GetReason() == "" {
@@ -200,6 +209,23 @@ func (a *app) cancelJob() *cobra.Command {
 	})
 	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown with the job")
 	return command
+}
+
+// endedBefore says that a job that was to be cancelled had ended, and not because somebody had
+// cancelled it.
+func endedBefore(job *pb.Job) bool {
+	cancelled := job.GetJobState() == pb.JobState_JOB_STATE_CANCELLED && job.GetCancellation() != nil
+	return job.GetFinalizedAt() != nil && !cancelled
+}
+
+func (a *app) describeCancelled(job *pb.Job) error {
+	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
+		a.say("job %d %s is running: it stops after the statement in flight",
+			job.GetId(), job.GetKind())
+		return nil
+	}
+	a.say("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
+	return nil
 }
 
 // retryJob makes a job run again.

@@ -133,13 +133,17 @@ func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
 	conn := prepared(t)
 	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
 	r := serving(t)
-	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, attempted_at, finalized_at) VALUES
-		('delete_user', 'available', '{"user_id": 7}', 0, 25, NULL, NULL), ('destroy_group', 'running', '{"group_id": 8}', 1, 25, now(), NULL),
-		('delete_user', 'completed', '{"user_id": 9}', 1, 25, now(), now())`)
+	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, attempted_at, finalized_at, metadata) VALUES
+		('delete_user', 'available', '{"user_id": 7}', 0, 25, NULL, NULL, '{}'), ('destroy_group', 'running', '{"group_id": 8}', 1, 25, now(), NULL, '{}'),
+		('delete_user', 'completed', '{"user_id": 9}', 1, 25, now(), now(), '{"outcome": "succeeded"}'),
+		('delete_user', 'cancelled', '{"user_id": 10}', 1, 25, now(), now(), '{"outcome": "refused", "reason": "PROTECTED"}')`)
 	r.want(t, 0, "jobs cancel 1 --reason mistaken", "job 1 delete_user is cancelled")
 	r.want(t, 0, "jobs show 1", "cancelled CANCELLED", "cancelled by ", ": mistaken")
 	r.want(t, 0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after the statement in flight")
-	r.want(t, 0, "jobs cancel 3 --reason late", "job 3 delete_user is completed")
+	r.want(t, 0, "jobs cancel 1 --reason again", "job 1 delete_user is cancelled")
+	r.want(t, 1, "jobs cancel 3 --reason late", "too late: job 3 had ended before: succeeded")
+	r.want(t, 1, "jobs cancel 3 --reason late --output json", `"outcome"`, "too late: job 3")
+	r.want(t, 1, "jobs cancel 4 --reason late", "too late: job 4 had ended before: refused PROTECTED")
 	r.want(t, 0, "jobs retry 1", "job 1 delete_user is available")
 	r.want(t, 2, "jobs cancel 1", "--reason REASON is required")
 	r.want(t, 2, "jobs cancel 77 --reason r", "there is no job with this id")

@@ -73,8 +73,9 @@ func refuseProtected(ctx context.Context, tx pgx.Tx, kind string, id int64) erro
 	return err
 }
 
-// cancelledWords say who has cancelled the job of the row c, and why.
-const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': ' || c.reason`
+// cancelledWords say who has cancelled the job of the row c, why, and what takes that back.
+const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
+    || c.reason || '; caretaker jobs retry ' || c.job_id || ' takes that back'`
 
 const cancelledGroupsSQL = `
 SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledWords + `

@@ -80,7 +80,7 @@ func (s *Service) CancelJob(ctx context.Context, id int64, reason, by string) (J
 		return Job{}, err
 	}
 	cancelled, err := s.pool.CancelJob(ctx, id, reason, by)
-	if err == nil {
+	if err == nil && cancelled.Cancellation != nil {
 		s.engine.Logger.InfoContext(ctx, "job cancelled", "kind", cancelled.Kind, "job_id", id, "by", by, "reason", reason)
 	}
 	return cancelled, err

@@ -18,9 +18,15 @@ func TestCancelJob_OneThatWaitsNeverStartsUntilItIsRetried(t *testing.T) {
 	if err != nil || job.State != "cancelled" || job.Reason != "CANCELLED" {
 		t.Fatalf("%+v, %v", job, err)
 	}
+	const words = "job 1 was cancelled by ann: not this one; caretaker jobs retry 1 takes that back"
+	plan, err := g.Service.PlanDeletion(t.Context(), "group", 10)
+	if err != nil || plan.Refused == nil || plan.Refused.Reason+": "+plan.Refused.Detail != "CANCELLED: "+words || len(plan.Tables) == 0 {
+		t.Errorf("%+v, %v", plan, err)
+	}
 	// Nor is it queued again behind the operator's back.
 	g.Run("held_groups=1")
 	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
+	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
 	if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
 		t.Fatal(err)

@@ -284,6 +284,38 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	}
 }
 
+func TestPlanDeletion_OfWhatIsRefusedSaysWhatWouldGoWithoutThat(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, 13)
+	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, firstGroup)
+	var child int64
+	if _, err := fmt.Sscan(p.Value("main", below), &child); err != nil {
+		t.Fatal(err)
+	}
+	for kind, change := range map[string]func(){
+		"group": func() { protect(t, p.service, "group", child) },
+		"user":  func() { p.Exec("main", `UPDATE users SET user_type = 11 WHERE id = 20`) },
+	} {
+		id := map[string]int{"group": firstGroup, "user": 20}[kind]
+		before := p.plan(kind, id)
+		change()
+		after := p.plan(kind, id)
+		if !reflect.DeepEqual(after.Tables, before.Tables) || len(after.Tables) == 0 || !after.Exact || after.Outside != before.Outside {
+			t.Errorf("%s: %+v, before it was refused %+v", kind, after, before)
+		}
+		want := map[string]string{
+			"group": fmt.Sprintf("PROTECTED group %d is protected by ann: evidence", child),
+			"user":  "INTERNAL_USER users of this type are accounts of the system, which are not deleted",
+		}[kind]
+		if r := after.Refused; r == nil || r.Reason+" "+r.Detail != want {
+			t.Errorf("%s: %+v, want %s", kind, r, want)
+		}
+	}
+	if ghost := p.plan("user", 99000); ghost.Exact || ghost.Refused == nil {
+		t.Errorf("nobody could take over what is the ghost's, but %+v", ghost)
+	}
+}
+
 func TestPlanDeletion_WritesAndLocksNothing(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 10)

@@ -192,11 +192,12 @@ func (r *workerRun) restore(ctx context.Context, g *group) error {
 
 func (r *workerRun) hold(ctx context.Context, g *group) {
 	r.countHeld(ctx, g.reason)
-	r.candidate(g.ID, run.ActionHold, g.reason)
+	reason := repo.Reason{Code: g.reason}
 	var why []any
-	if g.Veto != nil {
-		why = []any{"why", g.Veto.Detail}
+	if g.Veto != nil && g.Veto.Reason == g.reason {
+		reason.Detail, why = g.Veto.Detail, []any{"why", g.Veto.Detail}
 	}
+	r.candidate(g.ID, run.ActionHold, reason.String())
 	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held, why...)...)
 }
 

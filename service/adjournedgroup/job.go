@@ -188,8 +188,12 @@ func (d *groupRemoval) removeTree(
 			return total, treeErr
 		}
 		// What was protected before this one began has kept it from beginning; it may have been moved.
-		if err := d.Main.RefuseProtectedGroups(ctx, tree, run.ReadLimits()); err != nil {
-			return total, err
+		// A plan has said so, and counts what would go without it.
+		if r.Plan == nil {
+			err := d.Main.RefuseProtectedGroups(ctx, tree, run.ReadLimits())
+			if err != nil {
+				return total, err
+			}
 		}
 		before := len(seen)
 		for _, id := range tree {

@@ -75,7 +75,11 @@ func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan
 		run.ReasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
 	}
 	if outcome, reason := decideGroup(due[0]); outcome != destruction {
-		p.Refuse(reason, words[reason])
+		detail := words[reason]
+		if veto := due[0].Veto; veto != nil && veto.Reason == reason {
+			detail = veto.Detail
+		}
+		p.Refuse(reason, detail)
 	}
 	return nil
 }

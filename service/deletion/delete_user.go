@@ -123,12 +123,16 @@ func deletionResult(args repo.DeleteUser, d repo.UserDeletion) (job.Result, erro
 	return r, nil
 }
 
-// refusalWords say by whom a user is protected, or name the first ten groups or organizations that the
-// user owns alone; "" if the refusal is about something else.
+// refusalWords say why the job refuses: by whom a user is protected, or the first ten groups or
+// organizations that the user owns alone.
 func refusalWords(d repo.UserDeletion) string {
 	switch {
 	case d.Protection != nil:
 		return d.Protection.String()
+	case d.Refused == run.ReasonInternalUser:
+		return "users of this type are accounts of the system, which are not deleted"
+	case d.Refused == repo.ReasonNotAuthorized:
+		return "who asked for it is neither the user nor an active administrator"
 	case len(d.Groups) > 0:
 		return fmt.Sprintf("groups %v have no other owner: give them one", d.Groups)
 	case len(d.Organizations) > 0:

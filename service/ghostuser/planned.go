@@ -34,10 +34,16 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) er
 	switch {
 	case !target.Exists:
 		return run.ErrUnknownTarget
-	case !target.Migratable, target.Ghost == p.ID:
-		p.Refuse(run.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+	case target.Ghost == p.ID:
+		// To whom would it all go?
+		p.Refuse(run.ReasonInternalUser, "the user is the ghost")
+		p.Exact = false
 		return nil
-	case target.Ghost == 0:
+	case !target.Migratable:
+		// What would go without that is counted all the same.
+		p.Refuse(run.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+	}
+	if target.Ghost == 0 {
 		if err := p.Main().CheckGhost(ctx, rowLimits()); err != nil {
 			return err
 		}

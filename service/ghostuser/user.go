@@ -210,7 +210,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
 	switch {
 	case protected:
-		u.candidate(run.ActionPostpone, repo.ReasonProtected)
+		u.candidate(run.ActionPostpone, kept.Error())
 		u.reportProtected(ctx, kept)
 	case timeUp || isLocked(cause):
 		change = u.x.Database.DeferMigration
