@@ -49,14 +49,14 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		"[]":                               "has no tokens",
 		"token: abcdefgh":                  "must be a list",
 		"abcdefghijklmnop":                 "must be a list",
-		"- {name: a, token: abcdefgh}":     "field token not found",
+		"- {name: a, token: abcdefgh}":     "line 1: field token not found",
 		"- {name: a, role: admin}":         `token 1 ("a"): sha256 must be 64 hexadecimal digits`,
 		"- {sha256: " + sum + "}":          `token 1 (""): name is required`,
 		"- {name: a, sha256: " + sum + "}": "role is required",
 		"- {name: \"a\\n\", sha256: 1}":    "name is required",
 		"- {name: a, sha256: 12ab}":        "sha256 must be 64",
 		"- [a":                             "must be a list",
-		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `"boss" is none of viewer, operator, admin`,
+		"- {name: a, sha256: " + sum + ", role: boss}":                                                         `token 1 ("a"): role: "boss" is none of viewer, operator, admin`,
 		"- {name: a, sha256: " + hashed("") + ", role: admin}":                                                 "no text at all",
 		"- {name: a, sha256: " + sum + ", role: admin, workers: [w]}":                                          "restrict operators only",
 		"- {name: a, sha256: " + sum + ", role: operator, workers: }":                                          "workers is empty",
@@ -72,6 +72,9 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		_, err := New(Config{TokensFile: file, Workers: []string{"w", "v"}})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "auth.tokens_file: "+file+": ") {
 			t.Errorf("%s: got %v, want %s", content, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "access.") {
+			t.Errorf("%s: the message speaks of Go: %v", content, err)
 		}
 		if err != nil && (strings.Contains(err.Error(), "abcdef") || strings.Contains(err.Error(), sum[:8])) {
 			t.Errorf("the message has a part of the file: %v", err)

@@ -31,7 +31,7 @@ type token struct {
 type entry struct {
 	Name    string    `yaml:"name"`
 	SHA256  string    `yaml:"sha256"`
-	Role    *Role     `yaml:"role"`
+	Role    yaml.Node `yaml:"role"`
 	Workers yaml.Node `yaml:"workers"`
 	Expires yaml.Node `yaml:"expires"`
 }
@@ -128,6 +128,7 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 	if err := decoder.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
 		// What it quotes of the file may be a token.
 		text := regexp.MustCompile("`[^`]*`").ReplaceAllString(err.Error(), "a value")
+		text = regexp.MustCompile(`(?: in type | into )\S+`).ReplaceAllString(text, "")
 		return nil, errors.New("must be a list of name, sha256, role, workers, expires: " + text)
 	}
 	if len(entries) == 0 {
@@ -184,9 +185,12 @@ func (e entry) token(workers []string) (*token, error) {
 		return nil, errors.New("sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
 		return nil, errors.New("sha256 is that of no text at all")
-	case e.Role == nil:
-		return nil, errors.New("role is required: viewer, operator or admin")
-	case restricted && *e.Role != Operator:
+	}
+	role, err := e.role()
+	switch {
+	case err != nil:
+		return nil, err
+	case restricted && role != Operator:
 		return nil, errors.New("workers restrict operators only: leave them out")
 	case restricted && len(only) == 0:
 		return nil, errors.New("workers is empty: leave it out for all of them")
@@ -196,8 +200,20 @@ func (e entry) token(workers []string) (*token, error) {
 			strings.Join(workers, ", "))
 	}
 	expires, err := e.expiry()
-	client := Client{Name: e.Name, Role: *e.Role, Workers: only}
+	client := Client{Name: e.Name, Role: role, Workers: only}
 	return &token{client, [sha256.Size]byte(hash), expires}, err
+}
+
+// role is decoded here, so that a mistake is told with the entry's name.
+func (e entry) role() (role Role, err error) {
+	word := ""
+	if e.Role.Decode(&word) != nil || word == "" {
+		return None, errors.New("role is required: viewer, operator or admin")
+	}
+	if err := role.UnmarshalText([]byte(word)); err != nil {
+		return None, fmt.Errorf("role: %w", err)
+	}
+	return role, nil
 }
 
 // expiry is a time, or a day at whose beginning in UTC the token expires.

@@ -144,13 +144,12 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if name := userName(); name != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, server.UserHeader, name)
 	}
-	if a.client.tokenFile != "" {
-		token, err := os.ReadFile(a.client.tokenFile)
-		if err != nil {
-			return fmt.Errorf("--token-file: %w", err)
-		}
-		bearer := "Bearer " + strings.TrimSpace(string(token))
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", bearer)
+	token, err := a.client.token()
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
@@ -181,8 +180,26 @@ func (c *connection) complete() error {
 	return nil
 }
 
+// token is that of the file, "" if none is named.
+func (c *connection) token() (string, error) {
+	if c.tokenFile == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("--token-file: %s is empty", c.tokenFile)
+	}
+	return token, nil
+}
+
 // secure says whether TLS is used.
-func (c *connection) secure() bool { return c.tls || c.caFile != "" || c.certFile != "" }
+func (c *connection) secure() bool {
+	return c.tls || c.caFile != "" || c.certFile != "" || c.keyFile != ""
+}
 
 // checkAddress checks it: HOST:PORT, or what gRPC takes besides, such as unix:/run/caretaker.sock.
 func (c *connection) checkAddress() error {
@@ -210,7 +227,12 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 			return nil, fmt.Errorf("--tls-ca: %s has no PEM certificate", c.caFile)
 		}
 	}
-	if c.certFile != "" {
+	switch {
+	case c.keyFile == "" && c.certFile != "":
+		return nil, errors.New("--tls-key is missing: --tls-cert needs the key of the certificate")
+	case c.certFile == "" && c.keyFile != "":
+		return nil, errors.New("--tls-cert is missing: --tls-key is the key of a certificate")
+	case c.certFile != "":
 		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)

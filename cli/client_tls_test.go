@@ -39,6 +39,10 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	r.want(t, 0, "status --token-file "+token+ca, worker)
 	r.want(t, 1, "status --token-file "+saved(t, "wrong", "wrong")+ca, "this token is not known here")
 	r.want(t, 1, "status --tls-cert "+other+ca, "--tls-cert", "--tls-key")
+	r.want(t, 1, "status --tls-cert "+other, "--tls-key is missing")
+	r.want(t, 1, "status --tls-key "+key, "--tls-cert is missing")
+	empty := saved(t, "empty", "\n")
+	r.want(t, 1, "status --token-file "+empty+ca, "--token-file: "+empty+" is empty")
 	r.want(t, 1, "status --tls-ca "+key, "--tls-ca: ", "has no PEM certificate")
 }
 

@@ -307,8 +307,9 @@ func (c *Config) contradictions() (found []contradiction) {
 	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
 		if key, address := l[0], l[1]; address != "" && !loopback(address) {
 			add(key, "%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
-				"tls.key_file) or auth (auth.token_file), or set insecure: true, or listen on 127.0.0.1",
-				key, address)
+				"tls.key_file; with tls.client_ca_file and auth.certificates, who may do what) or auth "+
+				"(auth.tokens_file, or auth.token_file for one token), or set insecure: true, or listen "+
+				"on 127.0.0.1", key, address)
 		}
 	}
 	return found

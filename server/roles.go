@@ -125,10 +125,13 @@ type notAllowedError struct {
 func (e *notAllowedError) Error() string { return e.text }
 
 func tooLow(role, needed access.Role) error {
+	remedy := ": use a token or a certificate that has it"
+	if role == access.None {
+		remedy = ": your certificate has no role here, auth.certificates gives it one"
+	}
 	return &notAllowedError{
 		reason: "ROLE_TOO_LOW",
-		text: "this needs the role " + needed.String() + ", you have " + role.String() +
-			": use a token or a certificate that has it",
+		text:   "this needs the role " + needed.String() + ", you have " + role.String() + remedy,
 		metadata: map[string]string{
 			"role": role.String(), "needed": needed.String(),
 		},

@@ -167,7 +167,11 @@ func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
 		}
 		return
 	}
-	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")).GetMetadata()
+	refused := f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")
+	if names := strings.Contains(refused.Message(), "auth.certificates"); names != (has == access.None) {
+		f.t.Errorf("%s: %s", what, refused.Message())
+	}
+	info := detail[*errdetails.ErrorInfo](refused).GetMetadata()
 	if info["role"] != has.String() || info["needed"] != needed.String() {
 		f.t.Errorf("%s: %v", what, info)
 	}
