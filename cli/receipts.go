@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -92,9 +93,11 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	})
 }
 
-// eachDatabase opens the configured databases, or the one of that name, for do.
+// eachDatabase opens the configured databases, or the one of that name, for do, which gets for how
+// long receipts are kept.
 func (a *app) eachDatabase(
-	c *cobra.Command, name string, do func(context.Context, *repo.Database) error,
+	c *cobra.Command, name string,
+	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
 ) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
@@ -116,7 +119,7 @@ func (a *app) eachDatabase(
 		if err := d.CheckMigrated(ctx); err != nil {
 			return fmt.Errorf("%w: run `caretaker migrate` first", err)
 		}
-		if err := do(ctx, d); err != nil {
+		if err := do(ctx, d, configuration.service.Receipts.Keep); err != nil {
 			return err
 		}
 	}
@@ -131,15 +134,18 @@ func (a *app) receiptHeads() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "head",
 		Short: "Print the newest receipt of each database, to be kept elsewhere for verify --head",
-		Long: "Print the number and the hash of the newest receipt of each database. Keep them where\n" +
-			"nobody who can write to the databases can change them: receipts verify --head then finds\n" +
-			"receipts that were cut off at the end, or all written anew.",
+		Long: "Print the number and the hash of the newest receipt of each database, and until when it\n" +
+			"is kept. Keep the lines where nobody who can write to the databases can change them:\n" +
+			"receipts verify --head then finds receipts that were cut off at the end or removed at the\n" +
+			"beginning before their time, or all written anew.",
 		Example: "  caretaker receipts head --config caretaker.yml > heads-2026-11-22",
 		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
-			err := a.eachDatabase(c, database, func(ctx context.Context, d *repo.Database) error {
-				head, err := service.HeadOfReceipts(ctx, d)
+			err := a.eachDatabase(c, database, func(
+				ctx context.Context, d *repo.Database, keep time.Duration,
+			) error {
+				head, err := service.HeadOfReceipts(ctx, d, keep)
 				heads = append(heads, head)
 				return err
 			})
@@ -150,7 +156,11 @@ func (a *app) receiptHeads() *cobra.Command {
 				return a.json(map[string]any{"heads": heads})
 			}
 			for _, h := range heads {
-				a.say("%s %d %s", h.Database, h.Sequence, cmp.Or(h.Hash, none))
+				until := ""
+				if !h.Until.IsZero() {
+					until = " " + h.Until.Format(time.RFC3339)
+				}
+				a.say("%s %d %s%s", h.Database, h.Sequence, cmp.Or(h.Hash, none), until)
 			}
 			return nil
 		},
@@ -174,7 +184,9 @@ func (a *app) verifyReceipts() *cobra.Command {
 				return usage(err)
 			}
 			checks, wrong := []service.ReceiptCheck{}, false
-			err = a.eachDatabase(c, database, func(ctx context.Context, d *repo.Database) error {
+			err = a.eachDatabase(c, database, func(
+				ctx context.Context, d *repo.Database, _ time.Duration,
+			) error {
 				check, err := service.VerifyReceipts(ctx, d, known)
 				checks = append(checks, check)
 				wrong = wrong || len(check.Findings) > 0
@@ -259,7 +271,7 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 		if len(words) == 0 {
 			continue
 		}
-		if len(words) != 3 {
+		if len(words) != 3 && len(words) != 4 {
 			return nil, fmt.Errorf("%q is not a database, a number and a hash", strings.TrimSpace(line))
 		}
 		sequence, err := strconv.ParseInt(words[1], 10, 64)
@@ -267,6 +279,11 @@ func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 			return nil, fmt.Errorf("%q is no number", words[1])
 		}
 		head := service.ReceiptHead{Database: words[0], Sequence: sequence, Hash: words[2]}
+		if len(words) == 4 {
+			if head.Until, err = time.Parse(time.RFC3339, words[3]); err != nil {
+				return nil, fmt.Errorf("%q is no time", words[3])
+			}
+		}
 		if head.Hash == none {
 			head.Hash = ""
 		}

@@ -20,11 +20,13 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	want(t, 1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
 	want(t, 2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
 	for content, message := range map[string]string{
-		"main 2 abcd\n":     "",
-		"":                  "there is no head in it",
-		"main 2":            `"main 2" is not a database, a number and a hash`,
-		"main x y":          `"x" is no number`,
-		`{"heads": "main"}`: "cannot unmarshal",
+		"main 2 abcd\n":                      "",
+		"":                                   "there is no head in it",
+		"main 2":                             `"main 2" is not a database, a number and a hash`,
+		"main x y":                           `"x" is no number`,
+		"main 2 ab never":                    `"never" is no time`,
+		"main 2 abcd 2026-11-22T10:00:00Z\n": "",
+		`{"heads": "main"}`:                  "cannot unmarshal",
 		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",
 	} {
 		file := filepath.Join(t.TempDir(), "heads")

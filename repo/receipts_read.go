@@ -111,6 +111,8 @@ type ReceiptHead struct {
 	// Sequence and Hash (hexadecimal) of the newest receipt; 0 and "" before the first one.
 	Sequence int64
 	Hash     string
+	// At is when the newest receipt was written; zero if there is none any more.
+	At time.Time
 	// PrunedSequence and PrunedHash are those of the newest receipt that was pruned.
 	PrunedSequence int64
 	PrunedHash     string
@@ -120,13 +122,18 @@ type ReceiptHead struct {
 
 const receiptHeadSQL = `
 SELECT h.sequence, encode(h.hash, 'hex'), h.pruned_sequence, encode(h.pruned_hash, 'hex'),
-  coalesce((SELECT max(r.sequence) FROM maintenance.receipts r), h.pruned_sequence)
+  coalesce((SELECT max(r.sequence) FROM maintenance.receipts r), h.pruned_sequence),
+  (SELECT r.at FROM maintenance.receipts r WHERE r.sequence = h.sequence)
 FROM maintenance.receipt_head h WHERE h.only_row`
 
 // ReceiptHead reads the head of the chain, or returns [ErrNotFound].
 func (d *Database) ReceiptHead(ctx context.Context) (h ReceiptHead, err error) {
-	into := []any{&h.Sequence, &h.Hash, &h.PrunedSequence, &h.PrunedHash, &h.Newest}
+	var at *time.Time
+	into := []any{&h.Sequence, &h.Hash, &h.PrunedSequence, &h.PrunedHash, &h.Newest, &at}
 	err = d.queryRow(ctx, "read the head of the receipts", into, receiptHeadSQL)
+	if at != nil {
+		h.At = at.UTC()
+	}
 	return h, err
 }
 

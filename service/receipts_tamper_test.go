@@ -39,7 +39,7 @@ func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.
 
 func headOf(t *testing.T, d *repo.Database) service.ReceiptHead {
 	t.Helper()
-	head, err := service.HeadOfReceipts(context.Background(), d)
+	head, err := service.HeadOfReceipts(context.Background(), d, 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,10 +123,13 @@ func TestVerifyReceipts_AForgedCheckpointIsSeen(t *testing.T) {
 			}
 		})
 	}
-	// One that fits is what pruning leaves. Heads that were kept say that they cannot be checked any more.
+	// One that fits is what pruning leaves. Heads that were kept say that it came too early, or that they cannot be checked any more.
 	e := receipted(t, 5)
 	head := headOf(t, e.Open[0])
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
+	until := head.Until
+	wantVerified(t, e.Open[0], "receipt 5, of the head that was given, was to be kept until "+until.Format(time.RFC3339)+", and has been pruned", head)
+	head.Until = time.Now().Add(-time.Second)
 	wantVerified(t, e.Open[0], "", head)
 	head.Sequence, head.Hash = 4, "ab"
 	wantVerified(t, e.Open[0], "receipt 4, of a head that was given, has been pruned since", head)

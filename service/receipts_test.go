@@ -143,7 +143,7 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T) {
 	t.Parallel()
 	e := receipted(t, 5)
-	head, err := service.HeadOfReceipts(context.Background(), e.Open[0])
+	head, err := service.HeadOfReceipts(context.Background(), e.Open[0], 24*time.Hour)
 	if err != nil || head.Sequence != 5 || len(head.Hash) != 64 {
 		t.Fatal(head, err)
 	}
@@ -169,6 +169,13 @@ func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 3, pruned_hash = hash; DELETE FROM maintenance.receipts`)
 	third := service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
 	verify(third, "receipt 2, of a head that was given, has been pruned since")
+	// What was to be kept longer was not pruned: somebody has moved the checkpoint.
+	verify(head, "receipt 5, of the head that was given, is missing: the end was cut off at 3")
+	early := head
+	early.Sequence, early.Hash = 2, "ab"
+	verify(early, "receipt 2, of the head that was given, was to be kept until "+head.Until.Format(time.RFC3339)+", and has been pruned")
+	early.Until = time.Now().Add(-time.Second)
+	verify(early, "receipt 2, of a head that was given, has been pruned since")
 }
 
 func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {

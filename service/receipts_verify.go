@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -15,6 +16,8 @@ type ReceiptHead struct {
 	Sequence int64  `json:"sequence"`
 	// Hash is hexadecimal, "" before the first receipt.
 	Hash string `json:"hash"`
+	// Until is until when the receipt is kept, by the configuration of the time; zero if unknown.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // ReceiptCheck is what the verification of a database's receipts has found.
@@ -34,10 +37,16 @@ type ReceiptCheck struct {
 // maxFindings is how many findings are named.
 const maxFindings = 100
 
-// HeadOfReceipts reads the head of a database's receipts.
-func HeadOfReceipts(ctx context.Context, d *repo.Database) (ReceiptHead, error) {
+// HeadOfReceipts reads the head of a database's receipts, which are kept for this time.
+func HeadOfReceipts(
+	ctx context.Context, d *repo.Database, keep time.Duration,
+) (ReceiptHead, error) {
 	h, err := d.ReceiptHead(ctx)
-	return ReceiptHead{Database: d.Name, Sequence: h.Sequence, Hash: h.Hash}, err
+	head := ReceiptHead{Database: d.Name, Sequence: h.Sequence, Hash: h.Hash}
+	if !h.At.IsZero() {
+		head.Until = h.At.Add(keep).Truncate(time.Second)
+	}
+	return head, err
 }
 
 // VerifyReceipts reads all receipts of a database, page by page, and recomputes the chain: what is
@@ -57,7 +66,9 @@ func VerifyReceipts(
 			return ReceiptCheck{}, err
 		}
 		v := &verification{database: d, begin: begin, known: known}
-		v.ReceiptHead = ReceiptHead{d.Name, begin.PrunedSequence, begin.PrunedHash}
+		v.ReceiptHead = ReceiptHead{
+			Database: d.Name, Sequence: begin.PrunedSequence, Hash: begin.PrunedHash,
+		}
 		v.Pruned = begin.PrunedSequence
 		v.checkKnown(begin.PrunedSequence, begin.PrunedHash)
 		end, err := v.run(ctx)
@@ -160,6 +171,9 @@ func (v *verification) checkEnd(end repo.ReceiptHead) {
 		case k.Sequence > v.Sequence:
 			v.find("receipt %d, of the head that was given, is missing: the end was cut off at %d",
 				k.Sequence, v.Sequence)
+		case k.Sequence <= v.Pruned && k.Until.After(time.Now()):
+			v.find("receipt %d, of the head that was given, was to be kept until %s, and has been pruned",
+				k.Sequence, k.Until.UTC().Format(time.RFC3339))
 		case k.Sequence < v.Pruned && k.Sequence > 0:
 			v.Unchecked = append(v.Unchecked,
 				fmt.Sprintf("receipt %d, of a head that was given, has been pruned since", k.Sequence))
