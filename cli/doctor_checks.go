@@ -89,6 +89,11 @@ func (d *doctor) clock(_ context.Context, database *repo.Database) (found []find
 	return found, nil
 }
 
+// hasMain says whether the URL of main can be read: then it is the first of the databases.
+func (d *doctor) hasMain() bool {
+	return len(d.databases) > 0 && d.databases[0].Name == mainDatabase
+}
+
 // apart is how far a clock is from another one.
 func apart(by time.Duration) string {
 	if by < 0 {
@@ -97,8 +102,11 @@ func apart(by time.Duration) string {
 	return by.Round(100*time.Millisecond).String() + " ahead of"
 }
 
-// clocks compares the servers with that of main.
+// clocks compares the servers with that of main, where it answers.
 func (d *doctor) clocks(context.Context) (found []finding, _ error) {
+	if !d.hasMain() {
+		return nil, nil
+	}
 	main, ok := d.facts[d.databases[0]]
 	for _, database := range d.databases[1:] {
 		f, known := d.facts[database]
@@ -208,7 +216,7 @@ func (d *doctor) application(ctx context.Context, database *repo.Database) ([]fi
 // definitions are those of loose foreign keys, as caretaker lfk lint finds them.
 func (d *doctor) definitions(ctx context.Context) (found []finding, err error) {
 	keys, err := (&lfk{app: d.app}).keys(service.Settings[loosefk.Config](&d.config.service))
-	if err != nil || keys.Definitions == nil {
+	if err != nil || keys.Definitions == nil || !d.hasMain() {
 		return nil, err
 	}
 	keys.Databases = d.databases

@@ -64,6 +64,24 @@ func TestDoctor_ComparesTheClocksOfTheServers(t *testing.T) {
 	t.Error("nothing about the clocks")
 }
 
+func TestDoctor_AURLThatCannotBeOpenedIsAnError(t *testing.T) {
+	sql := applied(t)
+	defined(t, "issues: [{table: users, column: author_id, on_delete: async_delete}]")
+	fault := fault{status: "error", where: "configuration", problem: "pool_max_conns", remedy: "correct the URL"}
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&pool_max_conns=1")
+	wantFault(t, fault)
+	// Nothing is compared with another database in its place.
+	ci := configured(t, "ci")
+	t.Setenv("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceit(t, ci, ahead))
+	t.Setenv("CARETAKER_DATABASES_SEC_URL", configured(t, "sec").Config().ConnString())
+	wantFault(t, fault)
+	for _, f := range findings(t, want(t, 1, "doctor --output json")) {
+		if f.Name == "clocks" && f.Status != "ok" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 func TestDoctor_EachStateOfADatabaseHasARemedy(t *testing.T) {
 	sql := applied(t)
 	name := sql.Config().Database
