@@ -340,8 +340,8 @@ func (c *Child) PurgeAll(
 		beginning = purgeUncountedSQL
 	}
 	sql, values := c.sql(beginning+ending, first, "{queue}", q.sql)
-	err = c.Database.change(ctx, p.Permit,
-		newQuery("clean "+c.Key.String(), sql, append(args, values...)...), c.receipt(),
+	err = c.change(ctx, p.Permit,
+		newQuery("clean "+c.Key.String(), sql, append(args, values...)...),
 		&r.Found, affected{&r.Changed}, affected{&r.Removed})
 	return r, err
 }
@@ -358,14 +358,22 @@ func (c *Child) PurgeShares(
 	}
 	sql, values := c.sql(purgeSharesSQL, 4, "{lock}", lock)
 	var keys, counts []int64
-	err = c.Database.change(ctx, p.Permit,
+	err = c.change(ctx, p.Permit,
 		newQuery("clean "+c.Key.String(), sql, append([]any{p.Keys, p.Cap, perKey}, values...)...),
-		c.receipt(), &keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
+		&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
 	r.Shares = make(map[int64]int64, len(keys))
 	for i, key := range keys {
 		r.Shares[key] = counts[i]
 	}
 	return r, err
+}
+
+// change sends a statement on the child.
+func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
+	if c.unprotected != "" {
+		return c.Database.changeUnprotected(ctx, p, q, c.receipt(), into...)
+	}
+	return c.Database.change(ctx, p, q, c.receipt(), into...)
 }
 
 const remainingSQL = `

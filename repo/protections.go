@@ -73,6 +73,9 @@ WITH RECURSIVE up (id) AS (
     SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
 
+	// protectingSQL comes first: [Database.changeUnprotected] locks the table before rows, too.
+	protectingSQL = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE`
+
 	userBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
 
 	groupBegunSQL = aboveSQL + `
@@ -112,6 +115,9 @@ func (d *Database) Protect(
 		return protected, err
 	}
 	do := func(ctx context.Context, tx *changing) error {
+		if _, err := tx.Exec(ctx, protectingSQL); err != nil {
+			return err
+		}
 		if tables.has(needs...) {
 			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
 				return err

@@ -14,7 +14,8 @@ type Batch struct {
 	Rows int64
 	// Behind is where the one before ended; nil: from the start.
 	Behind *int64
-	// Direct changes rows without picking them first. It is for a batch behind a full one.
+	// Direct changes rows without picking them first. It is for a batch behind a full one, and has no
+	// effect where rows may be protected.
 	Direct bool
 	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
 	SkipLocked bool
@@ -54,12 +55,16 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
 // Sweep changes a batch of the rows in one transaction and one round trip. It neither tries again
 // nor continues: that is for the caller, who looks at the time in between.
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
-	if b.Direct && !b.SkipLocked && c.Report == "" {
-		return r.sweepDirect(ctx, c, b)
-	}
 	var p parameters
 	match, filter := r.sql(&p)
-	filter = r.unprotected(c, filter)
+	send, unprotected := r.Database.change, r.Database.unprotectedRows(r.Table.Name)
+	switch {
+	case c.Delete && unprotected != "":
+		// Rows that are protected count as kept.
+		send, filter = r.Database.changeUnprotected, filter+" AND "+unprotected
+	case b.Direct && !b.SkipLocked && c.Report == "":
+		return r.sweepDirect(ctx, c, b)
+	}
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
 	outside := ""
@@ -85,19 +90,10 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		"{returned}", r.returned(), "{noted}", notedSQL,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
-	err = r.Database.change(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
+	err = send(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.ruled(ctx, err, r.Table, kept)
-}
-
-// unprotected adds to the filter of rows that are to be deleted that none of them is protected. Those
-// that are count as kept.
-func (r Rows) unprotected(c Change, filter string) string {
-	if condition := r.Database.unprotectedRows(r.Table.Name); c.Delete && condition != "" {
-		return filter + " AND " + condition
-	}
-	return filter
 }
 
 // behindSQL is a comparison of rows that begins with the matched column. So only the index on both
@@ -155,7 +151,6 @@ func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchR
 	} else {
 		which = fill(directFirstSQL, "{table}", r.from(), "{match}", match, "{limit}", change.add(b.Rows))
 	}
-	filter = r.unprotected(c, filter)
 	update, _ := c.sql(r.from(), &change)
 	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which,
 		"{returned}", r.returned(), "{noted}", notedSQL)

@@ -49,7 +49,7 @@ const (
 )
 
 // unprotectedRowSQL says that the row t of users or namespaces is not protected. It stands where rows
-// are deleted by whatever leads to them: none that is protected goes.
+// are deleted by whatever leads to them, in [Database.changeUnprotected]: none that is protected goes.
 const unprotectedRowSQL = `NOT EXISTS (
   SELECT FROM maintenance.protected_targets p
   WHERE p.kind = {kind} AND p.id = t.id AND ` + inForceSQL + `)`
@@ -62,6 +62,35 @@ func (d *Database) unprotectedRows(table string) string {
 		return ""
 	}
 	return fill(unprotectedRowSQL, "{kind}", kind)
+}
+
+// lockProtectionsSQL lets nobody protect anything until the transaction ends: [Database.Protect] begins
+// with the lock that conflicts. It waits for those who are at it.
+const lockProtectionsSQL = `LOCK TABLE maintenance.protected_targets IN SHARE MODE`
+
+// changeUnprotected is [Database.change] for a statement with unprotectedRowSQL. One statement could
+// not do it: it asks in a snapshot from before it has waited for a row, and whoever protects that row
+// leaves it as it was, so that PostgreSQL does not ask again. Behind the lock it sees all protections.
+func (d *Database) changeUnprotected(
+	ctx context.Context, p Permit, q query, r receipt, into ...any,
+) error {
+	p.Transaction = p.Statement + p.Lock + netTime
+	ctx, into = withAffected(ctx, into)
+	return d.transaction(ctx, q.operation, p, func(ctx context.Context, tx *changing) error {
+		if _, err := tx.Exec(ctx, lockProtectionsSQL); err != nil {
+			return err
+		}
+		var held bool
+		change, receipt := p.fill(q.statement), r.write(p.Source, nil)
+		err := tx.QueryRow(ctx, change.sql, change.args...).Scan(append([]any{&held}, into...)...)
+		if err == nil && !held {
+			err = p.refused(ctx, tx)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
+		}
+		return err
+	})
 }
 
 // refuseProtected refuses to delete a user or group that is protected, or what it would take along.

@@ -288,6 +288,23 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	}
 }
 
+// In the instant that decides: a statement that already waits for the user's row must look for protections again.
+func TestProtect_StatementThatWaitsForTheRowAsksAgain(t *testing.T) {
+	t.Parallel()
+	const instant = `SELECT FROM users WHERE id = 2 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'evidence', 'ann')`
+	for name, held := range map[string]string{"as Protect does it": protecting + instant, "rows first": instant} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, s := tenants(t)
+			e.Held(held, 1)
+			servicetest.RunBatch(t, s, "main")
+			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "2")
+		})
+	}
+}
+
+const protecting = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE; `
+
 func TestProtect_HoldsForAUserWhoComesLater(t *testing.T) {
 	t.Parallel()
 	e, s := attacked(t)

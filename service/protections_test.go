@@ -262,8 +262,9 @@ func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
 	g.WantLater(27, 30*time.Minute)
 }
 
-func TestProtect_LooseForeignKeysLeaveProtectedRows(t *testing.T) {
-	t.Parallel()
+// tenants are users 1 and 2 of tenant 1 and user 3 of tenant 2. Both tenants are gone, and their users are to go with them.
+func tenants(t *testing.T) (*servicetest.Estate, *service.Service) {
+	t.Helper()
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
 	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
@@ -273,7 +274,12 @@ func TestProtect_LooseForeignKeysLeaveProtectedRows(t *testing.T) {
 	}
 	e.Exec("main", `UPDATE users SET tenant_id = 1 + (id > 2)::int`)
 	e.Deleted("main", "tenants", 1, 2)
-	s := e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
+	return e, e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
+}
+
+func TestProtect_LooseForeignKeysLeaveProtectedRows(t *testing.T) {
+	t.Parallel()
+	e, s := tenants(t)
 	protect(t, s, "user", 2)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "2")
