@@ -169,6 +169,9 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 		t.Error(err)
 	}
 	e.Want("main", `SELECT string_agg(concat_ws(' ', state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`, "cancelled CANCELLED, available")
+	e.Work(s, repo.DestroyGroup{}.Kind())
+	e.Want("main", `SELECT string_agg(concat_ws(' ', kind, state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`,
+		"delete_user cancelled CANCELLED, destroy_group completed TARGET_GONE")
 }
 
 func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
