@@ -3,13 +3,13 @@ package cli
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/google/uuid"
 	"golang.org/x/term"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -29,46 +29,55 @@ func (a *app) asks() bool {
 }
 
 // confirm makes a dry run, shows what the run would do, and asks. The run is then held to what was
-// shown.
-func (a *app) confirm(ctx context.Context, client api, request *pb.RunBatchRequest) error {
+// shown. It returns the dry run, and whether there is something to do at all.
+func (a *app) confirm(
+	ctx context.Context, client api, request *pb.RunBatchRequest,
+) (plan *pb.Run, due bool, err error) {
 	dry := &pb.RunBatchRequest{
 		Worker: request.GetWorker(), Database: request.GetDatabase(), DryRun: true, Async: true,
 		RequestId: uuid.NewString(),
 	}
 	answer, err := client.RunBatch(ctx, dry)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	plan, err := a.follow(ctx, client, answer.GetRun().GetId(), a.progress(ctx, client))
+	plan, err = a.follow(ctx, client, answer.GetRun().GetId(), a.progress(ctx, client))
 	if err != nil {
-		return err
+		return nil, false, err
 	}
 	if err := a.summarize(plan); err != nil {
-		return err
+		return nil, false, err
 	}
 	if err := outcome(plan); err != nil {
-		return err
+		return nil, false, err
 	}
-	a.note("run %s now, for good? [y/N] ", request.GetWorker())
+	if nothingDue(plan) {
+		a.note("nothing to do: no run was started")
+		return plan, false, nil
+	}
+	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
+		request.GetWorker(), extent(plan), a.client.address)
 	line, err := bufio.NewReader(a.In).ReadString('\n')
 	if yes := strings.ToLower(strings.TrimSpace(line)); err != nil || yes != "y" && yes != "yes" {
-		return errors.New("nothing was done; --yes runs without the question")
+		return nil, false, errDeclined
 	}
 	request.ExpectedDigest = plan.GetCandidatesDigest()
 	// Of several databases the one that was looked at.
 	request.Database = plan.GetDatabase()
-	return nil
+	return plan, true, nil
 }
 
 // summarize shows the first candidates of a dry run, on the standard error.
 func (a *app) summarize(plan *pb.Run) error {
 	shown := *a
 	shown.Out = a.Err
-	if hidden := len(plan.GetCandidates()) - candidatesShown; hidden > 0 {
-		plan.Candidates = plan.GetCandidates()[:candidatesShown]
-		plan.MoreCandidates += int64(hidden)
+	some := &pb.Run{}
+	proto.Merge(some, plan)
+	if hidden := len(some.GetCandidates()) - candidatesShown; hidden > 0 {
+		some.Candidates = some.GetCandidates()[:candidatesShown]
+		some.MoreCandidates += int64(hidden)
 	}
-	if err := shown.describeRun(plan); err != nil {
+	if err := shown.describeRun(some); err != nil {
 		return fmt.Errorf("show what would be done: %w", err)
 	}
 	return nil

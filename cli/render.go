@@ -67,9 +67,13 @@ func (a *app) describeRun(run *pb.Run) error {
 	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"
 	}
+	heading := "counts"
+	if run.GetDryRun() && counts(run) != "" {
+		heading = "would be"
+	}
 	a.fields(
 		"run", run.GetId(),
-		"counts", done,
+		heading, done,
 		"reason", run.GetReason(),
 		"error", asCommands(run.GetError()),
 		"digest", run.GetCandidatesDigest(),
@@ -89,6 +93,9 @@ func (a *app) describeCandidates(run *pb.Run) error {
 		return nil
 	}
 	columns := []column{{"KIND", 0}, {"ID", 0}, {"NAME", cut}, {"ACTION", shade}, {"REASON", cut}}
+	if run.GetDryRun() {
+		columns[3].name = "WOULD"
+	}
 	err := printTable(a, columns, run.GetCandidates(), func(c *pb.Candidate) []string {
 		return []string{
 			c.GetKind(), number(c.GetId()), cmp.Or(c.GetName(), none),

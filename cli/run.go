@@ -30,12 +30,19 @@ func (a *app) run() *cobra.Command {
 		Args: cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
+				var plan *pb.Run
 				if !yes && !request.GetDryRun() && request.GetExpectedDigest() == "" && a.asks() {
-					if err := a.confirm(ctx, client, request); err != nil {
+					var due bool
+					var err error
+					if plan, due, err = a.confirm(ctx, client, request); err != nil {
 						return err
 					}
+					if !due {
+						return a.show(&pb.RunBatchResponse{Run: plan}, func() error { return nil })
+					}
 				}
-				return a.runAndWatch(ctx, client, request)
+				err := a.runAndWatch(ctx, client, request)
+				return a.explainChange(ctx, client, err, plan)
 			})
 		},
 	}
