@@ -35,14 +35,15 @@ func TestFault_PipelineOracle_EverythingThatMustGoGoesAndNothingElse(t *testing.
 			p.Exec("main", `INSERT INTO project_repositories (project_id, disk_path) SELECT id, '@hashed/' || id FROM projects;
 				INSERT INTO snippets (id, author_id, organization_id) SELECT id, id, organization_id FROM users WHERE id <= 60 AND user_type = 0;
 				INSERT INTO snippet_repositories (snippet_id, disk_path) SELECT id, '@snippets/' || id FROM snippets`)
-			p.Exec("main", witnessSQL)
+			p.Witness()
 			p.Gate("main", "notes")
 			p.replace()
 			p.killed(func(o *servicetest.Order) { o.Worker, o.Database = servicetest.GhostUsers, "" })
 			p.toTheEnd()
 			p.compare()
-			wantReceipts(p.Estate)
-			wantOutside(p.Estate, 10)
+			p.WantReceipts()
+			p.Want("main", `SELECT count(DISTINCT run_id) > 0 AND count(DISTINCT job_id) > 0 FROM maintenance.receipts WHERE requested_by = 'alice'`, "true")
+			p.WantOutside(10)
 		})
 	}
 }

@@ -12,57 +12,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// witnessSQL notes every row of the application that is changed by a statement, and not by a foreign key or trigger. What
-// is left out are queues and claims: they say what is to be done.
-const witnessSQL = `
-CREATE SCHEMA witness;
-CREATE TABLE witness.seen (name text, action text);
-CREATE FUNCTION witness.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  INSERT INTO witness.seen SELECT relname, lower(TG_OP) || 'd' FROM pg_class WHERE oid = coalesce(pg_partition_root(TG_RELID), TG_RELID);
-  RETURN NULL;
-END $$;
-DO $$ DECLARE t regclass; BEGIN
-  FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    AND c.relname NOT IN ('loose_foreign_keys_deleted_records', 'import_placeholder_user_details', 'ghost_user_migrations') LOOP
-    EXECUTE format('CREATE TRIGGER witness AFTER DELETE OR UPDATE ON %s FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION witness.note()', t);
-  END LOOP;
-  CREATE TRIGGER witness AFTER DELETE ON ghost_user_migrations FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION witness.note();
-  CREATE TRIGGER witness AFTER DELETE ON import_placeholder_user_details FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION witness.note();
-  CREATE TRIGGER witnessed AFTER UPDATE ON import_placeholder_user_details FOR EACH ROW
-    WHEN (pg_trigger_depth() = 0 AND OLD.namespace_id IS DISTINCT FROM NEW.namespace_id) EXECUTE FUNCTION witness.note();
-END $$;
-CREATE TABLE witness.left_outside (kind text, path text);
-CREATE FUNCTION witness.leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  INSERT INTO witness.left_outside VALUES (TG_ARGV[0], OLD.disk_path);
-  RETURN NULL;
-END $$;
-CREATE TRIGGER witness_paths AFTER DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION witness.leave('project_repository');
-CREATE TRIGGER witness_paths AFTER DELETE ON snippet_repositories FOR EACH ROW EXECUTE FUNCTION witness.leave('snippet_repository')`
-
-// wantOutside fails the test unless exactly the paths are noted, once, that the witness has seen, and so many at least.
-func wantOutside(e *servicetest.Estate, least int) {
-	e.T.Helper()
-	const all = `SELECT string_agg(concat_ws(' ', kind, path), E'\n' ORDER BY kind, path) FROM `
-	e.Want("main", all+`maintenance.outside_paths`, e.Value("main", all+`witness.left_outside`))
-	e.Want("main", fmt.Sprintf(`SELECT count(*) >= %d FROM maintenance.outside_paths`, least), "true")
-	e.Want("main", `SELECT count(*) FROM maintenance.outside_paths WHERE (run_id IS NULL) = (job_id IS NULL)`, "0")
-}
-
-// wantReceipts fails the test unless the receipts are a whole chain, and say what the witness has seen.
-func wantReceipts(e *servicetest.Estate) {
-	e.T.Helper()
-	check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
-	if err != nil || len(check.Findings) > 0 || check.Receipts == 0 {
-		e.T.Errorf("%+v, %v", check, err)
-	}
-	seen := e.Value("main", `SELECT string_agg(concat_ws(' ', name, action, n), E'\n' ORDER BY name, action)
-		FROM (SELECT name, action, count(*) AS n FROM witness.seen GROUP BY 1, 2) s`)
-	e.Want("main", `SELECT string_agg(concat_ws(' ', name, action, n), E'\n' ORDER BY name, action)
-		FROM (SELECT "table" AS name, replace(action, 'nullified', 'updated') AS action, sum(rows) AS n FROM maintenance.receipts GROUP BY 1, 2) r`, seen)
-	e.Want("main", `SELECT count(*) FROM maintenance.receipts WHERE (run_id IS NULL) = (job_id IS NULL) OR worker = ''`, "0")
-	e.Want("main", `SELECT count(DISTINCT run_id) > 0 AND count(DISTINCT job_id) > 0 FROM maintenance.receipts WHERE requested_by = 'alice'`, "true")
-}
-
 // receipted is an estate with so many receipts, each of one row of t.
 func receipted(t *testing.T, n int) *servicetest.Estate {
 	t.Helper()

@@ -61,6 +61,7 @@ func Contract(t *testing.T, f Fixture) {
 		"stops after the statement in flight":           (*contract).stopped,
 		"writes and locks nothing in a dry run":         (*contract).dryRun,
 		"does what was planned, and nothing else":       (*contract).planned,
+		"leaves a receipt for what it changes":          (*contract).receipts,
 		"shows what is due":                             (*contract).backlog,
 		"has a page, and each of its settings a remark": (*contract).documented,
 	} {

@@ -28,20 +28,22 @@ WITH {guard},
 oldest AS MATERIALIZED (
   SELECT id, created_at FROM authentication_events ORDER BY id LIMIT $2
 ),
-deleted AS (
+changed AS (
   DELETE FROM authentication_events
   WHERE id = ANY (ARRAY(SELECT id FROM oldest WHERE created_at < $1::timestamptz))
     AND (SELECT held FROM guard) = 1
-  RETURNING 1
+  RETURNING id AS key
 )
-SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, (SELECT count(*) FROM changed)`
 
 // DeleteExpiredEvents deletes expired events and says how many; 0: there are no more.
 func (d *Database) DeleteExpiredEvents(
 	ctx context.Context, p Permit, e ExpiredEvents,
 ) (deleted int64, err error) {
-	q := newQuery("delete authentication events", deleteExpiredEventsSQL, e.Before, e.Limit)
-	err = d.write(ctx, p, q, &deleted)
+	sql := d.summary(fill(deleteExpiredEventsSQL, "{noted}", notedSQL), "id", "true")
+	q := newQuery("delete authentication events", sql, e.Before, e.Limit)
+	r := receipt{"authentication_events", receiptDeleted, "authentication_events.created_at"}
+	err = d.change(ctx, p, q, r, &deleted)
 	return deleted, err
 }
 
