@@ -26,6 +26,13 @@ type Config struct {
 	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
 }
 
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"scheduled_jobs", "restored_groups", "held_groups", "failed_groups",
+	}
+}
+
 // worker is the worker; the package comment is its design.
 type worker struct {
 	run.Deps

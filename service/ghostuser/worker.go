@@ -23,6 +23,13 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
 }
 
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"migrated_users", "deferred_users", "failed_users",
+	}
+}
+
 // worker is the worker; the package comment is its design.
 type worker struct {
 	config Config

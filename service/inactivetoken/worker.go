@@ -29,6 +29,9 @@ type Config struct {
 	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
 }
 
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string { return []string{"examined_users"} }
+
 // inactiveTokens is the worker; the package comment is its design.
 type inactiveTokens struct {
 	run.Deps

@@ -46,6 +46,13 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"processed_records", "incremented_records", "rescheduled_records", "dead_records",
+	}
+}
+
 // looseForeignKeys is the worker; the package comment is its design.
 type looseForeignKeys struct {
 	run.Deps

@@ -33,6 +33,9 @@ type Config struct {
 	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
 }
 
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhausted_users"} }
+
 // placeholderUserCleanup is the worker; the package comment is its design.
 type placeholderUserCleanup struct {
 	config Config

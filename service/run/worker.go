@@ -34,6 +34,10 @@ func (WorkerConfig) Check(key, text string) error {
 	return nil
 }
 
+// DoneCounts are the counts that together say how many of the things that are due a run has dealt
+// with, in whatever way: clients show its progress by them. None here: a worker's own settings say.
+func (WorkerConfig) DoneCounts() []string { return nil }
+
 // Disabled says whether the worker is switched off.
 func (c WorkerConfig) Disabled() bool { return c.Enabled != nil && !*c.Enabled }
 
