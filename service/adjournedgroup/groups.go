@@ -57,7 +57,7 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
-	if !r.planned(g) {
+	if !r.expected(g) {
 		return false, nil
 	}
 	err = r.x.Batch(ctx, func(ctx context.Context) (err error) {
@@ -84,14 +84,14 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	return false, nil
 }
 
-// planned says whether a run that is held to a plan may do with the group what it has decided. One
-// that was to go with a group above it may go alone; to hold one needs no plan.
-func (r *workerRun) planned(g *group) bool {
+// expected says whether a run with an expected digest may do with the group what it has decided. One
+// that was to go with a group above it may go alone; to hold one is always expected.
+func (r *workerRun) expected(g *group) bool {
 	switch g.outcome {
 	case destruction:
-		return r.x.Planned(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
+		return r.x.Expected(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
 	case restored:
-		return r.x.Planned(repo.KindGroup, g.ID, run.ActionRestore)
+		return r.x.Expected(repo.KindGroup, g.ID, run.ActionRestore)
 	default:
 		return true
 	}

@@ -3,139 +3,98 @@ package adjournedgroup
 import (
 	"cmp"
 	"context"
+	"errors"
+	"math"
 	"slices"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// workerRun is one run of the worker.
-type workerRun struct {
-	*worker
-	x      *run.Execution
-	stores repo.GroupStores
-	due    repo.Adjournment
-	groups []group
-	// place finds a due group by its id.
-	place map[int64]int
-	// held are the groups held so far, by reason.
-	held map[string]int
-}
-
-// group is a due group and what is to become of it.
-type group struct {
-	repo.DueGroup
-	outcome outcome
-	reason  string
-	// queued: its job waits or runs, or is expected to. tried: that is known. Only groups that
-	// others may go with say so.
-	queued, tried bool
-	// position among the due groups that are not skipped.
-	position int
-}
-
-// outcome is what becomes of a group that is marked.
-type outcome string
-
-const (
-	destruction outcome = "destruction"
-	restored    outcome = "restored"
-	held        outcome = "held"
-	failed      outcome = "failed"
-)
-
-// decide reads all due groups and decides about each by itself.
-func (r *workerRun) decide(ctx context.Context) error {
-	r.place = map[int64]int{}
-	for after := int64(0); ; {
-		candidates, err := r.x.Database.GroupCandidates(ctx, r.stores, r.due, after, run.ReadLimits())
-		if err != nil || len(candidates) == 0 {
-			return err
-		}
-		for page := range slices.Chunk(candidates, r.config.BatchSize) {
-			if over, err := r.over(); over || err != nil {
-				return err
-			}
-			err := r.x.Batch(ctx, func(ctx context.Context) error { return r.decidePage(ctx, page) },
-				attribute.String("maintenance.phase", "decide"), attribute.Int("maintenance.groups", len(page)))
-			if err != nil {
-				return err
-			}
-		}
-		after = candidates[len(candidates)-1]
+// planGroup adds what the job destroy_group does with a group: the decision of the worker, and the
+// removal of the tree, as a dry run.
+func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *run.Plan) error {
+	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
+	main.Main = p.Main()
+	stores, err := p.Main().GroupStores(ctx)
+	if err != nil {
+		return err
 	}
-}
-
-func (r *workerRun) decidePage(ctx context.Context, page []int64) error {
-	due, err := r.x.Database.DueGroups(ctx, r.stores, r.due, page, run.ReadLimits())
-	for _, g := range due {
-		outcome, reason := decideGroup(g)
-		r.place[g.ID] = len(r.groups)
-		r.groups = append(r.groups, group{DueGroup: g, outcome: outcome, reason: reason})
+	if stores.Missing != "" {
+		return &run.NotConfiguredError{Worker: Name, Missing: stores.Missing}
 	}
+	is, err := p.Main().IsGroup(ctx, p.ID, run.ReadLimits())
+	switch {
+	case err != nil:
+		return err
+	case !is:
+		return run.ErrUnknownTarget
+	}
+	if err := main.judge(ctx, stores, p); err != nil {
+		return err
+	}
+	r, err := deletion.PlanRemover(ctx, p)
+	if err != nil {
+		return err
+	}
+	d := &groupRemoval{worker: main, args: repo.DestroyGroup{GroupID: p.ID}, stores: stores}
+	_, err = d.removeTree(ctx, r)
 	return err
 }
 
-// decideGroup decides what becomes of a group that is marked.
-func decideGroup(g repo.DueGroup) (outcome, string) {
-	switch {
-	case g.Veto != nil && (!g.Begun || g.Veto.Reason == repo.ReasonCancelled):
-		return held, g.Veto.Reason
-	case g.Begun:
-		return destruction, ""
-	case g.UserID == nil:
-		return held, run.ReasonUserMissing
-	case g.Allowed:
-		return destruction, ""
-	case g.InProgress:
-		return held, run.ReasonDeletionInProgress
+// judge decides as the worker and the job do.
+func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan) error {
+	if err := deletion.PlanProtection(ctx, p); err != nil {
+		return err
 	}
-	return restored, run.ReasonRightsMissing
+	now, err := k.Main.Now(ctx)
+	if err != nil {
+		return err
+	}
+	days, err := k.period(ctx, stores)
+	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
+		p.Refuse(cmp.Or(invalid.Reason, run.ReasonSettingInvalid), invalid.Text)
+		days, err = math.MaxInt32, nil
+	}
+	if err != nil {
+		return err
+	}
+	due, err := k.Main.DueGroups(ctx, stores, repo.Adjournment{At: now, Days: days},
+		[]int64{p.ID}, run.ReadLimits())
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(due, func(g repo.DueGroup) bool { return g.ID == p.ID }) {
+		p.Refuse(run.ReasonNoLongerMarked, "it is not marked for deletion, or not due yet")
+		return nil
+	}
+	words := map[string]string{
+		run.ReasonUserMissing:        "the user who wanted it is gone: it is held until somebody decides",
+		run.ReasonDeletionInProgress: "the application is deleting it, for a user who may not",
+		run.ReasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
+	}
+	if outcome, reason := decideGroup(due[0]); outcome != destruction {
+		detail := words[reason]
+		if veto := due[0].Veto; veto != nil && veto.Reason == reason {
+			detail = veto.Detail
+		}
+		p.Refuse(reason, detail)
+	}
+	return nil
 }
 
-// covering are the groups that others may go with: due ones with destruction, the upper before the
-// lower.
-func (r *workerRun) covering() (above []*group) {
-	seen := map[int64]bool{}
-	for i := range r.groups {
-		g := &r.groups[i]
-		g.Above = slices.DeleteFunc(g.Above, func(id int64) bool {
-			place, due := r.place[id]
-			return !due || r.groups[place].outcome != destruction
-		})
-		for _, id := range g.Above {
-			if !seen[id] {
-				seen[id] = true
-				above = append(above, &r.groups[r.place[id]])
-			}
+// planGroupRows counts what goes with a group's row.
+func planGroupRows(ctx context.Context, r *deletion.Remover, id int64) error {
+	for _, rows := range []struct{ table, column, more string }{
+		{"group_deletion_schedules", "group_id", ""},
+		{"namespace_details", "namespace_id", ""},
+		{"routes", "source_id", "t.source_type = 'Namespace'"},
+		{"namespaces", "id", "t.type = 'Group'"},
+	} {
+		if err := r.PlanRows(ctx, rows.table, rows.column, id, rows.more); err != nil {
+			return err
 		}
 	}
-	slices.SortFunc(above, func(a, b *group) int {
-		return cmp.Or(cmp.Compare(len(a.Above), len(b.Above)), cmp.Compare(a.ID, b.ID))
-	})
-	return above
-}
-
-// skipped says whether a group goes with one above it.
-func (r *workerRun) skipped(g *group) bool {
-	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
-}
-
-// expect assumes of the covering groups that have not been tried that their jobs will be queued,
-// and gives all groups their positions.
-func (r *workerRun) expect(covering []*group) {
-	for _, g := range covering {
-		if !g.tried {
-			g.queued = !r.skipped(g)
-		}
-	}
-	position := 0
-	for i := range r.groups {
-		if g := &r.groups[i]; !r.skipped(g) {
-			g.position = position
-			position++
-		}
-	}
+	return nil
 }

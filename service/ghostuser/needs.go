@@ -8,9 +8,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// needs are what the plan of a run does, whoever its user is.
+// needs are what a run does, whoever its user is.
 func (w *worker) needs(ctx context.Context) (all []*repo.Needs, err error) {
-	p := &plan{}
+	p := &references{}
 	by := map[*repo.Catalog]*repo.Needs{}
 	for _, d := range w.Databases {
 		n, err := d.Needs(ctx, wantedColumns())

@@ -20,8 +20,8 @@ func (u *user) removal(c *repo.Catalog) *bulk.Removal {
 		}
 		return r
 	}
-	if u.planned != nil {
-		r.RowChanger = bulk.ForPlan(u.planned, c)
+	if u.plan != nil {
+		r.RowChanger = bulk.ForPlan(u.plan, c)
 		return r
 	}
 	if u.seen[c.Database] == nil {
@@ -77,10 +77,10 @@ func (u *user) clearReferences(ctx context.Context) error {
 // referring are the steps whose columns refer to the user, in order.
 func (u *user) referring(ctx context.Context) ([]*step, error) {
 	has := map[*step]bool{}
-	for _, c := range u.plan.catalogs {
+	for _, c := range u.references.catalogs {
 		var asked []*step
 		var rows []repo.Rows
-		for _, s := range u.plan.steps {
+		for _, s := range u.references.steps {
 			if s.catalog == c {
 				asked, rows = append(asked, s), append(rows, s.rowsOf(u.UserID))
 			}
@@ -93,7 +93,8 @@ func (u *user) referring(ctx context.Context) ([]*step, error) {
 			has[s] = found[i]
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(u.plan.steps), func(s *step) bool { return !has[s] }), nil
+	steps := slices.Clone(u.references.steps)
+	return slices.DeleteFunc(steps, func(s *step) bool { return !has[s] }), nil
 }
 
 // apply changes all rows of a step, in bounded statements.
@@ -117,10 +118,10 @@ func (u *user) apply(ctx context.Context, s *step) error {
 
 // namespace is the user's personal one, none where there are no such namespaces.
 func (u *user) namespace() []repo.Rows {
-	if !u.plan.namespaces {
+	if !u.references.namespaces {
 		return nil
 	}
-	rows, _ := u.plan.catalogs[0].Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
+	rows, _ := u.references.catalogs[0].Rows("namespaces", "owner_id", repo.IDs(u.UserID)...)
 	rows.Condition = "t.type = 'User'"
 	return []repo.Rows{rows}
 }
@@ -128,7 +129,7 @@ func (u *user) namespace() []repo.Rows {
 // removeNamespace removes the personal namespace with what depends on it, but no projects: whoever
 // deletes a user has to say what becomes of those.
 func (u *user) removeNamespace(ctx context.Context) error {
-	main, rows := u.plan.catalogs[0], u.namespace()
+	main, rows := u.references.catalogs[0], u.namespace()
 	has, err := bulk.Probe(ctx, main.Database, u.checkStop, rows)
 	if err != nil || !slices.Contains(has, true) {
 		return err
@@ -139,12 +140,13 @@ func (u *user) removeNamespace(ctx context.Context) error {
 	if err := u.refuseProtected(ctx); err != nil {
 		return err
 	}
-	projects, err := main.Database.HasPersonalProjects(ctx, u.plan.queue, u.UserID, bulk.ProbeLimits())
+	projects, err := main.Database.HasPersonalProjects(
+		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
 	if err != nil {
 		return err
 	}
 	// A plan has counted them: the job delete_user removes them first.
-	if projects && u.planned == nil {
+	if projects && u.plan == nil {
 		return &run.ReasonedError{
 			Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace",
 		}
@@ -159,7 +161,7 @@ func (u *user) deleteUser(ctx context.Context) (referred bool, err error) {
 		referred, err = u.deleteRows(ctx)
 	}
 	if err == nil && !referred {
-		if u.planned != nil {
+		if u.plan != nil {
 			return false, u.planRow(ctx)
 		}
 		u.count(ctx, "users", repo.Change{Delete: true}, 1)
@@ -182,12 +184,12 @@ func (u *user) deleteRows(ctx context.Context) (referred bool, err error) {
 		u.log.WarnContext(ctx, "groups lose their deletion schedule with the user who marked them",
 			"group_ids", groups)
 	}
-	return referred, bulk.Deleted(u.plan.catalogs[0], err)
+	return referred, bulk.Deleted(u.references.catalogs[0], err)
 }
 
 func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err error) {
 	rows := u.namespace()
-	for _, s := range u.plan.steps {
+	for _, s := range u.references.steps {
 		rows = append(rows, s.rowsOf(u.UserID))
 	}
 	permit, err := u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, bulk.ProbeLimits())
@@ -195,12 +197,12 @@ func (u *user) deleteUnlessReferred(ctx context.Context) (referred bool, err err
 		return false, err
 	}
 	defer permit.End(&err)
-	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.plan.queue, u.UserID, rows)
+	return u.x.Database.DeleteMigratedUser(ctx, permit.Permit, u.references.queue, u.UserID, rows)
 }
 
 // markedGroups are the groups that the user has marked for deletion.
 func (u *user) markedGroups(ctx context.Context) ([]int64, error) {
-	if !u.plan.schedules {
+	if !u.references.schedules {
 		return nil, nil
 	}
 	if err := u.checkStop(); err != nil {

@@ -61,7 +61,7 @@ func (r *workerRun) migrate(ctx context.Context, m repo.GhostMigration, othersWa
 // work is the steps of the package comment.
 func (u *user) work(ctx context.Context) (err error) {
 	d := u.x.Database
-	u.GhostTarget, err = d.GhostTarget(ctx, u.plan.queue, u.GhostMigration, run.ReadLimits())
+	u.GhostTarget, err = d.GhostTarget(ctx, u.references.queue, u.GhostMigration, run.ReadLimits())
 	switch {
 	case err != nil:
 		return err
@@ -145,7 +145,7 @@ func (u *user) createGhost(ctx context.Context) (err error) {
 		return err
 	}
 	defer permit.End(&err)
-	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.plan.queue, u.Organization)
+	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.references.queue, u.Organization)
 	if err == nil {
 		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
 	}
@@ -175,13 +175,13 @@ func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
 		return err
 	}
 	defer permit.End(&err)
-	return change(ctx, permit.Permit, u.plan.queue, u.GhostMigration)
+	return change(ctx, permit.Permit, u.references.queue, u.GhostMigration)
 }
 
 // checkStop is asked before every statement. Its error says why the work on the user must stop.
 func (u *user) checkStop() error {
-	if u.planned != nil {
-		return u.planned.CheckStop()
+	if u.plan != nil {
+		return u.plan.CheckStop()
 	}
 	switch stopped := u.x.Stopped(); {
 	case stopped != nil:
@@ -261,7 +261,7 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 
 // refuseProtected is the error that keeps a protected user, nil if nothing protects the user any more.
 func (u *user) refuseProtected(ctx context.Context) error {
-	if u.planned != nil {
+	if u.plan != nil {
 		// The plan says so, and goes on.
 		return nil
 	}

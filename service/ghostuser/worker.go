@@ -103,12 +103,12 @@ func (w *worker) waiting(
 // workerRun is one run of the worker.
 type workerRun struct {
 	*worker
-	x    *run.Execution
-	plan *plan
+	x          *run.Execution
+	references *references
 	// seen are the rows that a dry run has counted as deleted, by database.
 	seen map[*repo.Database]bulk.Seen
-	// planned is the plan that is counted for; nil: none.
-	planned *run.Plan
+	// plan is the plan that is counted for; nil: none.
+	plan *run.Plan
 
 	migrated, deferred, failed, protected int
 	// stopped is the limit that ended the run before all rows were worked, "" if none did.
@@ -116,17 +116,17 @@ type workerRun struct {
 }
 
 func (w *worker) work(ctx context.Context, x *run.Execution) error {
-	plan, err := newPlan(ctx, x.Log, w.Databases)
+	lists, err := newReferences(ctx, x.Log, w.Databases)
 	if err != nil {
 		return err
 	}
 	// One more than is worked: it shows whether any are left.
 	due, err := x.Database.DueMigrations(
-		ctx, plan.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
+		ctx, lists.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
 	if err != nil {
 		return err
 	}
-	r := &workerRun{worker: w, x: x, plan: plan, seen: map[*repo.Database]bulk.Seen{}}
+	r := &workerRun{worker: w, x: x, references: lists, seen: map[*repo.Database]bulk.Seen{}}
 	err = r.migrateAll(ctx, due[:min(len(due), w.config.Limit)])
 	if err != nil && !run.EndsEarly(err) {
 		return err
@@ -152,7 +152,7 @@ func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) e
 		if err := r.x.Stopped(); err != nil {
 			return err
 		}
-		if !r.x.Planned(repo.KindUser, m.UserID, run.ActionDelete) {
+		if !r.x.Expected(repo.KindUser, m.UserID, run.ActionDelete) {
 			continue
 		}
 		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {
@@ -206,7 +206,7 @@ func (r *workerRun) warn(ctx context.Context) {
 		r.x.Log.WarnContext(ctx, "many users failed",
 			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
 	}
-	backlog, err := r.x.Database.GhostBacklog(ctx, r.plan.queue, run.BacklogLimits())
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.references.queue, run.BacklogLimits())
 	switch {
 	case err != nil:
 		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)

@@ -17,7 +17,7 @@ import (
 
 // batch is the records in hand, by key.
 type batch struct {
-	*plan
+	*parentTasks
 	size int
 	// pages is how many loads it consists of.
 	pages int
@@ -42,8 +42,8 @@ type openKey struct {
 	large bool
 }
 
-func newBatch(p *plan, records []repo.Record, pages int) *batch {
-	b := &batch{plan: p, size: len(records), pages: pages, taskRuns: map[*childTask]*taskRun{}}
+func newBatch(p *parentTasks, records []repo.Record, pages int) *batch {
+	b := &batch{parentTasks: p, size: len(records), pages: pages, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[int64]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
@@ -250,7 +250,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
 		return err
 	}
-	c.outcome.addPostponed(places, b.plan, held)
+	c.outcome.addPostponed(places, b.parentTasks, held)
 	b.report(ctx, places)
 	return c.charge(ctx, overrun)
 }

@@ -44,7 +44,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 }
 
 // walk counts for all due records of a parent; false: the time was up first.
-func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
+func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err error) {
 	seen := map[int64]struct{}{}
 	for {
 		if err := d.x.Stopped(); err != nil {
@@ -68,7 +68,7 @@ func (d *dryRun) walk(ctx context.Context, p *plan) (finished bool, err error) {
 // page counts for the next records of a parent. left: there are more; finished: there are none,
 // false if the time was up.
 func (d *dryRun) page(
-	ctx context.Context, p *plan, seen map[int64]struct{},
+	ctx context.Context, p *parentTasks, seen map[int64]struct{},
 ) (left, finished bool, err error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = true
@@ -101,7 +101,7 @@ func (d *dryRun) page(
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.
-func (d *dryRun) interrupt(p *plan) {
+func (d *dryRun) interrupt(p *parentTasks) {
 	for _, task := range p.tasks {
 		if e := d.entry(task); !e.AtLeast {
 			e.AtLeast = true

@@ -22,8 +22,8 @@ type loader struct {
 	// queue as it was when the walk began, but for its At: that is the start of the run.
 	queue     repo.DeletedRecords
 	batchSize int
-	// plans of all parents with definitions, by their names in the records.
-	plans map[string]*plan
+	// byName are the tasks of all parents with definitions, by their names in the records.
+	byName map[string]*parentTasks
 	// room says whether the load and the run's limits leave room for so many rows.
 	room func(rows int64) bool
 
@@ -33,21 +33,21 @@ type loader struct {
 	inHand int
 	// parents are those of the walk that have not come to their end, turn the one that is next.
 	// found: the walk has found records.
-	parents []*plan
+	parents []*parentTasks
 	turn    int
 	found   bool
 }
 
-func newLoader(c *cleanup, plans []*plan) *loader {
+func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
-		plans: map[string]*plan{},
-		room:  func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
+		byName: map[string]*parentTasks{},
+		room:   func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
 	}
 	l.released = sync.NewCond(&l.mu)
-	for _, p := range plans {
+	for _, p := range parents {
 		p.pages = 1
-		l.plans[p.recorded] = p
+		l.byName[p.recorded] = p
 	}
 	return l
 }
@@ -90,7 +90,7 @@ func (b *batch) nextPages(size int) int {
 func (l *loader) begin(due []string) {
 	l.parents, l.turn, l.found = nil, 0, false
 	for _, recorded := range due {
-		if p := l.plans[recorded]; p != nil {
+		if p := l.byName[recorded]; p != nil {
 			p.position = repo.Position{}
 			l.parents = append(l.parents, p)
 		}
@@ -134,7 +134,7 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := b.plan
+	p := b.parentTasks
 	p.pages, p.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
 	l.inHand--
 	l.released.Broadcast()
@@ -164,7 +164,7 @@ const limitShare = 4
 
 // loadPages loads as many pages of a parent as its next batch may have.
 func (l *loader) loadPages(
-	ctx context.Context, p *plan,
+	ctx context.Context, p *parentTasks,
 ) (records []repo.Record, pages int, err error) {
 	wanted := p.pages
 	for wanted > 1 && !l.room(limitShare*int64(wanted)*p.pageRows) {

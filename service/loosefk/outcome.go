@@ -131,7 +131,7 @@ func (c *cleanup) addWorked(task *childTask) {
 	c.outcome.worked[failingKey{c.x.Database.Name, task.key.String(), task.database}] = true
 }
 
-func (o *outcome) addPostponed(locked map[string]int, p *plan, held int) {
+func (o *outcome) addPostponed(locked map[string]int, p *parentTasks, held int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for place, n := range locked {

@@ -42,18 +42,18 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
 	due, err := x.Database.DueParents(ctx, queue, limits)
-	if err != nil || len(due) == 0 && k.hasPlanned() {
+	if err != nil || len(due) == 0 && k.hasLooked() {
 		return err
 	}
 	if x.Span.IsRecording() && !x.DryRun {
 		traced, err := x.Database.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
-	plans, err := k.plan(ctx, x, queue)
+	parents, err := k.tasks(ctx, x, queue)
 	if err != nil {
 		return err
 	}
-	c.loader = newLoader(c, plans)
+	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()
 	if x.DryRun {

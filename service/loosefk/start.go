@@ -96,8 +96,9 @@ func permitted(ctx context.Context, x *run.Execution, do func(repo.Permit) error
 	return do(permit.Permit)
 }
 
-// plan is what has to be done for the records of one parent, and how far loading them has got.
-type plan struct {
+// parentTasks is what has to be done for the records of one parent, and how far loading them has
+// got.
+type parentTasks struct {
 	// recorded is the parent's name in the records.
 	recorded string
 	tasks    []*childTask
@@ -141,11 +142,11 @@ func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 // deletes says whether the task deletes rows; otherwise it updates them.
 func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
 
-// plan makes the tasks of the parents that have definitions: one all of whose children are accepted
+// tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
 // as absent counts as one without, and is left alone.
-func (k *looseForeignKeys) plan(
+func (k *looseForeignKeys) tasks(
 	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
-) ([]*plan, error) {
+) ([]*parentTasks, error) {
 	accepted, err := k.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
@@ -155,12 +156,12 @@ func (k *looseForeignKeys) plan(
 	if err != nil {
 		return nil, err
 	}
-	byParent := map[string]*plan{}
+	byParent := map[string]*parentTasks{}
 	var returned, absent []string
 	for i, key := range keys {
 		p := byParent[key.Parent]
 		if p == nil {
-			p = &plan{recorded: queue.Schema + "." + key.Parent}
+			p = &parentTasks{recorded: queue.Schema + "." + key.Parent}
 			byParent[key.Parent] = p
 		}
 		switch found := p.add(key, i, homes); {
@@ -177,18 +178,18 @@ func (k *looseForeignKeys) plan(
 	if silent == nil {
 		k.recordAbsent(ctx, x, slices.Compact(absent))
 	}
-	var plans []*plan
+	var parents []*parentTasks
 	for _, p := range byParent {
 		if len(p.tasks)+len(p.absent) > 0 {
-			plans = append(plans, p)
+			parents = append(parents, p)
 		}
 	}
-	return plans, k.endAbsence(ctx, x, slices.Compact(returned))
+	return parents, k.endAbsence(ctx, x, slices.Compact(returned))
 }
 
 // add adds the tasks of a definition, the i-th: one for each database that has the child table. It
 // says whether there are any.
-func (p *plan) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
+func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
 	for _, children := range homes {
 		if child := children[i]; child != nil {
 			p.tasks = append(p.tasks, &childTask{key: key, child: child, database: child.Database.Name})
@@ -260,9 +261,9 @@ func (k *looseForeignKeys) endAbsence(ctx context.Context, x *run.Execution, fou
 	return nil
 }
 
-// hasPlanned says whether a run of this process has looked for the children. Where nothing is due,
+// hasLooked says whether a run of this process has looked for the children. Where nothing is due,
 // only the first run does.
-func (k *looseForeignKeys) hasPlanned() bool {
+func (k *looseForeignKeys) hasLooked() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.absent != nil
@@ -310,12 +311,12 @@ const stateAbsent = "absent"
 
 // holding is why the records of a parent are postponed that has absent children. It is no failure,
 // and counts towards none.
-func (p *plan) holding() *failure {
+func (p *parentTasks) holding() *failure {
 	return &failure{definition: p.absent[0].String(), sqlstate: stateAbsent}
 }
 
 // absentChildren are the tables that hold the records of a parent.
-func (p *plan) absentChildren() (children []string) {
+func (p *parentTasks) absentChildren() (children []string) {
 	for _, key := range p.absent {
 		if !slices.Contains(children, key.Table) {
 			children = append(children, key.Table)

@@ -194,7 +194,7 @@ func (p *placeholderUserCleanup) page(
 func (p *placeholderUserCleanup) next(
 	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules, after int64,
 ) (repo.PlaceholderPage, error) {
-	if !x.HeldToPlan() {
+	if !x.HasExpected() {
 		return p.main.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
 	}
 	for {
@@ -208,7 +208,7 @@ func (p *placeholderUserCleanup) next(
 		}
 		planned := []int64{}
 		for _, row := range rows {
-			if after = row.ID; x.Planned(repo.KindPlaceholder, row.User, run.ActionQueue) {
+			if after = row.ID; x.Expected(repo.KindPlaceholder, row.User, run.ActionQueue) {
 				planned = append(planned, row.ID)
 			}
 		}

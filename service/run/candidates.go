@@ -55,10 +55,10 @@ type target struct {
 	id   int64
 }
 
-// Planned says whether the run may do one of these actions with a target. A run with an expected
+// Expected says whether the run may do one of these actions with a target. A run with an expected
 // digest does what its candidates were planned for, and nothing with anything else, such as what has
 // become due since they were looked at. What was to be postponed it may do after all.
-func (x *Execution) Planned(kind string, id int64, actions ...string) bool {
+func (x *Execution) Expected(kind string, id int64, actions ...string) bool {
 	if x.only == nil {
 		return true
 	}
@@ -70,8 +70,8 @@ func (x *Execution) Planned(kind string, id int64, actions ...string) bool {
 	return false
 }
 
-// HeldToPlan says whether the run may work on planned targets alone.
-func (x *Execution) HeldToPlan() bool { return x.only != nil }
+// HasExpected says whether the run may work on expected targets alone.
+func (x *Execution) HasExpected() bool { return x.only != nil }
 
 // Candidate notes what a run would work on, in its order. Only dry runs note it.
 func (x *Execution) Candidate(c repo.Candidate) {
@@ -158,9 +158,9 @@ func orPlanChanged(run Run, err error) (Run, error) {
 	return run, err
 }
 
-// checkPlan looks at all candidates as a dry run does. The run ends here unless they are those
+// checkCandidates looks at all candidates as a dry run does. The run ends here unless they are those
 // expected; its record has those of now.
-func (r *Runner) checkPlan(ctx context.Context, x *Execution) error {
+func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 	if x.expected == "" {
 		return nil
 	}

@@ -29,7 +29,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	background, stopBackground := context.WithCancel(ctx)
 	ended := r.keepAlive(background, x)
 	working := repo.ReadBy(repo.WithWork(ctx, x.Worker.Name), x.reader)
-	err := r.checkPlan(working, x)
+	err := r.checkCandidates(working, x)
 	if err == nil {
 		close(x.planned)
 		err = Guarded(func() error { return x.Worker.Work(working, x) })
