@@ -16,8 +16,8 @@ type DryRun struct {
 	// CheckStop and Count are as those of a [Sweeper].
 	CheckStop func() error
 	Count     func(ctx context.Context, table string, c repo.Change, rows int64)
-	// Plan is what is counted for, up to its limits; nil: all rows are.
-	Plan    *run.Plan
+	// For is the plan that is counted for, up to its limits; nil: a dry run, all rows are counted.
+	For     *run.Plan
 	Catalog *repo.Catalog
 }
 
@@ -25,7 +25,7 @@ type DryRun struct {
 func ForPlan(p *run.Plan, c *repo.Catalog) *DryRun {
 	gone, _ := p.Seen(c.Database)
 	return &DryRun{
-		Seen: gone, CheckStop: p.CheckStop, Plan: p, Catalog: c,
+		Seen: gone, CheckStop: p.CheckStop, For: p, Catalog: c,
 		Count: func(_ context.Context, table string, change repo.Change, rows int64) {
 			p.Count(c.Database, table, change, rows)
 		},
@@ -34,10 +34,10 @@ func ForPlan(p *run.Plan, c *repo.Catalog) *DryRun {
 
 // room is how many more rows of a table are counted.
 func (r *DryRun) room(table repo.Table) int64 {
-	if r.Plan == nil {
+	if r.For == nil {
 		return math.MaxInt64 - 1
 	}
-	return r.Plan.Room(r.Catalog.Database, table.Name)
+	return r.For.Room(r.Catalog.Database, table.Name)
 }
 
 // cut notes that rows of a table are not counted any more, nor what depends on them.
@@ -48,13 +48,13 @@ func (r *DryRun) cut(table repo.Table) {
 			continue
 		}
 		reached[left[0]] = true
-		r.Plan.AtLeast(r.Catalog.Database, left[0].Name)
+		r.For.AtLeast(r.Catalog.Database, left[0].Name)
 		for _, d := range dependantsOf(r.Catalog, left[0]) {
 			switch d.onDelete {
 			case removed:
 				left = append(left, d.table)
 			case nullified:
-				r.Plan.AtLeast(r.Catalog.Database, d.table.Name)
+				r.For.AtLeast(r.Catalog.Database, d.table.Name)
 			case forbidding:
 			}
 		}
@@ -62,7 +62,7 @@ func (r *DryRun) cut(table repo.Table) {
 }
 
 // tooSlow says that an error of a statement only cuts a plan short.
-func (r *DryRun) tooSlow(err error) bool { return r.Plan != nil && isLockOrTimeout(err) }
+func (r *DryRun) tooSlow(err error) bool { return r.For != nil && isLockOrTimeout(err) }
 
 // Seen are rows, by their place.
 type Seen map[repo.Place]struct{}
@@ -162,15 +162,15 @@ func (r *DryRun) any(ctx context.Context, rows repo.Rows) (has bool, err error) 
 		case r.tooSlow(err):
 			r.cut(rows.Table)
 			return has, nil
-		case err != nil, found && r.Plan == nil:
+		case err != nil, found && r.For == nil:
 			return found, err
 		case found && has:
 			// The first page is enough.
-			r.Plan.AtLeast(r.Catalog.Database, rows.Table.Name)
+			r.For.AtLeast(r.Catalog.Database, rows.Table.Name)
 			return true, nil
 		case found:
 			has = true
-			r.Plan.Keep(r.Catalog.Database, rows.Table.Name, p.places)
+			r.For.Keep(r.Catalog.Database, rows.Table.Name, p.places)
 		}
 	}
 	return has, nil

@@ -258,8 +258,8 @@ func (t takes) SizeKey() SizeKey {
 func (w *Sweeper) NextKeys(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 ) ([][]string, error) {
-	if w.Plan != nil {
-		return w.Plan.NextKeys(ctx, rows, columns, c)
+	if w.Instead != nil {
+		return w.Instead.NextKeys(ctx, rows, columns, c)
 	}
 	for {
 		if err := w.CheckStop(); err != nil {
@@ -305,8 +305,8 @@ func (w *Sweeper) take(
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
-	if w.Plan != nil {
-		return w.Plan.any(ctx, rows)
+	if w.Instead != nil {
+		return w.Instead.any(ctx, rows)
 	}
 	if err := w.CheckStop(); err != nil {
 		return false, err

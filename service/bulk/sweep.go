@@ -21,8 +21,8 @@ type Sweeper struct {
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
 	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
 	Outside func(ctx context.Context, paths []string)
-	// Plan counts in its place what it would do; nil: it does it.
-	Plan *DryRun
+	// Instead counts instead of changing; nil: changes are made.
+	Instead *DryRun
 }
 
 // lockedError means that rows are left because other transactions have locked them. Everything
@@ -46,8 +46,8 @@ func IsLocked(err error) bool {
 // Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
 // one wait are left, and [IsLocked] holds for the error.
 func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
-	if w.Plan != nil {
-		return w.Plan.Sweep(ctx, rows, c)
+	if w.Instead != nil {
+		return w.Instead.Sweep(ctx, rows, c)
 	}
 	parts, err := w.parts(ctx, rows)
 	if err != nil {
