@@ -118,9 +118,11 @@ func (d *Database) OddSchedules(
 }
 
 // groupBacklogSQL: a due group whose user is missing is held, and no work for anybody until
-// somebody looks at it. A date may be later than any time is.
+// somebody looks at it. One that somebody has vetoed is kept, which is deferred. A date may be later
+// than any time is.
 const groupBacklogSQL = `
-WITH marked AS MATERIALIZED (
+WITH RECURSIVE` + vetoedGroups + `,
+marked AS MATERIALIZED (
   SELECT group_id FROM (
     SELECT l.group_id FROM {legacy} l
     UNION SELECT d.group_id FROM {modern} d
@@ -128,20 +130,23 @@ WITH marked AS MATERIALIZED (
   ) ids LIMIT $3 + 1
 ),
 judged AS (
-  SELECT mark.ripe OR mark.begun AS due,
-    mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AS held,
+  SELECT (mark.ripe OR mark.begun) AND NOT veto.keeps AS due,
+    mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AND NOT veto.keeps AS held,
     greatest(d.marked_at, CASE
       WHEN l.marked_on < '10000-01-01' THEN l.marked_on::timestamp AT TIME ZONE 'UTC'
       WHEN l.marked_on IS NOT NULL THEN 'infinity' END) AS marked_at
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
+  LEFT JOIN vetoed v ON v.id = n.id
+  CROSS JOIN LATERAL (
+    SELECT v.id IS NOT NULL AND (v.cancelled OR NOT mark.begun) AS keeps) veto
 )
 SELECT count(*) FILTER (WHERE NOT held), count(*) FILTER (WHERE due AND NOT held),
   count(*) FILTER (WHERE NOT due), count(*) FILTER (WHERE held),
   min(marked_at) FILTER (WHERE NOT held), (SELECT count(*) FROM marked) > $3, clock_timestamp()
 FROM judged`
 
-// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead; lost
-// marks are not counted.
+// GroupBacklog counts marked groups. Due ones whose user is missing are held, which is dead, and those
+// that are vetoed deferred; lost marks are not counted.
 func (d *Database) GroupBacklog(
 	ctx context.Context, s GroupStores, a Adjournment, l Limits,
 ) (b Backlog, err error) {
@@ -156,29 +161,36 @@ func (d *Database) GroupBacklog(
 }
 
 const waitingGroupsSQL = `
-WITH marked AS MATERIALIZED (
+WITH RECURSIVE` + vetoedGroups + `,
+marked AS MATERIALIZED (
   SELECT group_id FROM (
     SELECT l.group_id FROM {legacy} l
     UNION SELECT d.group_id FROM {modern} d
+    UNION SELECT r.group_id FROM maintenance.group_removals r
   ) ids LIMIT $3
 ),
 judged AS (
-  SELECT n.id, mark.user_id, mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AS held,
-    NOT mark.ripe AND NOT mark.begun AS deferred,
+  SELECT n.id, v.words, veto.keeps, NOT mark.ripe AND NOT mark.begun AS early,
+    mark.ripe AND NOT mark.begun AND mark.user_id IS NULL AND NOT veto.keeps AS held,
     greatest(d.marked_at, CASE WHEN l.marked_on < '10000-01-01'
       THEN l.marked_on::timestamp AT TIME ZONE 'UTC' END) AS marked_at
   FROM marked JOIN namespaces n ON n.id = marked.group_id AND n.type = 'Group' {marks}
+  LEFT JOIN vetoed v ON v.id = n.id
+  CROSS JOIN LATERAL (
+    SELECT v.id IS NOT NULL AND (v.cancelled OR NOT mark.begun) AS keeps) veto
 )
 SELECT j.id, (SELECT r.path FROM routes r WHERE r.source_type = 'Namespace' AND r.source_id = j.id),
   j.marked_at,
-  CASE WHEN j.deferred THEN (j.marked_at AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC'
-    + make_interval(days => $2::integer) END,
-  CASE WHEN j.deferred THEN 'in its grace period' ELSE 'the user who marked it does not exist' END
-FROM judged j WHERE CASE WHEN $4::boolean THEN j.held ELSE j.deferred END
+  CASE WHEN j.early AND NOT j.keeps
+    THEN (j.marked_at AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC'
+      + make_interval(days => $2::integer) END,
+  CASE WHEN j.keeps THEN j.words WHEN j.early THEN 'in its grace period'
+    ELSE 'the user who marked it does not exist' END
+FROM judged j WHERE CASE WHEN $4::boolean THEN j.held ELSE j.early OR j.keeps END
 ORDER BY j.marked_at NULLS LAST, j.id LIMIT $5`
 
-// WaitingGroups are the first 100 marked groups that are held (dead), or in their grace period, the
-// oldest mark first. Groups whose removal has begun are neither.
+// WaitingGroups are the first 100 marked groups that are held (dead), or in their grace period or
+// vetoed, the oldest mark first.
 func (d *Database) WaitingGroups(
 	ctx context.Context, s GroupStores, a Adjournment, dead bool, l Limits,
 ) ([]Waiting, error) {

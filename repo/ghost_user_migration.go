@@ -246,7 +246,10 @@ const waitingGhostsSQL = `
 SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
   CASE WHEN NOT $1::boolean THEN q.consume_after END,
   CASE WHEN $1::boolean THEN 'users of this type are never deleted'
-    ELSE 'postponed after an error, a lock or the end of its time' END
+    ELSE coalesce((
+      SELECT 'PROTECTED: ' || ` + protectedWords + ` FROM maintenance.protected_targets p
+      WHERE p.kind = 'user' AND p.id = u.id AND ` + inForceSQL + `
+    ), 'postponed after an error, a lock or the end of its time') END
 FROM {ghosts} q JOIN users u ON u.id = q.user_id
 WHERE CASE WHEN $1::boolean THEN NOT ` + migratableSQL + `
   ELSE ` + migratableSQL + ` AND q.consume_after > now() END

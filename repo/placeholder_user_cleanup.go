@@ -340,18 +340,40 @@ func (d *Database) PlaceholderBacklog(
 	return b.capped(), err
 }
 
+// waitingPlaceholdersSQL begins with those who are vetoed, who are few; others are read in the order
+// of their last attempts.
 const waitingPlaceholdersSQL = `
-SELECT d.placeholder_user_id, to_jsonb(u) ->> 'username', {d.created_at},
-  CASE WHEN NOT $4::boolean THEN d.last_deletion_attempt_at + $3::interval END,
-  d.deletion_attempts || CASE WHEN d.deletion_attempts = 1 THEN ' attempt' ELSE ' attempts' END
-FROM import_placeholder_user_details d LEFT JOIN users u ON u.id = d.placeholder_user_id
-WHERE d.namespace_id IS NULL AND CASE WHEN $4::boolean THEN d.deletion_attempts >= $1
-  ELSE d.deletion_attempts < $1
-    AND d.last_deletion_attempt_at >= $2::timestamptz - $3::interval END
-ORDER BY d.last_deletion_attempt_at, d.id LIMIT $5`
+WITH vetoed AS MATERIALIZED (
+  SELECT v.user_id, min(v.code || ': ' || v.detail) AS words FROM ` + userVetoesSQL + ` v
+  WHERE NOT $4::boolean GROUP BY v.user_id
+),
+waits AS (
+  (SELECT v.user_id, v.words, d.id, d.created_at, d.last_deletion_attempt_at, d.deletion_attempts
+   FROM vetoed v CROSS JOIN LATERAL (
+     SELECT d.id, {d.created_at} AS created_at, d.last_deletion_attempt_at, d.deletion_attempts
+     FROM import_placeholder_user_details d
+     WHERE d.placeholder_user_id = v.user_id AND d.namespace_id IS NULL
+       AND d.deletion_attempts < $1 OFFSET 0) d
+   ORDER BY v.user_id, d.id LIMIT $5)
+  UNION ALL
+  (SELECT d.placeholder_user_id, NULL, d.id, {d.created_at}, d.last_deletion_attempt_at,
+     d.deletion_attempts
+   FROM import_placeholder_user_details d
+   WHERE d.namespace_id IS NULL AND CASE WHEN $4::boolean THEN d.deletion_attempts >= $1
+     ELSE d.deletion_attempts < $1
+       AND d.last_deletion_attempt_at >= $2::timestamptz - $3::interval
+       AND d.placeholder_user_id NOT IN (SELECT v.user_id FROM vetoed v) END
+   ORDER BY d.last_deletion_attempt_at, d.id LIMIT $5)
+)
+SELECT w.user_id, to_jsonb(u) ->> 'username', w.created_at,
+  CASE WHEN NOT $4::boolean AND w.words IS NULL THEN w.last_deletion_attempt_at + $3::interval END,
+  coalesce(w.words,
+    w.deletion_attempts || CASE WHEN w.deletion_attempts = 1 THEN ' attempt' ELSE ' attempts' END)
+FROM waits w LEFT JOIN users u ON u.id = w.user_id
+ORDER BY w.words IS NULL, w.last_deletion_attempt_at, w.id LIMIT $5`
 
 // WaitingPlaceholders are the first 100 placeholder users without a namespace that are given up
-// (dead), or wait for their next attempt, the oldest last attempt first.
+// (dead), or are vetoed or wait for their next attempt, the oldest last attempt first.
 func (d *Database) WaitingPlaceholders(
 	ctx context.Context, rules PlaceholderRules, dead bool, l Limits,
 ) ([]Waiting, error) {

@@ -26,6 +26,9 @@ func (p *Protection) String() string {
 	return fmt.Sprintf("%s %d is protected by %s: %s", p.Kind, p.ID, p.By, p.Reason)
 }
 
+// protectedWords say of the protection p what [Protection.String] does.
+const protectedWords = `p.kind || ' ' || p.id || ' is protected by ' || p.protected_by || ': ' || p.reason`
+
 // inForceSQL says that the protection p has not expired.
 const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
 
@@ -183,11 +186,11 @@ const protectedTargetSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE p.kind = $1 AND p.id = $2::bigint AND ` + inForceSQL
 
-// protectedGroupsSQL says of the groups $1 which protection keeps each: of the group itself, of one
-// below it, or of a project bot among the members of what would go with it. It goes upwards from what
-// is protected, which is little. UNION ends the walk at a repeated id, OFFSET 0 keeps it look-ups.
-const protectedGroupsSQL = `
-WITH RECURSIVE up (kind, target, id) AS (
+// protectedUp are the groups that a protection keeps: of the group itself, of one below it, or of a
+// project bot among the members of what would go with it. It goes upwards from what is protected, which
+// is little. UNION ends the walk at a repeated id, OFFSET 0 keeps it look-ups.
+const protectedUp = `
+up (kind, target, id) AS (
   SELECT p.kind, p.id, p.id FROM maintenance.protected_targets p
   WHERE p.kind = 'group' AND ` + inForceSQL + `
   UNION
@@ -203,7 +206,11 @@ WITH RECURSIVE up (kind, target, id) AS (
   SELECT up.kind, up.target, n.parent_id::bigint
   FROM up CROSS JOIN LATERAL (
     SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
-),
+)`
+
+// protectedGroupsSQL says of the groups $1 which protection keeps each, its own first.
+const protectedGroupsSQL = `
+WITH RECURSIVE` + protectedUp + `,
 found AS (
   SELECT DISTINCT ON (id) id, kind, target FROM up WHERE id = ANY ($1::bigint[])
   ORDER BY id, target <> id, kind, target

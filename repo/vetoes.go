@@ -111,6 +111,22 @@ SELECT DISTINCT ON (c.group_id) c.group_id, 'CANCELLED', ` + cancelledWords + `
 FROM maintenance.job_cancellations c WHERE c.group_id = ANY ($1::bigint[])
 ORDER BY c.group_id, c.job_id DESC`
 
+// vetoedGroups are all groups that are passed over, each once, with words; cancelled: also one whose
+// removal has begun.
+const vetoedGroups = protectedUp + `,
+vetoed AS MATERIALIZED (
+  SELECT DISTINCT ON (v.id) v.id, v.cancelled, v.words
+  FROM (
+    SELECT up.id, false AS cancelled, up.target <> up.id AS other,
+      'PROTECTED: ' || ` + protectedWords + ` AS words
+    FROM up JOIN maintenance.protected_targets p ON p.kind = up.kind AND p.id = up.target
+    UNION ALL
+    SELECT c.group_id, true, false, 'CANCELLED: ' || ` + cancelledWords + `
+    FROM maintenance.job_cancellations c WHERE c.group_id IS NOT NULL
+  ) v
+  ORDER BY v.id, NOT v.cancelled, v.other, v.words
+)`
+
 // vetoes reads who is passed over, and why.
 func (d *Database) vetoes(ctx context.Context, l Limits, q query) ([]Veto, error) {
 	return readRows(ctx, d, l, q, pgx.RowToStructByPos[Veto])
@@ -120,26 +136,26 @@ func (d *Database) vetoes(ctx context.Context, l Limits, q query) ([]Veto, error
 func (d *Database) groupVetoes(
 	ctx context.Context, groups []int64, l Limits,
 ) (map[int64]*Veto, error) {
-	q := newQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
-	cancelled, err := d.vetoes(ctx, l, q)
+	protected, err := d.protectedGroups(ctx, groups, l)
 	if err != nil {
 		return nil, err
 	}
 	vetoes := map[int64]*Veto{}
-	for i := range cancelled {
-		vetoes[cancelled[i].Target] = &cancelled[i]
-	}
-	protected, err := d.protectedGroups(ctx, groups, l)
 	for id, p := range protected {
 		vetoes[id] = &Veto{id, ReasonProtected, p.String()}
+	}
+	// They come last: they hold also what has begun.
+	q := newQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
+	cancelled, err := d.vetoes(ctx, l, q)
+	for i := range cancelled {
+		vetoes[cancelled[i].Target] = &cancelled[i]
 	}
 	return vetoes, err
 }
 
 // userVetoesSQL are those vetoes with words.
 const userVetoesSQL = `(
-  SELECT p.id AS user_id, 'PROTECTED' AS code,
-    'user ' || p.id || ' is protected by ' || p.protected_by || ': ' || p.reason AS detail
+  SELECT p.id AS user_id, 'PROTECTED' AS code, ` + protectedWords + ` AS detail
   FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + `
   UNION ALL
   SELECT c.user_id, 'CANCELLED', ` + cancelledWords + `
