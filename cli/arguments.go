@@ -108,6 +108,11 @@ func nearFlag(command *cobra.Command, name string) string {
 		}
 	})
 	near := config.Nearest(name, names)
+	for _, n := range names {
+		if near == "" && len(name) > 2 && strings.HasPrefix(n, name) {
+			near = n
+		}
+	}
 	if name == "limit" && slices.Contains(names, "page-size") {
 		near = "page-size"
 	}

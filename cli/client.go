@@ -57,7 +57,7 @@ func (a *app) clientFlags(command *cobra.Command) {
 	flags.StringVar(&a.client.certFile, "tls-cert", "", "client certificate, a PEM `file`")
 	flags.StringVar(&a.client.keyFile, "tls-key", "", "key of the client certificate, a PEM `file`")
 	flags.StringVar(&a.client.profile, "profile", "",
-		"`name` of a profile in the file caretaker/client.yml (docs/client.md)")
+		"`name` of a profile in caretaker/client.yml, in ~/.config on Linux")
 	flags.StringVar(&a.client.tokenFile, "token-file", "", "`file` with the bearer token")
 	a.localFlag(flags)
 }

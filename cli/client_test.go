@@ -133,6 +133,7 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"run " + worker + " --dry-run=maybe":  `--dry-run: "maybe" is not true or false`,
 		"runs --worker=":                      "--worker must not be empty",
 		"runs --limit 3":                      "unknown flag: --limit, did you mean --page-size?",
+		"dev --data x":                        "unknown flag: --data, did you mean --data-dir?",
 		"status --address=":                   "--address must not be empty",
 		"jobs --kind=":                        "--kind must not be empty",
 		"serve --config=":                     "--config must not be empty",

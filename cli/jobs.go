@@ -134,8 +134,12 @@ func (a *app) describeJob(job *pb.Job) error {
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
 	if o := job.GetOutside(); o != nil {
-		a.say("left %d paths outside the database, %d of them pending: caretaker jobs outside %d",
-			o.GetAll(), o.GetPending(), job.GetId())
+		of := " of them"
+		if o.GetAll() == 1 {
+			of = ""
+		}
+		a.say("left %s outside the database, %d%s pending: caretaker jobs outside %d",
+			counted(int(o.GetAll()), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
 		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), oneLine(c.GetReason()))

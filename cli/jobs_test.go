@@ -126,7 +126,15 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(t, 2, "jobs outside x", `"x" is not the ID of a job`)
 	r.want(t, 2, "jobs outside 1 --run "+run, "not both")
 	r.want(t, 2, "jobs outside --run x", "is not the id of a run")
-	r.want(t, 2, "jobs outside done", "--help")
+	r.want(t, 2, "jobs outside done", "--help", "missing argument ID")
+	r.want(t, 2, "jobs outside 424242", "there is no job with this id")
+	r.want(t, 2, "jobs outside 424242 --plain", "there is no job with this id")
+	r.want(t, 0, "jobs outside done 3", "1 path is done")
+	r.want(t, 0, "jobs outside 1")
+	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
+	r.want(t, 0, "jobs show 1", "left 1 path outside the database, 0 pending: caretaker jobs outside 1")
+	execute(t, conn, `DELETE FROM maintenance.river_job`)
+	r.want(t, 0, "jobs outside 1")
 }
 
 func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {

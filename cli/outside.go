@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
@@ -29,7 +30,7 @@ func (a *app) outside() *cobra.Command {
 					return a.plainOutside(ctx, client, request)
 				})
 			}
-			return call(a, api.ListOutside, request, a.describeOutside)(c, nil)
+			return call(a, listOutside, request, a.describeOutside)(c, nil)
 		},
 	}
 	flags := command.Flags()
@@ -52,6 +53,24 @@ func (a *app) outside() *cobra.Command {
 	}
 	command.AddCommand(a.outsideDone())
 	return command
+}
+
+// listOutside is ListOutside, and says so if there is neither a path nor the job that was named.
+// Paths stay when their job is pruned.
+//
+//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
+func listOutside(
+	client api, ctx context.Context, request *pb.ListOutsideRequest, options ...grpc.CallOption,
+) (*pb.ListOutsideResponse, error) {
+	answer, err := client.ListOutside(ctx, request, options...)
+	if err != nil || len(answer.GetPaths()) > 0 || request.GetJobId() == 0 {
+		return answer, err
+	}
+	all, err := client.ListOutside(ctx, &pb.ListOutsideRequest{JobId: request.GetJobId(), PageSize: 1})
+	if err == nil && len(all.GetPaths()) == 0 {
+		_, err = client.GetJob(ctx, &pb.GetJobRequest{Id: request.GetJobId()})
+	}
+	return answer, err
 }
 
 func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
@@ -83,7 +102,7 @@ func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 func (a *app) plainOutside(ctx context.Context, client api, request *pb.ListOutsideRequest) error {
 	request.PageSize = maxPageSize
 	for {
-		answer, err := client.ListOutside(ctx, request)
+		answer, err := listOutside(client, ctx, request)
 		if err != nil {
 			return err
 		}
@@ -103,7 +122,10 @@ func (a *app) outsideDone() *cobra.Command {
 		Use:     "done ID...",
 		Short:   "Say that nothing is left at these paths, once what was there is removed",
 		Example: "  caretaker jobs outside done 4711 4712",
-		Args: cobra.MatchAll(cobra.MinimumNArgs(1), func(_ *cobra.Command, args []string) error {
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("missing argument ID: caretaker jobs outside lists them")
+			}
 			for _, arg := range args {
 				id, err := strconv.ParseInt(arg, 10, 64)
 				if err != nil || id < 1 {
@@ -112,7 +134,7 @@ func (a *app) outsideDone() *cobra.Command {
 				ids = append(ids, id)
 			}
 			return nil
-		}),
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				all := &pb.AckOutsideResponse{}
@@ -124,7 +146,11 @@ func (a *app) outsideDone() *cobra.Command {
 					all.Paths = append(all.Paths, answer.GetPaths()...)
 				}
 				return a.show(all, func() error {
-					a.say("%d paths are done", len(all.GetPaths()))
+					verb := "are"
+					if len(all.GetPaths()) == 1 {
+						verb = "is"
+					}
+					a.say("%s %s done", counted(len(all.GetPaths()), "path"), verb)
 					return nil
 				})
 			})

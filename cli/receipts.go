@@ -66,6 +66,7 @@ func (a *app) listReceipts() *cobra.Command {
 
 func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteOlder("receipts", answer)
+	a.noteNone(answer)
 	columns := []column{
 		{"RECEIPT", 0},
 		{"AT", moment},
@@ -91,6 +92,22 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 			keys, r.GetRule(), by, cmp.Or(r.GetRequestedBy(), none),
 		}
 	})
+}
+
+// noteNone says on the standard error that a table that was asked for has no receipts: its name may
+// be mistyped.
+func (a *app) noteNone(answer *pb.ListReceiptsResponse) {
+	request, ok := a.asked.(*pb.ListReceiptsRequest)
+	if !ok || request.GetTable() == "" || request.GetPageToken() != "" ||
+		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
+		return
+	}
+	hint := "a table is named as caretaker receipts list shows it"
+	if _, name, has := strings.Cut(request.GetTable(), "."); has {
+		hint = "try it without the schema, --table " + name
+	}
+	a.note("no such receipts of a table called %s in the database %s: %s",
+		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
 // eachDatabase opens the configured databases, or the one of that name, for do, which gets for how
@@ -188,6 +205,9 @@ func (a *app) verifyReceipts() *cobra.Command {
 				ctx context.Context, d *repo.Database, _ time.Duration,
 			) error {
 				check, err := service.VerifyReceipts(ctx, d, known)
+				// Lists without entries are lists in JSON, too.
+				check.Findings = append([]string{}, check.Findings...)
+				check.Unchecked = append([]string{}, check.Unchecked...)
 				checks = append(checks, check)
 				wrong = wrong || len(check.Findings) > 0
 				return err

@@ -13,6 +13,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	migrate(t)
 	want(t, 0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
 	want(t, 0, "receipts head", "main 0 -\n")
+	want(t, 0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
 	want(t, 1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",

@@ -22,6 +22,9 @@ func (m *maintenance) ListOutside(
 			return nil, invalid("run_id", "give run_id or job_id, not both: a path is of one of them")
 		}
 	}
+	if r.GetJobId() < 0 {
+		return nil, invalid("job_id", "is not the id of a job")
+	}
 	p, err := newPage("outside", r, strconv.FormatInt(r.GetJobId(), 10), r.GetRunId(),
 		strconv.FormatBool(r.GetPendingOnly()))
 	if err != nil {

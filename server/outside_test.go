@@ -68,6 +68,7 @@ func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
 		f.violates(second(f.ListOutside(t.Context(), request)), field)
 	}
 	f.violates(second(f.ListOutside(t.Context(), &maintenancev1.ListOutsideRequest{RunId: aRun, JobId: 1})), "run_id")
+	f.violates(second(f.ListOutside(t.Context(), &maintenancev1.ListOutsideRequest{JobId: -1})), "job_id")
 	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{})), "ids")
 	f.violates(second(f.AckOutside(t.Context(), &maintenancev1.AckOutsideRequest{Ids: make([]int64, 1001)})), "ids")
 	audit, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10})

@@ -19,8 +19,10 @@ func (m *maintenance) ListReceipts(
 	if _, err := uuid.Parse(r.GetRunId()); err != nil && r.GetRunId() != "" {
 		return nil, invalid("run_id", "is not the id of a run")
 	}
-	if strings.ContainsRune(r.GetTable()+r.GetKey(), 0) {
-		return nil, invalid("key", "table and key are names and values of a database: without NUL")
+	for field, text := range map[string]string{"table": r.GetTable(), "key": r.GetKey()} {
+		if strings.ContainsRune(text, 0) {
+			return nil, invalid(field, "must not contain NUL, as nothing in a database does")
+		}
 	}
 	p, err := newPage("receipts", r, r.GetDatabase(), r.GetTable(), r.GetKey(), r.GetRunId(),
 		strconv.FormatInt(r.GetJobId(), 10))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -56,9 +57,12 @@ func TestListReceipts_PagesThroughThemWithFilters(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	_, err = f.ListReceipts(t.Context(), &maintenancev1.ListReceiptsRequest{Database: "nowhere"})
-	f.failure(err, codes.NotFound, "UNKNOWN_DATABASE")
+	s := f.failure(err, codes.NotFound, "UNKNOWN_DATABASE")
+	if info := detail[*errdetails.ErrorInfo](s); info.GetMetadata()["database"] != "nowhere" {
+		t.Error(info)
+	}
 	for field, request := range map[string]*maintenancev1.ListReceiptsRequest{
-		"run_id": {RunId: "x"}, "key": {Key: "\x00"}, "page_token": {PageToken: "x"},
+		"run_id": {RunId: "x"}, "key": {Key: "\x00"}, "table": {Table: "a\x00"}, "page_token": {PageToken: "x"},
 	} {
 		_, err := f.ListReceipts(t.Context(), request)
 		f.violates(err, field)

@@ -40,8 +40,11 @@ func (s *Service) Receipts(
 	case f.Database == "":
 		i = 0
 	case i < 0:
-		return nil, 0, fmt.Errorf("%w %q: configured are %s",
-			ErrUnknownDatabase, f.Database, run.DatabaseNames(all))
+		return nil, 0, &UnknownError{
+			What: ErrUnknownDatabase, Name: f.Database,
+			Text: fmt.Sprintf("%s %q: configured are %s",
+				ErrUnknownDatabase, f.Database, run.DatabaseNames(all)),
+		}
 	}
 	return all[i].ListReceipts(ctx, f.ReceiptFilter)
 }

@@ -29,7 +29,7 @@ type ReceiptCheck struct {
 	Pruned   int64 `json:"pruned"`
 	// Findings say what is wrong, at most 100 of them; MoreFindings is how many there are besides.
 	Findings     []string `json:"findings"`
-	MoreFindings int      `json:"more_findings"`
+	MoreFindings int      `json:"moreFindings"`
 	// Unchecked says which heads are of receipts that were pruned since.
 	Unchecked []string `json:"unchecked"`
 }

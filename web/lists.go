@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/caretaker-go/caretaker/service"
@@ -76,8 +79,31 @@ func (l *list[T]) page(more func(last T) string) {
 // runStates are those that runs are chosen by.
 func runStates() []string { return []string{running, "succeeded", "failed", "cancelled", "skipped"} }
 
+// mistaken answers a request whose address has a filter that the list does not know, or with a
+// value that nothing can have, which would otherwise be an empty list, or all.
+func (p *pages) mistaken(
+	w http.ResponseWriter, r *http.Request, known, states []string,
+) bool {
+	query := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains(known, name) {
+			p.sorry(w, r, http.StatusBadRequest, "The filters of this list are "+
+				strings.Join(known, ", ")+".")
+			return true
+		}
+	}
+	if state := query.Get("state"); state != "" && !slices.Contains(states, state) {
+		p.sorry(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(states, ", ")+".")
+		return true
+	}
+	return false
+}
+
 func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	const path = "/runs"
+	if p.mistaken(w, r, []string{"worker", "state", "before"}, runStates()) {
+		return
+	}
 	ctx, query := r.Context(), r.URL.Query()
 	f := service.RunFilter{
 		Worker: query.Get("worker"), State: query.Get("state"), After: query.Get("before"),
@@ -110,6 +136,9 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	const path = "/jobs"
+	if p.mistaken(w, r, []string{"kind", "state", "before"}, p.config.Service.JobStates()) {
+		return
+	}
 	query := r.URL.Query()
 	f := service.JobFilter{
 		Kind: query.Get("kind"), State: query.Get("state"), Limit: listed + 1,

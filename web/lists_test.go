@@ -23,6 +23,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 	f.page("/runs?state=cancelled", "No run matches.")
 	for path, words := range map[string]string{
 		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "kind", "/jobs?state=x": "state",
+		"/runs?state=foo": "state: is not one of running, succeeded", "/jobs?page_token=x": "filters of this list are kind, state, before", "/runs?page=2": "worker, state, before",
 	} {
 		if answer, body := f.request(http.MethodGet, path); answer.StatusCode != http.StatusBadRequest || !strings.Contains(body, words) {
 			t.Errorf("%s: %s, %s", path, answer.Status, body)

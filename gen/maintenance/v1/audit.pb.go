@@ -41,7 +41,8 @@ type AuditEntry struct {
 	Target string `protobuf:"bytes,6,opt,name=target,proto3" json:"target,omitempty"`
 	// The reason that was given, and the other arguments.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// OK, or the code and reason of the error.
+	// OK, or the code and reason of the error. STARTED: the call has not ended, or its server died, or
+	// lost the database, before it could say how.
 	Outcome       string `protobuf:"bytes,8,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
