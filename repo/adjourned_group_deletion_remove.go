@@ -31,13 +31,16 @@ const (
 )
 
 // GroupTree reads the groups of the tree below a group and the group itself in the order in which
-// they can be removed: the deepest first, then by id. It takes 8 bytes of memory a group.
-func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64, error) {
+// they can be removed: the deepest first, then by id. It takes 8 bytes of memory a group. checkStop is
+// called before every statement; its error ends the work at once.
+func (d *Database) GroupTree(
+	ctx context.Context, root int64, l Limits, checkStop func() error,
+) ([]int64, error) {
 	levels := [][]int64{{root}}
 	for len(levels[len(levels)-1]) > 0 {
 		var below []int64
 		for parents := range slices.Chunk(levels[len(levels)-1], parentsPage) {
-			children, err := d.groupChildren(ctx, parents, l)
+			children, err := d.groupChildren(ctx, parents, l, checkStop)
 			if err != nil {
 				return nil, err
 			}
@@ -54,9 +57,12 @@ func (d *Database) GroupTree(ctx context.Context, root int64, l Limits) ([]int64
 }
 
 func (d *Database) groupChildren(
-	ctx context.Context, parents []int64, l Limits,
+	ctx context.Context, parents []int64, l Limits, checkStop func() error,
 ) (children []int64, err error) {
 	for after := int64(0); ; after = children[len(children)-1] {
+		if err := checkStop(); err != nil {
+			return nil, err
+		}
 		read := newQuery("read the groups below", groupChildrenSQL, parents, after, childrenPage)
 		page, err := readRows(ctx, d, l, read, pgx.RowTo[int64])
 		children = append(children, page...)

@@ -142,7 +142,7 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 			return b.FailGroupRemoval(ctx, locking(15000), b.stores, 15000, "why")
 		},
 		"tree": func(ctx context.Context) error {
-			tree, err := b.GroupTree(ctx, 15000, generous)
+			tree, err := b.GroupTree(ctx, 15000, generous, func() error { return nil })
 			if len(tree) != 30 || tree[29] != 15000 {
 				b.t.Errorf("tree %v", tree)
 			}

@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service"
 )
 
 func TestRunBatch_RefusesOtherCandidatesThanThoseOfTheDigest(t *testing.T) {
@@ -94,4 +96,8 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	f.violates(err, "kind")
 	_, err = plan("user", 0)
 	f.violates(err, "id")
+	s := f.failure(clientError(t.Context(), &service.PlansBusyError{}), codes.ResourceExhausted, "PLANS_BUSY")
+	if wait := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); wait != 3*time.Second {
+		t.Errorf("try again in %s", wait)
+	}
 }

@@ -206,7 +206,13 @@ func findRefused(err error) failure {
 func findPlanned(err error) failure {
 	var changed *service.PlanChangedError
 	var target *service.UnknownTargetError
+	var busy *service.PlansBusyError
 	switch {
+	case errors.As(err, &busy):
+		return failure{
+			code: codes.ResourceExhausted, reason: "PLANS_BUSY", message: busy.Error(),
+			details: retryAfter(busy.RetryAfter()),
+		}
 	case errors.As(err, &target):
 		return failure{
 			code: codes.NotFound, reason: "UNKNOWN_TARGET", message: target.Error(),

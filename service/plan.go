@@ -63,25 +63,66 @@ func TargetOf(j Job) (kind string, id int64, ok bool) {
 	return "", 0, false
 }
 
+const (
+	// plansAtOnce is how many plans are made at a time: runs and leases need the connections.
+	plansAtOnce = 2
+	// planWait is how long a plan waits for those before it.
+	planWait = 3 * time.Second
+)
+
+// PlansBusyError means that as many plans are being made as may be at once.
+type PlansBusyError struct{}
+
+// Error says what to do.
+func (*PlansBusyError) Error() string {
+	return fmt.Sprintf("%d plans are being made, as many as may be at once: try again in %s",
+		plansAtOnce, planWait)
+}
+
+// RetryAfter is when to try again.
+func (*PlansBusyError) RetryAfter() time.Duration { return planWait }
+
+// planTurn waits until one more plan may be made, and returns what ends it.
+func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
+	wait, cancel := context.WithTimeout(ctx, planWait)
+	defer cancel()
+	select {
+	case s.plans <- struct{}{}:
+		return func() { <-s.plans }, nil
+	case <-wait.Done():
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, &PlansBusyError{}
+	}
+}
+
 // PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
 // reads the replicas where there are some, once they have what was written until now.
 //
-// Errors: [*InvalidArgumentError], [*UnknownTargetError], [*NotConfiguredError], [ErrUnreachable].
+// Errors: [*InvalidArgumentError], [*UnknownTargetError], [*NotConfiguredError], [ErrUnreachable],
+// [*PlansBusyError].
 func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Plan, error) {
 	steps, err := s.planners(kind, id)
 	if err != nil {
 		return nil, err
 	}
+	done, err := s.planTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	primaries := s.engine.Databases
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
 		copies[i] = d.ReadCopy(ctx)
 		replicas = replicas || copies[i] != d
 	}
-	p, err := s.plan(ctx, run.NewPlan(kind, id, copies), steps)
+	begun := run.NewPlan(kind, id, copies)
+	p, err := s.plan(ctx, begun, steps)
 	if err != nil && replicas && ctx.Err() == nil {
 		// A replica may cancel what it is asked, or lose its connection.
-		p, err = s.plan(ctx, run.NewPlan(kind, id, primaries), steps)
+		p, err = s.plan(ctx, begun.Again(primaries), steps)
 	}
 	if err == ErrUnknownTarget { //nolint:errorlint // as planners return it
 		err = &UnknownTargetError{kind, id}

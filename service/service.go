@@ -87,6 +87,8 @@ type Service struct {
 	failedJobs   failedJobs
 	schedule     *schedule.Dispatcher
 	gauges       metric.Registration
+	// plans has an element for each plan that is being made.
+	plans chan struct{}
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }
@@ -107,6 +109,7 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{engine: runner, pool: job.New(runner), schedule: schedule.New(runner), schedulerOff: c.SchedulerOff}
+	s.plans = make(chan struct{}, plansAtOnce)
 	if c.Queue != nil {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}

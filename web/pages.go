@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -30,7 +28,6 @@ type pages struct {
 	// assets are the files that pages load, by path; a path has a hash of the content.
 	assets map[string]asset
 	recent *recent
-	rates  *rates
 }
 
 type asset struct {
@@ -42,7 +39,6 @@ func newPages(c Config) (*pages, error) {
 	p := &pages{
 		config: c, templates: map[string]*template.Template{}, assets: map[string]asset{},
 		recent: &recent{known: map[string]*reading{}},
-		rates:  &rates{clients: map[string]*rate.Limiter{}},
 	}
 	names, err := p.loadAssets()
 	if err != nil {

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"math"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -18,47 +15,10 @@ import (
 const (
 	// planEvery is the age from which on a plan is made again.
 	planEvery = 30 * time.Second
-	// planTimeout bounds the making of a plan: it stops by itself after 20 seconds.
+	// planTimeout bounds the making of a plan: it stops by itself after 20 seconds, and waits up to
+	// three for others.
 	planTimeout = 25 * time.Second
-	// planRate is how many plans a client may ask for a second, planBurst how many at once, as of the
-	// API.
-	planRate, planBurst = 20, 200
-	// maxClients is how many clients are counted before all are forgotten.
-	maxClients = 1000
 )
-
-// rates count the plans that each client asks for.
-type rates struct {
-	mu      sync.Mutex
-	clients map[string]*rate.Limiter
-}
-
-// allow counts a plan, and reports whether it may be made.
-func (r *rates) allow(client string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.clients[client]
-	if known == nil {
-		if len(r.clients) >= maxClients {
-			clear(r.clients)
-		}
-		known = rate.NewLimiter(planRate, planBurst)
-		r.clients[client] = known
-	}
-	return known.Allow()
-}
-
-// clientOf is what the plans of a client are counted by: a name that is proven, else its host.
-func (p *pages) clientOf(r *http.Request) string {
-	if client, err := p.config.Access.ClientOf(r); err == nil && client.Name != "" {
-		return "name " + client.Name
-	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
-	return "host " + host
-}
 
 // planPage is the data of the page of a plan.
 type planPage struct {
@@ -87,12 +47,6 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 			"or /plan/placeholder/ID, with a number.")
 		return
 	}
-	if !p.rates.allow(p.clientOf(r)) {
-		w.Header().Set("Retry-After", "1")
-		p.sorry(w, r, http.StatusTooManyRequests,
-			fmt.Sprintf("More than %d plans a second: try again in a second.", planRate))
-		return
-	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
 		times{planEvery, planTimeout}, func(ctx context.Context) (*service.Plan, error) {
 			return p.config.Service.PlanDeletion(ctx, kind, id)
@@ -114,7 +68,12 @@ func (p *pages) noPlan(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	unknown, isUnknown := errors.AsType[*service.UnknownTargetError](err)
 	missing, isMissing := errors.AsType[*service.NotConfiguredError](err)
+	busy, isBusy := errors.AsType[*service.PlansBusyError](err)
 	switch {
+	case isBusy:
+		seconds := math.Ceil(busy.RetryAfter().Seconds())
+		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
+		p.sorry(w, r, http.StatusTooManyRequests, busy.Error()+".")
 	case isUnknown:
 		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+unknown.Error()+".")
 	case isMissing:

@@ -3,10 +3,9 @@ package web
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"golang.org/x/time/rate"
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/repo"
@@ -82,7 +81,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 }
 
-func TestPlan_IsForViewersAtTheRateOfTheAPI(t *testing.T) {
+func TestPlan_IsForViewers(t *testing.T) {
 	only, err := access.New(access.Config{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -100,31 +99,14 @@ func TestPlan_IsForViewersAtTheRateOfTheAPI(t *testing.T) {
 	if answer, _ := f.request(http.MethodHead, path, viewer); answer.StatusCode != http.StatusOK {
 		t.Errorf("HEAD: %s", answer.Status)
 	}
-	f.site.pages.rates.clients["host 127.0.0.1"] = rate.NewLimiter(0, 0)
-	answer, body := f.request(http.MethodGet, path, viewer)
-	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "try again") {
-		t.Errorf("too many: %s, %s", answer.Status, body)
-	}
-	if answer, _ := f.request(http.MethodGet, "/jobs", viewer); answer.StatusCode != http.StatusOK {
-		t.Errorf("another page is counted: %s", answer.Status)
-	}
 }
 
-func TestRates_CountEachClientAndForgetThem(t *testing.T) {
-	r := &rates{clients: map[string]*rate.Limiter{}}
-	for i := range planBurst + 1 {
-		if r.allow("a") != (i < planBurst) {
-			t.Fatalf("plan %d", i)
-		}
-	}
-	if !r.allow("b") {
-		t.Error("another client is counted with the first")
-	}
-	for i := range 3 * maxClients {
-		r.allow(fmt.Sprint(i))
-	}
-	if len(r.clients) > maxClients {
-		t.Errorf("%d clients are kept", len(r.clients))
+func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
+	f := start(t)
+	answer := httptest.NewRecorder()
+	f.site.pages.noPlan(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
+	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "3" || !strings.Contains(answer.Body.String(), "try again in 3s") {
+		t.Errorf("%d, %v, %s", answer.Code, answer.Header(), answer.Body)
 	}
 }
 

@@ -183,7 +183,7 @@ func (d *groupRemoval) removeTree(
 	ctx context.Context, r *deletion.Remover,
 ) (total repo.Removed, err error) {
 	for seen := map[int64]bool{}; ; {
-		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits())
+		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits(), r.CheckStop)
 		if treeErr != nil {
 			return total, treeErr
 		}

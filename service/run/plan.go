@@ -84,6 +84,13 @@ func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
 	}
 }
 
+// Again is the same plan with nothing counted, of other databases. Its time is what is left.
+func (p *Plan) Again(databases []*repo.Database) *Plan {
+	again := NewPlan(p.Kind, p.ID, databases)
+	again.ends = p.ends
+	return again
+}
+
 // Planning is a dry run that is no run: it is not recorded, has no lease and logs nothing.
 func (r *Runner) Planning(ctx context.Context, p *Plan) *Execution {
 	return &Execution{
