@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // candidatesShown is how many candidates the question before a run names.
@@ -29,7 +30,8 @@ func (a *app) asks() bool {
 }
 
 // confirm makes a dry run, shows what the run would do, and asks. The run is then held to what was
-// shown. It returns the dry run, and whether there is something to do at all.
+// shown, unless not all could be looked at, which the question says. It returns the dry run, and
+// whether there is something to do at all.
 func (a *app) confirm(
 	ctx context.Context, client api, request *pb.RunBatchRequest,
 ) (plan *pb.Run, due bool, err error) {
@@ -54,6 +56,9 @@ func (a *app) confirm(
 	if nothingDue(plan) {
 		a.note("nothing to do: no run was started")
 		return plan, false, nil
+	}
+	if plan.GetCandidatesDigest() == "" && request.GetWorker() != loosefk.Name {
+		a.note("not all could be looked at: the run may do more than is shown")
 	}
 	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
 		request.GetWorker(), extent(plan), a.client.address)

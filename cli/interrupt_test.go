@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -49,7 +50,9 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 		{Id: "dry", Database: "main", Trigger: byRequest, DryRun: true},
 		{Id: "scheduled", Database: "main", Trigger: scheduled},
 		{Id: "elsewhere", Database: "ci", Trigger: byRequest},
-		{Id: "mine", Database: "main", Trigger: byRequest},
+		{Id: "another's", Database: "main", Trigger: byRequest},
+		{Id: "another's too", Database: "main", Trigger: byRequest, RequestId: "theirs"},
+		{Id: "mine", Database: "main", Trigger: byRequest, RequestId: "request false"},
 	}
 	for _, c := range []struct {
 		dry  bool
@@ -57,9 +60,51 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 	}{{false, []string{"mine"}}, {true, nil}} {
 		server := &looking{t: t, runs: runs}
 		a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-		err := a.runAndWatch(t.Context(), server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry})
+		err := a.runAndWatch(t.Context(), server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
 		if err == nil || !strings.Contains(err.Error(), "caretaker runs w shows") || !slices.Equal(server.cancelled, c.want) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
+		}
+	}
+}
+
+// planning is a server whose dry run has ended.
+type planning struct {
+	api
+	grpc.ServerStreamingClient[pb.RunEvent]
+	run  *pb.Run
+	sent bool
+}
+
+func (p *planning) RunBatch(context.Context, *pb.RunBatchRequest, ...grpc.CallOption) (*pb.RunBatchResponse, error) {
+	return &pb.RunBatchResponse{Run: p.run}, nil
+}
+
+func (p *planning) WatchRun(context.Context, *pb.WatchRunRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[pb.RunEvent], error) {
+	return p, nil
+}
+
+func (p *planning) Recv() (*pb.RunEvent, error) {
+	if p.sent {
+		return nil, io.EOF
+	}
+	p.sent = true
+	return &pb.RunEvent{Run: p.run}, nil
+}
+
+func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
+	for _, c := range []struct {
+		worker, digest string
+		says           bool
+	}{{"ghost_user_migration", "", true}, {"ghost_user_migration", "d", false}, {"loose_foreign_keys_cleanup", "", false}} {
+		server := &planning{run: &pb.Run{Worker: c.worker, State: pb.RunState_RUN_STATE_SUCCEEDED, DryRun: true, CandidatesDigest: c.digest}}
+		var out strings.Builder
+		a := &app{Streams: Streams{In: strings.NewReader("yes\n"), Out: &out, Err: &out}}
+		request := &pb.RunBatchRequest{Worker: c.worker}
+		if _, _, err := a.confirm(t.Context(), server, request); err != nil || request.GetExpectedDigest() != c.digest {
+			t.Errorf("%+v: %v, %v", c, err, request)
+		}
+		if strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now") != c.says {
+			t.Errorf("%+v: %s", c, out.String())
 		}
 	}
 }

@@ -126,8 +126,8 @@ func (a *app) start(
 	return answer, err
 }
 
-// cancelStarted cancels the run that a request has started without an answer. Its lease makes it the
-// only one of its worker and database.
+// cancelStarted cancels the run that a request has started without an answer, and no other: it has
+// the id of the request.
 func (a *app) cancelStarted(ctx context.Context, client api, request *pb.RunBatchRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -135,8 +135,7 @@ func (a *app) cancelStarted(ctx context.Context, client api, request *pb.RunBatc
 		Worker: request.GetWorker(), State: pb.RunState_RUN_STATE_RUNNING, PageSize: maxPageSize,
 	})
 	for _, run := range answer.GetRuns() {
-		if request.GetDryRun() || run.GetDryRun() || run.GetTrigger() != pb.Trigger_TRIGGER_REQUEST ||
-			request.GetDatabase() != "" && run.GetDatabase() != request.GetDatabase() {
+		if run.GetRequestId() != request.GetRequestId() {
 			continue
 		}
 		a.note("\ncancelling run %s", run.GetId())

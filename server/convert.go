@@ -64,6 +64,7 @@ func toRun(r *service.Run, most int, rest string) *pb.Run {
 		StartedAt: toTime(r.StartedAt), FinishedAt: toTime(r.FinishedAt),
 		Counts: r.Counts, OverLimit: r.OverLimit, TurboMode: r.TurboMode,
 		TraceId: r.TraceID, LeaseEpoch: r.LeaseEpoch, RequestedBy: r.RequestedBy, Replica: r.Replica,
+		RequestId: r.RequestID,
 	}
 	for _, t := range r.Tables {
 		result.Tables = append(result.Tables,

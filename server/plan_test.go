@@ -55,8 +55,8 @@ func TestRunBatch_RefusesOtherCandidatesThanThoseOfTheDigest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := run(&maintenancev1.RunBatchRequest{ExpectedDigest: dry.GetCandidatesDigest()})
-	if err != nil || done.GetCounts()["migrated_users"] != 1 || len(done.GetCandidates()) != 0 {
+	done, err := run(&maintenancev1.RunBatchRequest{ExpectedDigest: dry.GetCandidatesDigest(), RequestId: "held"})
+	if err != nil || done.GetRequestId() != "held" || done.GetCounts()["migrated_users"] != 1 || len(done.GetCandidates()) != 0 {
 		t.Errorf("got %v, %v", done, err)
 	}
 }

@@ -717,8 +717,10 @@ type Run struct {
 	MoreCandidates int64 `protobuf:"varint,21,opt,name=more_candidates,json=moreCandidates,proto3" json:"more_candidates,omitempty"`
 	// Digest of all candidates, also of those not listed: RunBatchRequest.expected_digest.
 	CandidatesDigest string `protobuf:"bytes,22,opt,name=candidates_digest,json=candidatesDigest,proto3" json:"candidates_digest,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// request_id of the request that started it; empty: it had none, or the schedule did.
+	RequestId     string `protobuf:"bytes,23,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
@@ -901,6 +903,13 @@ func (x *Run) GetMoreCandidates() int64 {
 func (x *Run) GetCandidatesDigest() string {
 	if x != nil {
 		return x.CandidatesDigest
+	}
+	return ""
+}
+
+func (x *Run) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -3708,7 +3717,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\x06parent\x18\x03 \x01(\tR\x06parent\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x12\n" +
 	"\x04rows\x18\x05 \x01(\x03R\x04rows\x12\x19\n" +
-	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\x9e\a\n" +
+	"\bat_least\x18\x06 \x01(\bR\aatLeast\"\xbd\a\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x1a\n" +
@@ -3739,7 +3748,9 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"candidates\x18\x14 \x03(\v2\x19.maintenance.v1.CandidateR\n" +
 	"candidates\x12'\n" +
 	"\x0fmore_candidates\x18\x15 \x01(\x03R\x0emoreCandidates\x12+\n" +
-	"\x11candidates_digest\x18\x16 \x01(\tR\x10candidatesDigest\x1a9\n" +
+	"\x11candidates_digest\x18\x16 \x01(\tR\x10candidatesDigest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x17 \x01(\tR\trequestId\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x81\x03\n" +

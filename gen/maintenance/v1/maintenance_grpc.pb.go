@@ -106,7 +106,8 @@ type MaintenanceServiceClient interface {
 	RetryJob(ctx context.Context, in *RetryJobRequest, opts ...grpc.CallOption) (*RetryJobResponse, error)
 	// PlanDeletion says what deleting a user, group or placeholder user would do, by the same rules as the deletion. It
 	// writes nothing, reads from the replica where there is one, and counts up to a limit. Errors: NOT_FOUND
-	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
+	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED,
+	// RESOURCE_EXHAUSTED PLANS_BUSY while others are being made.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
 	// workers pass it over, and jobs refuse it with PROTECTED. A protection in force is replaced by a
@@ -451,7 +452,8 @@ type MaintenanceServiceServer interface {
 	RetryJob(context.Context, *RetryJobRequest) (*RetryJobResponse, error)
 	// PlanDeletion says what deleting a user, group or placeholder user would do, by the same rules as the deletion. It
 	// writes nothing, reads from the replica where there is one, and counts up to a limit. Errors: NOT_FOUND
-	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED.
+	// UNKNOWN_TARGET, INVALID_ARGUMENT, FAILED_PRECONDITION WORKER_NOT_CONFIGURED,
+	// RESOURCE_EXHAUSTED PLANS_BUSY while others are being made.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ProtectTarget keeps a user or group, and every group above a protected one, from being deleted through caretaker:
 	// workers pass it over, and jobs refuse it with PROTECTED. A protection in force is replaced by a

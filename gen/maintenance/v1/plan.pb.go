@@ -33,7 +33,7 @@ type Candidate struct {
 	Id int64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	// Username or full path.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// What the run would do: delete, queue, restore, hold, postpone or give_up.
+	// What the run would do: delete, queue, restore, hold or postpone.
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	// Why, as typed reason and words; empty where the action says all.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
