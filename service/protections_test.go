@@ -262,6 +262,30 @@ func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
 	g.WantLater(27, 30*time.Minute)
 }
 
+func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
+	t.Parallel()
+	for _, hard := range []bool{false, true} {
+		t.Run(fmt.Sprint("hard_delete ", hard), func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(27)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", 3000)
+			g.Gate("main", "issues")
+			g.Shut("main", servicetest.App)
+			s := g.Service()
+			run := g.Begin(s)
+			g.AtGate("main", servicetest.App)
+			protect(t, s, "user", 27)
+			g.Lift("main", servicetest.App)
+			servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+			g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
+			g.Want("main", `SELECT count(*) FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "1")
+			g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
+		})
+	}
+}
+
 // tenants are users 1 and 2 of tenant 1 and user 3 of tenant 2. Both tenants are gone, and their users are to go with them.
 func tenants(t *testing.T) (*servicetest.Estate, *service.Service) {
 	t.Helper()

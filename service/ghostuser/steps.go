@@ -15,7 +15,7 @@ func (u *user) removal(c *repo.Catalog) *bulk.Removal {
 	r := &bulk.Removal{Catalog: c, CheckStop: u.checkStop}
 	if !u.x.DryRun {
 		r.RowChanger = &bulk.Sweeper{
-			Catalog: c, Sizes: u.sizes, Writer: u.x,
+			Catalog: c, Sizes: u.sizes, Writer: u,
 			CheckStop: u.checkStop, Count: u.count, Outside: u.logOutside,
 		}
 		return r
@@ -135,9 +135,6 @@ func (u *user) removeNamespace(ctx context.Context) error {
 		return err
 	}
 	if err := u.checkStop(); err != nil {
-		return err
-	}
-	if err := u.refuseProtected(ctx); err != nil {
 		return err
 	}
 	projects, err := main.Database.HasPersonalProjects(

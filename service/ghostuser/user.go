@@ -259,12 +259,23 @@ func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
 }
 
+// Permit is a [run.Writer]'s, for the statements of the hand-over: once the user is protected none of
+// them changes anything, in any database.
+func (u *user) Permit(
+	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+) (run.Permit, error) {
+	permit, err := u.x.Permit(ctx, d, t, l)
+	if err != nil {
+		return permit, err
+	}
+	if err = u.refuseProtected(ctx); err != nil {
+		permit.End(&err)
+	}
+	return permit, err
+}
+
 // refuseProtected is the error that keeps a protected user, nil if nothing protects the user any more.
 func (u *user) refuseProtected(ctx context.Context) error {
-	if u.plan != nil {
-		// The plan says so, and goes on.
-		return nil
-	}
 	p, err := u.x.Database.Protecting(ctx, repo.KindUser, u.UserID, run.ReadLimits())
 	if err == nil && p != nil {
 		err = &repo.ProtectedError{Protection: *p}
