@@ -11,23 +11,22 @@ import (
 var ErrJobCancelled = errors.New("job cancelled")
 
 const (
-	// cancelJobSQL notes the wish, by which attempts at work go. It waits for none of them.
+	// cancelJobSQL notes the wish, by which attempts at work go, and ends a job that waits: both or
+	// neither. It waits for no attempt; one at work ends itself.
 	cancelJobSQL = `
-INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
-SELECT id, CASE kind
-    WHEN 'delete_user' THEN (args ->> 'user_id')::bigint
-    WHEN 'delete_placeholder_user' THEN (args ->> 'placeholder_user_id')::bigint END,
-  CASE kind WHEN 'destroy_group' THEN (args ->> 'group_id')::bigint END, $2, $3
-FROM maintenance.river_job WHERE id = $1 AND finalized_at IS NULL
-ON CONFLICT (job_id) DO NOTHING`
-
-	// endCancelledSQL ends a job that waits. One at work ends itself.
-	endCancelledSQL = `
+WITH noted AS (
+  INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
+  SELECT id, CASE kind
+      WHEN 'delete_user' THEN (args ->> 'user_id')::bigint
+      WHEN 'delete_placeholder_user' THEN (args ->> 'placeholder_user_id')::bigint END,
+    CASE kind WHEN 'destroy_group' THEN (args ->> 'group_id')::bigint END, $2, $3
+  FROM maintenance.river_job WHERE id = $1 AND finalized_at IS NULL
+  ON CONFLICT (job_id) DO NOTHING
+)
 UPDATE maintenance.river_job
 SET state = 'cancelled', finalized_at = now(),
   metadata = metadata || '{"outcome": "cancelled", "reason": "CANCELLED"}'
-WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')
-  AND EXISTS (SELECT FROM maintenance.job_cancellations WHERE job_id = $1)`
+WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')`
 
 	cancellationSQL = `
 SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
@@ -43,9 +42,6 @@ WHERE job_id = $1
 // more, and ends itself. Its error is [ErrNotFound] if there is no such job.
 func (d *Database) CancelJob(ctx context.Context, id int64, reason, by string) (QueuedJob, error) {
 	if _, err := d.exec(ctx, "cancel the job", cancelJobSQL, id, reason, by); err != nil {
-		return QueuedJob{}, err
-	}
-	if _, err := d.exec(ctx, "end the cancelled job", endCancelledSQL, id); err != nil {
 		return QueuedJob{}, err
 	}
 	return d.ReadJob(ctx, id)
