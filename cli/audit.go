@@ -29,9 +29,9 @@ func (a *app) audit() *cobra.Command {
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteOlder("entries", answer)
 	columns := []column{
-		{"AT", moment},
+		{"AT", moment | brief},
 		{"BY", cut},
-		{"ROLE", spare},
+		{"ROLE", minor},
 		{"ACTION", 0},
 		{"TARGET", cut},
 		{"OUTCOME", cut | shade},

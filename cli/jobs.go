@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // jobs lists the newest deferred jobs, or a page of older ones.
@@ -51,9 +52,9 @@ func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 		{"KIND", cut},
 		{"ARGUMENTS", cut},
 		{"STATE", shade},
-		{"ATTEMPT", spare},
-		{"DUE", moment | spare},
-		{"RUN", spare},
+		{"ATTEMPT", minor},
+		{"DUE", moment | brief | spare},
+		{"RUN", minor},
 		{"OUTCOME", cut},
 	}
 	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []string {
@@ -67,10 +68,18 @@ func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 
 func jobState(job *pb.Job) string { return word(job.GetJobState(), "JOB_STATE_") }
 
-// arguments are those of a job that are not null, in one line.
+// arguments are those of a job that are not null, in one line: first the ID of what it is about.
 func arguments(job *pb.Job) string {
 	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(job.GetArgs().GetFields())) {
+	names := slices.Sorted(maps.Keys(job.GetArgs().GetFields()))
+	rank := []string{"placeholder_user_id", "group_id", "user_id"}
+	if job.GetKind() == (repo.DestroyGroup{}).Kind() {
+		rank = []string{"group_id"}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		return slices.Index(rank, b) - slices.Index(rank, a)
+	})
+	for _, name := range names {
 		text, err := protojson.Marshal(job.GetArgs().GetFields()[name])
 		if err == nil && string(text) != "null" {
 			parts = append(parts, name+"="+string(text))

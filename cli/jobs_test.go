@@ -14,7 +14,7 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 		 '{"outcome": "refused", "reason": "INTERNAL_USER"}', NULL),
 		('destroy_group', 'discarded', '{"group_id": 8}', 25, 25, now(), '{"outcome": "discarded", "reason": ""}',
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "a database is unreachable", "trace": ""}'::jsonb])`)
-	r.want(t, 0, "jobs", "ARGUMENTS", `reason="No active token assigned" user_id=7`, "cancelled", "refused INTERNAL_USER",
+	r.want(t, 0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
 		"25/25", "discarded a database is unreachable")
 	if out := r.want(t, 0, "jobs --kind destroy_group --state discarded"); strings.Contains(out, "delete_user") {
 		t.Errorf("not filtered:\n%s", out)

@@ -82,10 +82,10 @@ func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	columns := []column{
 		{"RUN", 0},
 		{"WORKER", cut},
-		{"TRIGGER", spare},
+		{"TRIGGER", minor},
 		{"STATE", shade},
-		{"STARTED", moment | spare},
-		{"TOOK", spare},
+		{"STARTED", moment | brief | spare},
+		{"TOOK", minor},
 		{"RESULT", cut},
 	}
 	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []string {

@@ -69,13 +69,13 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	a.noteNone(answer)
 	columns := []column{
 		{"RECEIPT", 0},
-		{"AT", moment},
+		{"AT", moment | brief},
 		{"TABLE", cut},
 		{"ACTION", 0},
 		{"ROWS", 0},
-		{"KEYS", spare},
+		{"KEYS", minor},
 		{"RULE", cut | spare},
-		{"BY", spare},
+		{"BY", minor},
 		{"ASKED BY", cut | spare},
 	}
 	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []string {

@@ -67,11 +67,11 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	columns := []column{
 		{"WORKER", 0},
 		{"CONDITION", cut | shade},
-		{"NEXT RUN", moment | spare},
-		{"LAST RUN", moment | cut | shade},
-		{"LAST SUCCESS", moment | spare},
+		{"NEXT RUN", moment | brief | spare},
+		{"LAST RUN", moment | brief | cut | shade},
+		{"LAST SUCCESS", moment | brief | minor},
 		{"DUE", 0},
-		{"DEFERRED", 0},
+		{"DEFERRED", minor},
 		{"DEAD", 0},
 	}
 	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []string {
@@ -97,19 +97,20 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
 func (a *app) explainCondition(w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
-		a.say("\n%s: %s", w.GetWorker(),
-			a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
+		a.say("")
+		a.prose("", w.GetWorker()+": "+a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
 	}
 	if f := w.GetFailing(); f != nil {
-		a.say("  class %s: %s", strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_"), a.remedy(w))
+		class := strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_")
+		a.prose("  ", "class "+class+": "+a.remedy(w))
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
 			end = "until " + a.moment(p.GetUntil())
 		}
-		a.say("%s: paused by %s since %s, %s: %s",
-			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason())
+		a.prose("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
+			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason()))
 	}
 }
 

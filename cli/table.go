@@ -2,8 +2,10 @@ package cli
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -16,8 +18,11 @@ const (
 	cut trait = 1 << iota
 	// wrapped ones go on in further lines there; only the last column can.
 	wrapped
-	// spare ones are left out there.
+	// spare ones are left out there; minor ones before them.
 	spare
+	minor
+	// brief times lose year and seconds there, and the day if it is today.
+	brief
 	// moment is a time, whose zone is in the heading.
 	moment
 	// timed is a time, too; a line on the standard error says its zone.
@@ -33,7 +38,10 @@ type column struct {
 }
 
 // leastWidth is how much of a column is left at least when it is cut.
-const leastWidth = 10
+const leastWidth = 8
+
+// leastBrief is the same for a brief time behind a state.
+const leastBrief = len("succeeded 11-22 18:30")
 
 // table is one being laid out.
 type table struct {
@@ -59,6 +67,7 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []string
 			t.widths[i] = max(t.widths[i], length(cells[i]))
 		}
 	}
+	t.shortenTimes(a)
 	missing := t.fit(a.width())
 	for n, cells := range t.rows {
 		if err := t.write(a, cells, n == 0); err != nil {
@@ -76,7 +85,7 @@ func (t *table) heading(a *app) []string {
 	heading, timesAreUTC := make([]string, len(t.columns)), false
 	for i, c := range t.columns {
 		if heading[i] = c.name; c.trait&moment != 0 && !a.client.local {
-			heading[i] += " (UTC)"
+			heading[i] += utcMark
 		}
 		timesAreUTC = timesAreUTC || c.trait&timed != 0 && !a.client.local
 	}
@@ -85,6 +94,43 @@ func (t *table) heading(a *app) []string {
 	}
 	return heading
 }
+
+// shortenTimes makes brief times brief if the table is too wide. What was UTC by its heading is so
+// by a line on the standard error.
+func (t *table) shortenTimes(a *app) {
+	total := -2
+	for _, w := range t.widths {
+		total += 2 + w
+	}
+	if a.width() == 0 || total <= a.width() {
+		return
+	}
+	today, _, _ := strings.Cut(a.clock(time.Now()), " ")
+	marked := false
+	for i, c := range t.columns {
+		if c.trait&brief == 0 {
+			continue
+		}
+		t.widths[i] = 0
+		for n, cells := range t.rows {
+			if n == 0 {
+				marked = marked || strings.HasSuffix(cells[i], utcMark)
+				cells[i] = strings.TrimSuffix(cells[i], utcMark)
+			}
+			cells[i] = strings.ReplaceAll(cells[i], today+" ", "")
+			cells[i] = fullTime.ReplaceAllString(cells[i], "$1$2")
+			t.widths[i] = max(t.widths[i], length(cells[i]))
+		}
+	}
+	if marked {
+		a.note("times are UTC")
+	}
+}
+
+// utcMark is in the headings of times, fullTime is a time with all its parts, or without the day.
+const utcMark = " (UTC)"
+
+var fullTime = regexp.MustCompile(`(?:\d{4}-(\d\d-\d\d ))?(\d\d:\d\d):\d\d`)
 
 // length is in characters.
 func length(text string) int { return len([]rune(text)) }
@@ -104,7 +150,7 @@ func (t *table) fit(width int) (missing []string) {
 	total, least := -2, -2
 	for i, c := range t.columns {
 		total += 2 + t.widths[i]
-		if c.trait&spare == 0 {
+		if c.trait&(spare|minor) == 0 {
 			least += 2 + t.least(i)
 		}
 		t.shown = append(t.shown, i)
@@ -113,13 +159,19 @@ func (t *table) fit(width int) (missing []string) {
 		return nil
 	}
 	t.shown, total = nil, -2
-	for i, c := range t.columns {
-		if c.trait&spare != 0 {
-			if least+2+t.least(i) > width {
-				missing = append(missing, c.name)
-				continue
+	fits := map[int]bool{}
+	for _, rank := range []trait{spare, minor} {
+		for i, c := range t.columns {
+			if c.trait&rank != 0 && least+2+t.least(i) <= width {
+				least += 2 + t.least(i)
+				fits[i] = true
 			}
-			least += 2 + t.least(i)
+		}
+	}
+	for i, c := range t.columns {
+		if c.trait&(spare|minor) != 0 && !fits[i] {
+			missing = append(missing, c.name)
+			continue
 		}
 		t.shown = append(t.shown, i)
 		total += 2 + t.widths[i]
@@ -143,6 +195,9 @@ func (t *table) fit(width int) (missing []string) {
 func (t *table) least(i int) int {
 	if t.columns[i].trait&(cut|wrapped) == 0 {
 		return t.widths[i]
+	}
+	if t.columns[i].trait&brief != 0 {
+		return min(t.widths[i], leastBrief)
 	}
 	return min(t.widths[i], leastWidth)
 }
@@ -176,6 +231,21 @@ func (t *table) write(a *app, cells []string, heading bool) error {
 		cells = rest
 	}
 	return nil
+}
+
+// prose writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.
+func (a *app) prose(indent, text string) {
+	width := a.width() - length(indent)
+	for rest := text; ; {
+		line := rest
+		if rest = ""; a.width() > 0 {
+			line, rest = split(line, max(width, leastWidth))
+		}
+		a.say("%s%s", indent, line)
+		if rest == "" {
+			return
+		}
+	}
 }
 
 // shorten cuts a text to a width.
