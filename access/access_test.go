@@ -205,6 +205,12 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("copied, of the same size and time", 7, "a")
+		write(t, file, "[]\n")
+		want("the last one taken back", 8)
+		write(t, file, "broken")
+		want("broken once more", 9)
+		time.Sleep(warnInterval)
+		want("broken for a minute", 10)
 	})
 }
 

@@ -45,6 +45,9 @@ const (
 // checkInterval is how often it is looked whether the file has changed, at most.
 const checkInterval = time.Second
 
+// warnInterval is how often it is logged that the file still cannot be read, at most.
+const warnInterval = time.Minute
+
 // tokensFile is a file of tokens that is read again when it has changed.
 type tokensFile struct {
 	path    string
@@ -57,6 +60,8 @@ type tokensFile struct {
 	// seen is what was last read, nil if there was something wrong with it; then wrong says what.
 	seen  []byte
 	wrong string
+	// warned is when that was last logged.
+	warned time.Time
 }
 
 // current are the tokens that are valid now, or have expired.
@@ -72,7 +77,8 @@ func (f *tokensFile) current() []*token {
 	case err == nil:
 		f.wrong = ""
 		f.logger.Info("file of tokens read again", "tokens", len(f.tokens))
-	case err.Error() != f.wrong:
+	case err.Error() != f.wrong || time.Since(f.warned) >= warnInterval:
+		f.warned = time.Now()
 		f.wrong = err.Error()
 		f.logger.Error("file of tokens not read, those of before stay valid", "error", f.wrong)
 	}
@@ -85,6 +91,9 @@ func (f *tokensFile) read() error {
 	defer f.mu.Unlock()
 	f.checked = time.Now()
 	_, err := f.readLocked()
+	if err == nil && len(f.tokens) == 0 {
+		return fmt.Errorf("auth.tokens_file: %s: has no tokens: nobody could do anything", f.path)
+	}
 	return err
 }
 
@@ -131,8 +140,9 @@ func parse(content []byte, workers []string) (tokens []*token, err error) {
 		text = regexp.MustCompile(`(?: in type | into )\S+`).ReplaceAllString(text, "")
 		return nil, errors.New("must be a list of name, sha256, role, workers, expires: " + text)
 	}
-	if len(entries) == 0 {
-		return nil, errors.New("has no tokens")
+	// A file that is cut off in the middle of being written says nothing. [] says: nobody.
+	if entries == nil {
+		return nil, errors.New("has no tokens: [] lets nobody in")
 	}
 	var second yaml.Node
 	if !errors.Is(decoder.Decode(&second), io.EOF) {

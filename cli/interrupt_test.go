@@ -96,7 +96,7 @@ func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
 		worker, digest string
 		says           bool
 	}{{"ghost_user_migration", "", true}, {"ghost_user_migration", "d", false}, {"loose_foreign_keys_cleanup", "", false}} {
-		server := &planning{run: &pb.Run{Worker: c.worker, State: pb.RunState_RUN_STATE_SUCCEEDED, DryRun: true, CandidatesDigest: c.digest}}
+		server := &planning{run: &pb.Run{Candidates: []*pb.Candidate{{Kind: "user", Id: 1}}, Worker: c.worker, State: pb.RunState_RUN_STATE_SUCCEEDED, DryRun: true, CandidatesDigest: c.digest}}
 		var out strings.Builder
 		a := &app{Streams: Streams{In: strings.NewReader("yes\n"), Out: &out, Err: &out}}
 		request := &pb.RunBatchRequest{Worker: c.worker}
