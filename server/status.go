@@ -67,11 +67,19 @@ func clientError(ctx context.Context, err error) error {
 	return s.Err()
 }
 
-// find is the one table from errors to codes and reasons.
+// find looks into the parts of the one table from errors to codes and reasons, in this order. A part
+// that does not know an error returns a failure without a reason.
 func find(ctx context.Context, err error) failure {
-	if f := findTyped(err); f.reason != "" {
-		return f
+	for _, part := range []func(error) failure{findTyped, findRefused, findPlanned, findUnknown} {
+		if f := part(err); f.reason != "" {
+			return f
+		}
 	}
+	return findEnd(ctx, err)
+}
+
+// findUnknown is the part of the table about what there is not.
+func findUnknown(err error) failure {
 	for _, f := range []struct {
 		err error
 		// key of the name in the metadata.
@@ -105,7 +113,7 @@ func find(ctx context.Context, err error) failure {
 			return f.failure
 		}
 	}
-	return findEnd(ctx, err)
+	return failure{}
 }
 
 // findTyped is the part of the table for errors that have details of their own.
@@ -164,7 +172,7 @@ func findTyped(err error) failure {
 			metadata: map[string]string{"job_id": strconv.FormatInt(duplicate.ID, 10)},
 		}
 	}
-	return findRefused(err)
+	return failure{}
 }
 
 // findRefused is the part of the table for what the guard refuses.
@@ -199,7 +207,7 @@ func findRefused(err error) failure {
 			details: retryAfter(tooMany.wait),
 		}
 	}
-	return findPlanned(err)
+	return failure{}
 }
 
 // findPlanned is the part of the table about plans.
