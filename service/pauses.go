@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +12,7 @@ import (
 )
 
 const (
-	// maxReason is the length of a pause's reason in characters.
+	// maxReason is the length of a reason in characters: of a pause, a protection, a cancellation.
 	maxReason = 500
 	// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
 	// meant to last until ResumeWorker.
@@ -28,12 +27,10 @@ const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause u
 // worker's destroying; for all workers, every job. It replaces a pause of the same name.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
-	switch n := len([]rune(reason)); {
-	case n == 0:
-		return WorkerStatus{}, &run.InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find the worker paused"}
-	case n > maxReason:
-		return WorkerStatus{}, &run.InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
-	case ttl != 0 && (ttl < minPause || ttl > maxPause):
+	if err := checkReason(reason); err != nil {
+		return WorkerStatus{}, err
+	}
+	if ttl != 0 && (ttl < minPause || ttl > maxPause) {
 		return WorkerStatus{}, &run.InvalidArgumentError{Field: "ttl", Description: AllowedTTL}
 	}
 	if err := s.pausable(name); err != nil {

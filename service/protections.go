@@ -117,7 +117,7 @@ func checkTarget(kind string, id int64) error {
 	return err
 }
 
-// checkReason refuses one that is missing or too long.
+// checkReason refuses a reason, of whatever is to have one, that is missing or too long.
 func checkReason(reason string) error {
 	switch n := len([]rune(reason)); {
 	case n == 0:
