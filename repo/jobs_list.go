@@ -47,7 +47,7 @@ type QueuedJob struct {
 
 	// What follows is known of a job that was read by its id.
 
-	JobOutcome
+	JobChanges
 	// Cancellation is that of an operator, nil if there is none.
 	Cancellation *Cancellation
 }
@@ -172,7 +172,7 @@ func (d *Database) ReadJob(ctx context.Context, id int64) (QueuedJob, error) {
 		return QueuedJob{}, err
 	}
 	job := found[0]
-	if job.JobOutcome, err = d.JobOutcome(ctx, id); err != nil {
+	if job.JobChanges, err = d.JobChanges(ctx, id); err != nil {
 		return QueuedJob{}, err
 	}
 	job.Cancellation, err = d.cancellation(ctx, id)

@@ -128,29 +128,3 @@ func (d *Database) AckOutside(
 	}
 	return done, nil, err
 }
-
-// OutsideCount is how many paths a job has left outside the database, and how many of them are
-// pending.
-type OutsideCount struct{ All, Pending int64 }
-
-const countOutsideSQL = `
-SELECT count(*), count(*) FILTER (WHERE done_at IS NULL)
-FROM maintenance.outside_paths WHERE job_id = $1`
-
-// JobOutcome is what a job's attempts have done, as far as it is committed and kept.
-type JobOutcome struct {
-	// Tables are what was changed in main, by the receipts; Outside is what it has left.
-	Tables  []TableCount
-	Outside OutsideCount
-}
-
-// JobOutcome reads it.
-func (d *Database) JobOutcome(ctx context.Context, id int64) (o JobOutcome, err error) {
-	q := newQuery("read what a job has changed", jobTablesSQL, id)
-	if o.Tables, err = collect(ctx, d, q, pgx.RowToStructByPos[TableCount]); err != nil {
-		return o, err
-	}
-	into := []any{&o.Outside.All, &o.Outside.Pending}
-	err = d.queryRow(ctx, "count the paths that a job has left", into, countOutsideSQL, id)
-	return o, err
-}

@@ -66,7 +66,7 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	l.wantNoted("p0 project_repository 7 t, p4 project_repository 7 t, p6 project_repository 7 t")
-	outcome, err := l.JobOutcome(context.Background(), 7)
+	outcome, err := l.JobChanges(context.Background(), 7)
 	if err != nil || outcome.Outside != (repo.OutsideCount{All: 3, Pending: 3}) || outcome.Tables[0].Deleted != 4 {
 		t.Errorf("%+v, %v", outcome, err)
 	}

@@ -108,7 +108,8 @@ func (d *Database) ListReceipts(
 
 // ReceiptHead is where the chain of a database ends, and where it begins.
 type ReceiptHead struct {
-	// Sequence and Hash (hexadecimal) of the newest receipt; 0 and "" before the first one.
+	// Sequence and Hash (hexadecimal) are those of the last receipt that was written, as the head's
+	// own row has them; 0 and "" before the first one.
 	Sequence int64
 	Hash     string
 	// At is when the newest receipt was written; zero if there is none any more.
@@ -116,7 +117,8 @@ type ReceiptHead struct {
 	// PrunedSequence and PrunedHash are those of the newest receipt that was pruned.
 	PrunedSequence int64
 	PrunedHash     string
-	// Newest is the newest receipt that is there, by its number; PrunedSequence if there is none.
+	// Newest is the highest sequence among the receipts that are there, which is Sequence unless some
+	// were cut off; PrunedSequence if there is none.
 	Newest int64
 }
 

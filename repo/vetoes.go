@@ -183,7 +183,7 @@ func (d *Database) VetoedBots(
 	return d.vetoes(ctx, Limits{Statement: statementTimeout}, q)
 }
 
-// vetoedPlaceholdersSQL does the same. $1 to $3 are the rules.
+// vetoedPlaceholdersSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
 const vetoedPlaceholdersSQL = `
 SELECT DISTINCT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
 CROSS JOIN LATERAL (

@@ -17,8 +17,8 @@ import (
 // limits are those of connections and calls. They are far beyond what is of use, and keep a client
 // that has gone wrong from taking the server with it.
 type limits struct {
-	// message is the greatest request in bytes, read the greatest that is read at all: what is
-	// greater than that is refused by gRPC, which cannot say so with ErrorInfo.
+	// message is how many bytes a request may have: one that is larger is refused with ErrorInfo. read
+	// is how many bytes are read of one at all: beyond that gRPC refuses it, without ErrorInfo.
 	message, read int
 	// streams is how many calls a connection may have at once; further ones wait at the client.
 	streams uint32

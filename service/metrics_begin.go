@@ -37,7 +37,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 	}
 }
 
-// beginJobs does the same for the jobs.
+// beginJobs lets the counters of jobs exist from the start.
 func (s *Service) beginJobs() {
 	m := s.engine.Metrics
 	ctx := context.Background()

@@ -20,7 +20,8 @@ type Needs struct {
 	Grants []repo.Grant
 }
 
-// Needs finds it out, whether our role may do all that or not.
+// Needs says what is done with the tables of a database, and which grants that takes, whether
+// caretaker's role has them or not.
 func (s *Service) Needs(ctx context.Context, d *repo.Database) (n Needs, err error) {
 	if n.Needs, err = d.Needs(ctx, nil); err != nil {
 		return n, err

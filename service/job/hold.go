@@ -10,8 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A job is held while all workers are paused, or the worker whose destroying it does, or while main
-// is over a limit of its load, as far as a run would write nothing. It waits in the queue, without
+// A job is held while all workers are paused, while its worker is ([Kind].Owner), or while main is
+// over a limit of its load that would keep a run from writing, too. It waits in the queue, without
 // using up an attempt; one at work ends its slice after the statement in flight.
 
 const (

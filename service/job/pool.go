@@ -125,11 +125,11 @@ type Kind struct {
 	// Traced are the attributes of its results that spans have besides ids: nothing that names
 	// anybody. A key has one type in all kinds, as there are backends that refuse another one.
 	Traced []string
-	// Owner is the worker with whose pause a job waits, by its arguments; nil: only with that of
-	// all.
+	// Owner is the worker with whose pause a job waits, by its arguments; nil: jobs wait with the
+	// pause of all workers alone.
 	Owner func(json.RawMessage) string
-	// Worker is whose jobs these are for those who may touch one worker's alone, where Owner is nil:
-	// they ask for the worker's pause themselves.
+	// Worker is the worker that the jobs belong to where Owner is nil: a client that is limited to
+	// some workers may cancel and retry the jobs of these. The jobs look at its pause themselves.
 	Worker string
 	// Needs says what its attempts do with the tables of the application, besides what the workers
 	// do that queue it, by database; nil: nothing.
@@ -268,7 +268,7 @@ func (p *Pool) outcome(ctx context.Context, j *Attempt, r Result, err error) []a
 		return nil
 	}
 	attrs := []any{"worked_seconds", (j.Worked + r.Took).Seconds()}
-	done, err := p.Main.JobOutcome(ctx, j.ID)
+	done, err := p.Main.JobChanges(ctx, j.ID)
 	if err != nil {
 		// The job has ended all the same, and ReadJob has these.
 		return attrs

@@ -30,11 +30,11 @@ type Request struct {
 	RequestedBy string
 }
 
-// The life of a run, for every worker and trigger: pause and configuration are checked, the run is recorded, its lease
-// taken; the worker works while the lease is renewed and the record kept alive; then the lease is
-// released, the record closed, and those who wait are notified.
-
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
+//
+// Every worker and trigger takes this way: pause and configuration are checked, the run is recorded,
+// its lease taken; the worker works while the lease is renewed and the record kept alive; then the
+// lease is released, the record closed, and those who wait are notified.
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
 // [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError],
@@ -47,7 +47,8 @@ func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", w.Name)
 	for {
 		run, err := r.runOnce(ctx, w, req)
-		// The first run of the request id was refused after we had found it: then this is the first.
+		// The run found for this request id could not start and left no record: try again as if it
+		// were new.
 		if !errors.Is(err, errForgotten) {
 			return orPlanChanged(run, err)
 		}
