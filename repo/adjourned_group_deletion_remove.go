@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -251,6 +252,10 @@ func (d *Database) RemoveProject(
 		rows = slices.Insert(rows, 0, rowDeletion{"routes", "id", deleteProjectRouteSQL, project.ID})
 	}
 	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx *changing) error {
+		// As a group, from before there was a namespace of that id.
+		if err := refuseProtected(ctx, tx, KindGroup, project.NamespaceID); err != nil {
+			return err
+		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err
@@ -278,7 +283,11 @@ func (d *Database) RemoveGroup(
 	rows = append(rows, rowDeletion{"routes", "id", deleteGroupRouteSQL, id},
 		rowDeletion{"namespaces", "id", deleteGroupSQL, id})
 	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx *changing) error {
-		// Somebody may have moved it below the group whose removal had begun.
+		// Somebody may have moved it below the group whose removal had begun. The lock comes before the
+		// look: Protect waits for it, or is waited for.
+		if err := lockGroup(ctx, tx, id); err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
 		if err := refuseProtected(ctx, tx, KindGroup, id); err != nil {
 			return err
 		}

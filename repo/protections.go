@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,21 @@ func (e *DeletionBegunError) Error() string {
 // Public says that the text is fit for clients.
 func (e *DeletionBegunError) Public() {}
 
+// NotAGroupError says that the id of a group to protect is that of another namespace.
+type NotAGroupError struct {
+	ID int64
+	// Owner is the user whose personal namespace it is; 0: it is a project's.
+	Owner int64
+}
+
+// Error says what to protect instead.
+func (e *NotAGroupError) Error() string {
+	if e.Owner == 0 {
+		return fmt.Sprintf("%d is the namespace of a project: protect its group", e.ID)
+	}
+	return fmt.Sprintf("%d is the namespace of user %d: protect user %[2]d", e.ID, e.Owner)
+}
+
 const (
 	// shareUserSQL waits for a transaction that decides about the user, and lets none begin.
 	shareUserSQL = `SELECT FROM users WHERE id = $1::bigint FOR SHARE`
@@ -75,6 +91,11 @@ WITH RECURSIVE up (id) AS (
   FROM up CROSS JOIN LATERAL (
     SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
 )`
+
+	// notAGroupSQL finds a namespace of another type. That of a user had none for long.
+	notAGroupSQL = `
+SELECT CASE WHEN n.type = 'Project' THEN 0 ELSE coalesce(n.owner_id, 0)::bigint END
+FROM namespaces n WHERE n.id = $1::bigint AND n.type IS DISTINCT FROM 'Group'`
 
 	// protectingSQL comes first: [Database.changeUnprotected] locks the table before rows, too.
 	protectingSQL = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE`
@@ -105,13 +126,14 @@ func protectLimits() Limits {
 // or group yet.
 //
 // It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
-// other one sees it. The error is a [*DeletionBegunError] where the deletion did.
+// other one sees it. The error is a [*DeletionBegunError] where the deletion did, and a [*NotAGroupError]
+// where a group is none.
 func (d *Database) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (protected Protection, err error) {
 	needs, share, begun := referencesOf("users", "id"), shareUserSQL, userBegunSQL
 	if p.Kind == KindGroup {
-		needs, share, begun = referencesOf("namespaces", "id parent_id"), shareGroupsSQL, groupBegunSQL
+		needs, share, begun = referencesOf("namespaces", "id parent_id type owner_id"), shareGroupsSQL, groupBegunSQL
 	}
 	tables, err := d.presence(ctx, needs)
 	if err != nil {
@@ -143,6 +165,13 @@ func (d *Database) Protect(
 func refuseBegun(ctx context.Context, tx pgx.Tx, p Protection, share, begun string) error {
 	if _, err := tx.Exec(ctx, share, p.ID); err != nil {
 		return err
+	}
+	if p.Kind == KindGroup {
+		var owner int64
+		err := tx.QueryRow(ctx, notAGroupSQL, p.ID).Scan(&owner)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return cmp.Or[error](err, &NotAGroupError{p.ID, owner})
+		}
 	}
 	var is bool
 	err := tx.QueryRow(ctx, begun, p.ID).Scan(&is)

@@ -55,6 +55,9 @@ func (s *Service) Protect(
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
 		return Protection{}, errors.Join(&TargetBusyError{p.Kind}, err)
 	}
+	if other, ok := errors.AsType[*repo.NotAGroupError](err); ok {
+		err = &run.InvalidArgumentError{Field: "id", Description: other.Error()}
+	}
 	if err != nil {
 		return Protection{}, err
 	}

@@ -267,7 +267,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
 			t.Helper()
 			g.QueueJob(10, 1)
-			protect(t, g.Service, "group", 10002)
+			protectedBefore(g.Estate, "group", 10002)
 			g.Attempt(refused)
 		},
 		"in the instant that decides": func(_ *testing.T, g *servicetest.Groups) {
@@ -320,7 +320,41 @@ func TestProtect_NamespaceOfAUserStaysWithTheUser(t *testing.T) {
 	g := servicetest.NewGhosts(t)
 	g.Doomed(27)
 	s := g.Service()
-	protect(t, s, "group", 27)
+	protectedBefore(g.Estate, "group", 27)
 	g.Runs(s, false)
 	g.Want("main", `SELECT concat_ws(' ', (SELECT count(*) FROM users WHERE id = 27), (SELECT count(*) FROM namespaces WHERE id = 27))`, "1 1")
+}
+
+// protectedBefore protects what was not there yet then.
+func protectedBefore(e *servicetest.Estate, kind string, id int64) {
+	e.T.Helper()
+	e.Exec("main", `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ($1, $2, 'evidence', 'ann')`, kind, id)
+}
+
+func TestProtect_NamespacesThatAreNoGroupsAreRefused(t *testing.T) {
+	t.Parallel()
+	g := family(t)
+	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
+		SELECT 77, 'User', 1, 'u', 'u', organization_id, now(), now() FROM namespaces WHERE id = 10`)
+	for id, want := range map[int64]string{
+		77:    "id: 77 is the namespace of user 1: protect user 1",
+		10002: "id: 10002 is the namespace of a project: protect its group",
+	} {
+		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0)
+		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "id" || err.Error() != want {
+			t.Errorf("group %d: %v, want %s", id, err, want)
+		}
+	}
+	protect(t, g.Service, "group", 4711)
+	g.Want("main", `SELECT string_agg(id::text, ' ') FROM maintenance.protected_targets`, "4711")
+}
+
+func TestProtect_NamespaceOfAProjectThatComesLaterStays(t *testing.T) {
+	t.Parallel()
+	g := family(t)
+	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	protectedBefore(g.Estate, "group", 10002)
+	g.QueueJob(10, 1)
+	g.Attempt("retryable failed PROTECTED")
+	g.Want("main", `SELECT count(*) FROM namespaces WHERE id = 10002`, "1")
 }
