@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +25,12 @@ func (a *app) protect() *cobra.Command {
 			if p.GetUntil() != nil {
 				until = "until " + a.moment(p.GetUntil())
 			}
+			if keptAsItWas(request, p) {
+				a.say("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
+					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(),
+					oneLine(p.GetReason()))
+				return nil
+			}
 			a.say("%s %d is protected %s", p.GetKind(), p.GetId(), until)
 			return nil
 		}),
@@ -37,6 +45,19 @@ func (a *app) protect() *cobra.Command {
 	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown wherever the protection is")
 	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
 	return command
+}
+
+// keptAsItWas says that a protection is not the one that was asked for: a longer one keeps its place.
+func keptAsItWas(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
+	if p.GetReason() != strings.TrimSpace(asked.GetReason()) {
+		return true
+	}
+	if asked.GetTtl() == nil || p.GetUntil() == nil {
+		return (asked.GetTtl() == nil) != (p.GetUntil() == nil)
+	}
+	// It may have waited a while for a lock.
+	lasts := p.GetUntil().AsTime().Sub(p.GetSince().AsTime())
+	return (lasts - asked.GetTtl().AsDuration()).Abs() > 20*time.Second
 }
 
 // unprotect ends a protection.

@@ -10,6 +10,10 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r := serving(t)
 	r.want(t, 0, "protect user 7 --reason evidence", "user 7 is protected until caretaker unprotect")
 	r.want(t, 0, "protect group 8 --reason later --for 8h", "group 8 is protected until 2")
+	r.want(t, 0, "protect user 7 --reason mine --for 8h", "user 7 is kept as it was, protected until caretaker unprotect: longer already, by ",
+		": evidence; caretaker unprotect first")
+	r.want(t, 0, "protect group 8 --reason later --for 1h", "group 8 is kept as it was, protected until 2")
+	r.want(t, 0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(t, 0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
 	if strings.Index(out, "group") > strings.Index(out, "user ") {
 		t.Errorf("not in order:\n%s", out)
