@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,14 @@ func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
 		return []string{
 			a.at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
-			e.GetOutcome(), oneLine(e.GetReason()),
+			e.GetOutcome(), withoutDefaults(oneLine(e.GetReason())),
 		}
 	})
+}
+
+// withoutDefaults leaves out the arguments of a run that nobody has set. JSON has them.
+func withoutDefaults(reason string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(reason, " "), func(word string) bool {
+		return word == "dry_run=false" || word == "async=false"
+	}), " ")
 }

@@ -42,9 +42,9 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"user_id=7", "10-09 07:08"}},
 		"audit": {func(a *app) error {
 			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
-				At: past, By: "alice", Address: "10.1.2.3:50123", Role: "operator", Action: "PauseWorker", Target: "ghost_user_migration", Outcome: "OK", Reason: "incident 4711",
+				At: past, By: "alice", Address: "10.1.2.3:50123", Role: "operator", Action: "PauseWorker", Target: "ghost_user_migration", Outcome: "OK", Reason: `dry_run=false async=true run=7`,
 			}}})
-		}, []string{"REASON", "10-09 07:08", "alice", "incident"}},
+		}, []string{"REASON", "10-09 07:08", "alice", "OK       async=true"}},
 		"receipts": {func(a *app) error {
 			return a.describeReceipts(&pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
 				Sequence: 17, At: past, Table: "issues", Action: "deleted", Rows: 100, LowestKey: "1234567", HighestKey: "1239999",

@@ -82,6 +82,8 @@ func page(c *cobra.Command, day time.Time, status string) ([]byte, error) {
 	}
 	section := ".SH EXIT STATUS\n.nf\n" + strings.TrimRight(status, "\n") + "\n.fi\n\n"
 	text := strings.Replace(out.String(), ".SH EXAMPLE", section+".SH EXAMPLE", 1)
+	// What a flag without a value stands for says nothing.
+	text = strings.ReplaceAll(text, "[=false]", "")
 	if !strings.Contains(text, section) {
 		text += "\n" + section
 	}
