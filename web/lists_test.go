@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -93,7 +92,7 @@ func TestMainDown_IsToldOnce(t *testing.T) {
 	f.run(tokens, false)
 	f.page("/")
 	f.main.Close()
-	time.Sleep(readEvery)
+	f.eventually("/", "Not read just now", "see above", "failing")
 	body := f.page("/", "Not read just now", "see above")
 	if n := strings.Count(body, "does not answer"); n > 2 { // the banner, and the script's own banner
 		t.Errorf("that main does not answer is said %d times:\n%s", n, body)

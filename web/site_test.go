@@ -87,7 +87,7 @@ func TestMainDown_IsSaidAndWhatWasKnownIsShown(t *testing.T) {
 	r := f.run(tokens, false)
 	f.page("/", r.ID)
 	f.main.Close()
-	time.Sleep(readEvery)
+	f.eventually("/", "<title>main is down", "does not answer", "failing")
 	f.page("/", "<title>main is down · caretaker</title>", "does not answer", "failing", r.ID, "Not read just now")
 	answer, body := f.request(http.MethodGet, "/runs/"+strings.Replace(r.ID, r.ID[:4], "ffff", 1))
 	if answer.StatusCode != http.StatusServiceUnavailable {

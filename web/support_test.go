@@ -2,12 +2,14 @@ package web
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +200,15 @@ func (f *fixture) page(path string, parts ...string) string {
 		}
 	}
 	return body
+}
+
+// eventually waits until a page has all parts.
+func (f *fixture) eventually(path string, parts ...string) {
+	f.t.Helper()
+	devdb.Eventually(f.t, fmt.Sprintf("%s with %q", path, parts), func() bool {
+		_, body := f.request(http.MethodGet, path)
+		return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(body, p) })
+	})
 }
 
 // fresh lets the next request read everything anew.
