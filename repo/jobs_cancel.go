@@ -31,11 +31,7 @@ WHERE id = $1 AND state IN ('available', 'pending', 'scheduled', 'retryable')`
 	cancellationSQL = `
 SELECT reason, cancelled_by, cancelled_at FROM maintenance.job_cancellations WHERE job_id = $1`
 
-	// uncancelSQL leaves that of a job at work: it stops.
-	uncancelSQL = `
-DELETE FROM maintenance.job_cancellations
-WHERE job_id = $1
-  AND NOT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running')`
+	uncancelSQL = `DELETE FROM maintenance.job_cancellations WHERE job_id = $1`
 )
 
 // CancelJob stops a job that has not ended: one that waits ends at once, one at work writes nothing

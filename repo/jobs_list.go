@@ -186,6 +186,10 @@ FROM maintenance.receipts WHERE job_id = $1 GROUP BY "table" ORDER BY "table"`
 
 const readJobSQL = `SELECT ` + jobColumns + ` FROM maintenance.river_job WHERE id = $1`
 
+// lockEndedSQL neither locks a running job nor waits for it: it keeps its cancellation, and stops.
+const lockEndedSQL = `
+SELECT id FROM maintenance.river_job WHERE id = $1 AND state <> 'running' FOR NO KEY UPDATE`
+
 // retryJobSQL: a running job is left alone, as is one that is due already.
 const retryJobSQL = `
 UPDATE maintenance.river_job
@@ -199,10 +203,22 @@ RETURNING ` + jobColumns
 // that is at work or due stays as it is. Errors: [ErrNotFound]; [*DuplicateJobError] when another
 // job for the same waits or runs.
 func (d *Database) RetryJob(ctx context.Context, id int64) (QueuedJob, error) {
-	if _, err := d.exec(ctx, "take the cancellation back", uncancelSQL, id); err != nil {
-		return QueuedJob{}, err
+	var retried []QueuedJob
+	// The cancellation goes with the retry: whoever cancels meanwhile waits for both.
+	do := func(ctx context.Context, tx *changing) error {
+		retried = nil
+		locked, err := tx.Exec(ctx, lockEndedSQL, id)
+		if err != nil || locked.RowsAffected() == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, uncancelSQL, id); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, retryJobSQL, id)
+		retried, err = pgx.CollectRows(rows, scanJob)
+		return err
 	}
-	retried, err := collect(ctx, d, newQuery("retry a job", retryJobSQL, id), scanJob)
+	err := d.transaction(ctx, "retry a job", Permit{Guard: unguarded(), Limits: ackLimits()}, do)
 	var refused *Error
 	if errors.As(err, &refused) && refused.SQLState == "23505" {
 		return QueuedJob{}, d.duplicateOf(ctx, id)
