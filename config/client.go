@@ -163,8 +163,8 @@ func nearKey(name, in string) string {
 		of, what = reflect.TypeFor[profiles](), "the file"
 	}
 	var keys []string
-	for i := range of.NumField() {
-		keys = append(keys, of.Field(i).Tag.Get("yaml"))
+	for field := range of.Fields() {
+		keys = append(keys, field.Tag.Get("yaml"))
 	}
 	if near := Nearest(name, keys); near != "" {
 		return ", did you mean " + near + "?"

@@ -58,9 +58,9 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 func TestReadClient_MistakesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":      "port",
-		"profiles:\n  a: {adress: x}":   "client.yml: line 2: unknown key adress, did you mean address?",
+		"profiles:\n  a: {addres: x}":   "client.yml: line 2: unknown key addres, did you mean address?",
 		"profiles: {a: {socket: x}}":    "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
-		"defualt: a":                    "line 1: unknown key defualt, did you mean default?",
+		"defaul: a":                    "line 1: unknown key defaul, did you mean default?",
 		"profiles: {a: {tls: maybe}}":   `line 1: "maybe" is not true or false`,
 		"profiles: [a]":                 "line 1: \"\" is not a mapping of keys to values",
 		"profiles: {a: x}":              `line 1: "x" is not a mapping of keys to values`,
