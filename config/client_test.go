@@ -60,7 +60,7 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 		"profiles: {a: {port: x}}":      "port",
 		"profiles:\n  a: {addres: x}":   "client.yml: line 2: unknown key addres, did you mean address?",
 		"profiles: {a: {socket: x}}":    "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
-		"defaul: a":                    "line 1: unknown key defaul, did you mean default?",
+		"defaul: a":                     "line 1: unknown key defaul, did you mean default?",
 		"profiles: {a: {tls: maybe}}":   `line 1: "maybe" is not true or false`,
 		"profiles: [a]":                 "line 1: \"\" is not a mapping of keys to values",
 		"profiles: {a: x}":              `line 1: "x" is not a mapping of keys to values`,
