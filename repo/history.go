@@ -35,7 +35,10 @@ old_audit AS (
 old_cancellations AS (
   DELETE FROM maintenance.job_cancellations WHERE job_id = ANY (ARRAY(
     SELECT c.job_id FROM maintenance.job_cancellations c
-    WHERE NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.id = c.job_id) LIMIT $2))
+    WHERE NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.id = c.job_id)
+      AND NOT EXISTS (SELECT FROM maintenance.group_removals r WHERE r.group_id = c.group_id)
+      AND NOT EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = c.user_id)
+    LIMIT $2))
 ),
 old_protections AS (
   DELETE FROM maintenance.protected_targets WHERE ctid = ANY (ARRAY(
@@ -59,7 +62,7 @@ const pruneBatch = 1000
 
 // PruneHistory deletes, up to 1000 of each, runs, fires and entries of the audit that are older than
 // keep, paths outside that have been done for longer than that, expired protections, and
-// cancellations of jobs that are gone. It says whether there may be more.
+// cancellations of jobs that are gone, unless what such a job had begun would then go on. It says whether there may be more.
 func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
 	return more, err

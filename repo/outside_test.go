@@ -139,3 +139,16 @@ func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
 	}
 	b.want(`SELECT string_agg(id::text, ' ' ORDER BY id) FROM maintenance.protected_targets`, "1 2")
 }
+
+func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
+	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
+		VALUES (1, NULL, 10, 'r', 'ann'), (2, 7, NULL, 'r', 'ann'), (3, NULL, 11, 'r', 'ann'), (4, 8, NULL, 'r', 'ann')`)
+	if _, err := b.PruneHistory(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	b.want(`SELECT string_agg(job_id::text, ' ' ORDER BY job_id) FROM maintenance.job_cancellations`, "1 2")
+}
