@@ -8,7 +8,10 @@ func Done(worker string, counts map[string]int64) (n int64, known bool) {
 		if line.name != worker {
 			continue
 		}
-		names := line.settings.(interface{ DoneCounts() []string }).DoneCounts()
+		var names []string
+		if settings, ok := line.settings.(interface{ DoneCounts() []string }); ok {
+			names = settings.DoneCounts()
+		}
 		for _, name := range names {
 			n += counts[name]
 		}
