@@ -58,7 +58,7 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 func TestReadClient_MistakesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":      "port",
-		"profiles:\n  a: {addres: x}":   "client.yml: line 2: unknown key addres, did you mean address?",
+		"profiles:\n  a: {token_fil: x}":   "client.yml: line 2: unknown key token_fil, did you mean token_file?",
 		"profiles: {a: {socket: x}}":    "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
 		"defaul: a":                     "line 1: unknown key defaul, did you mean default?",
 		"profiles: {a: {tls: maybe}}":   `line 1: "maybe" is not true or false`,
