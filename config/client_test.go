@@ -57,16 +57,16 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 
 func TestReadClient_MistakesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
-		"profiles: {a: {port: x}}":      "port",
-		"profiles:\n  a: {token_fil: x}":   "client.yml: line 2: unknown key token_fil, did you mean token_file?",
-		"profiles: {a: {socket: x}}":    "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
-		"defaul: a":                     "line 1: unknown key defaul, did you mean default?",
-		"profiles: {a: {tls: maybe}}":   `line 1: "maybe" is not true or false`,
-		"profiles: [a]":                 "line 1: \"\" is not a mapping of keys to values",
-		"profiles: {a: x}":              `line 1: "x" is not a mapping of keys to values`,
-		"profiles: {a: {address: [x]}}": "is not text",
-		"profiles: {a: {}}":             `there is no profile "b", there are: a`,
-		"":                              `there is no profile "b", there are: none`,
+		"profiles: {a: {port: x}}":       "port",
+		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: unknown key token_fil, did you mean token_file?",
+		"profiles: {a: {socket: x}}":     "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
+		"defaul: a":                      "line 1: unknown key defaul, did you mean default?",
+		"profiles: {a: {tls: maybe}}":    `line 1: "maybe" is not true or false`,
+		"profiles: [a]":                  "line 1: \"\" is not a mapping of keys to values",
+		"profiles: {a: x}":               `line 1: "x" is not a mapping of keys to values`,
+		"profiles: {a: {address: [x]}}":  "is not text",
+		"profiles: {a: {}}":              `there is no profile "b", there are: a`,
+		"":                               `there is no profile "b", there are: none`,
 	} {
 		profiled(t, content)
 		_, err := config.ReadClient("b")
