@@ -121,6 +121,12 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	if paths, _ := document(t, r.want(t, 0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
 		t.Errorf("got %v", paths)
 	}
+	execute(t, conn, `INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
+		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
+	if out := r.want(t, 1, "jobs outside --plain", `path 5 is left out`); strings.Contains(out, "@hashed/6\n") {
+		t.Errorf("%q", out)
+	}
+	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
 	r.want(t, 2, "jobs outside done 3 99", "unknown path 99", "nothing was marked; caretaker jobs outside has all")
 	r.want(t, 2, "jobs outside done x", `"x" is not the ID of a path`)
 	r.want(t, 2, "jobs outside x", `"x" is not the ID of a job`)

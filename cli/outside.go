@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -98,8 +100,10 @@ func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 	})
 }
 
-// plainOutside prints all pages.
-func (a *app) plainOutside(ctx context.Context, client api, request *pb.ListOutsideRequest) error {
+// plainOutside prints all pages, without paths that would be more than a line.
+func (a *app) plainOutside(
+	ctx context.Context, client api, request *pb.ListOutsideRequest,
+) (leftOut error) {
 	request.PageSize = maxPageSize
 	for {
 		answer, err := listOutside(client, ctx, request)
@@ -107,10 +111,16 @@ func (a *app) plainOutside(ctx context.Context, client api, request *pb.ListOuts
 			return err
 		}
 		for _, p := range answer.GetPaths() {
+			if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
+				// A script would take it for several lines, and remove what nobody has named.
+				a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
+				leftOut = &exitError{code: exitFailed}
+				continue
+			}
 			a.say("%d\t%s", p.GetId(), p.GetPath())
 		}
 		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
-			return nil
+			return leftOut
 		}
 	}
 }
