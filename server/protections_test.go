@@ -110,7 +110,7 @@ func TestProtectTarget_RefusesBadRequests(t *testing.T) {
 func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 	f := start(t)
 	f.exec(`CREATE TABLE users (id bigint PRIMARY KEY)`)
-	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint)`)
+	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint, type text DEFAULT 'Group', owner_id bigint)`)
 	f.exec(`INSERT INTO users VALUES (7); INSERT INTO namespaces VALUES (1, NULL), (2, 1), (3, 2), (4, 3)`)
 	f.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, 'x')`)
 	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (2)`)
@@ -133,7 +133,7 @@ func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 
 func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
 	f := start(t)
-	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint)`)
+	f.exec(`CREATE TABLE namespaces (id bigint PRIMARY KEY, parent_id bigint, type text DEFAULT 'Group', owner_id bigint)`)
 	f.exec(`INSERT INTO namespaces VALUES (1, NULL), (2, 1)`)
 	f.exec(`BEGIN`)
 	f.exec(`SELECT FROM namespaces WHERE id = 1 FOR NO KEY UPDATE`)
