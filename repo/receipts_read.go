@@ -39,8 +39,11 @@ type ReceiptFilter struct {
 // receiptScan is how many receipts are looked at for a key at a time.
 const receiptScan = 10_000
 
+// pageKeys is how many keys the receipts of a page have at most, but for those of its first one.
+const pageKeys = 100_000
+
 // listReceiptsSQL compares numbers as numbers, and other keys as what they were ordered by. The
-// first column says how far it has looked.
+// first columns say how far it has looked, and how many it has found.
 const listReceiptsSQL = `
 WITH page AS MATERIALIZED (
   SELECT sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key, highest_key,
@@ -52,7 +55,9 @@ WITH page AS MATERIALIZED (
 ),
 found AS (
   SELECT sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key, highest_key,
-    keys_digest, keys, requested_by, hash
+    keys_digest, keys, requested_by, hash,
+    sum(coalesce(cardinality(keys), 0)) OVER (ORDER BY sequence DESC)
+      - coalesce(cardinality(keys), 0) AS keys_before
   FROM page
   WHERE $6 = '' OR CASE
     WHEN $6 ~ '^-?[0-9]+$' AND lowest_key ~ '^-?[0-9]+$' AND highest_key ~ '^-?[0-9]+$'
@@ -61,17 +66,18 @@ found AS (
     AND (keys IS NULL OR $6 = ANY (keys))
   ORDER BY sequence DESC LIMIT $7
 )
-SELECT looked.last, looked.n, f.sequence, coalesce(f.at, now()), coalesce(f.run_id::text, ''),
-  coalesce(f.job_id, 0), coalesce(f.worker, ''), coalesce(f."table", ''), coalesce(f.action, ''),
+SELECT looked.last, looked.n, (SELECT count(*) FROM found), f.sequence, coalesce(f.at, now()),
+  coalesce(f.run_id::text, ''), coalesce(f.job_id, 0), coalesce(f.worker, ''), coalesce(f."table", ''), coalesce(f.action, ''),
   coalesce(f.rule, ''), coalesce(f.rows, 0), coalesce(f.lowest_key, ''),
   coalesce(f.highest_key, ''), coalesce(encode(f.keys_digest, 'hex'), ''), f.keys,
   coalesce(f.requested_by, ''), coalesce(encode(f.hash, 'hex'), '')
 FROM (SELECT coalesce(min(sequence), 0) AS last, count(*) AS n FROM page) looked
-LEFT JOIN found f ON true
+LEFT JOIN found f ON f.keys_before < $8
 ORDER BY f.sequence DESC`
 
 // ListReceipts reads receipts, the newest first. before is for the next page; 0: there is none. A
-// page of a key looks at 10,000 receipts and may be empty although there is a next one.
+// page of a key looks at 10,000 receipts and may be empty although there is a next one; one of
+// receipts with very many keys is shorter.
 func (d *Database) ListReceipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {
@@ -80,14 +86,14 @@ func (d *Database) ListReceipts(
 		scan = max(f.Limit, receiptScan)
 	}
 	var last int64
-	var looked int
+	var looked, found int
 	_, err = collect(ctx, d, newQuery("list receipts", listReceiptsSQL, customPlan, f.Table, f.RunID, f.JobID,
-		cmp.Or(f.Before, int64(math.MaxInt64)), scan, f.Key, f.Limit),
+		cmp.Or(f.Before, int64(math.MaxInt64)), scan, f.Key, f.Limit, pageKeys),
 		func(row pgx.CollectableRow) (none struct{}, err error) {
 			var r Receipt
 			var sequence *int64
-			err = row.Scan(&last, &looked, &sequence, &r.At, &r.RunID, &r.JobID, &r.Worker, &r.Table,
-				&r.Action, &r.Rule, &r.Rows, &r.LowestKey, &r.HighestKey, &r.KeysDigest, &r.Keys,
+			err = row.Scan(&last, &looked, &found, &sequence, &r.At, &r.RunID, &r.JobID, &r.Worker,
+				&r.Table, &r.Action, &r.Rule, &r.Rows, &r.LowestKey, &r.HighestKey, &r.KeysDigest, &r.Keys,
 				&r.RequestedBy, &r.Hash)
 			if err == nil && sequence != nil {
 				r.Sequence = *sequence
@@ -98,7 +104,7 @@ func (d *Database) ListReceipts(
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case len(receipts) == f.Limit:
+	case len(receipts) == f.Limit || len(receipts) < found:
 		before = receipts[len(receipts)-1].Sequence
 	case looked == scan:
 		before = last

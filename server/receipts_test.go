@@ -10,6 +10,29 @@ import (
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
+func TestListReceipts_APageHasABoundOfKeys(t *testing.T) {
+	f := start(t)
+	f.exec(`INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash)
+		SELECT i, now(), 7, 'w', 't', 'deleted', 'r', 40000, '1', '40000', 'd', ARRAY(SELECT k::text FROM generate_series(1, 40000) k), 'alice', 'h' FROM generate_series(1, 5) i`)
+	for _, key := range []string{"", "40000"} {
+		var pages []int
+		request := &maintenancev1.ListReceiptsRequest{PageSize: 100, Table: "t", Key: key}
+		for {
+			answer, err := f.ListReceipts(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages = append(pages, len(answer.GetReceipts()))
+			if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
+				break
+			}
+		}
+		if fmt.Sprint(pages) != "[3 2]" {
+			t.Errorf("pages of %v receipts", pages)
+		}
+	}
+}
+
 func TestListReceipts_PagesThroughThemWithFilters(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.receipts (sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash)
