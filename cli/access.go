@@ -52,3 +52,13 @@ func onlyHere(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
 }
+
+// nearby reports whether the address is of this machine.
+func (c *connection) nearby() bool {
+	if strings.HasPrefix(c.address, "unix") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(c.address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}

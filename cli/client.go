@@ -149,6 +149,9 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 		return err
 	}
 	if token != "" {
+		if !a.client.secure() && !a.client.nearby() {
+			a.note("caretaker: warning: the token goes to %s unencrypted: give --tls", a.client.address)
+		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))

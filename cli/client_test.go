@@ -188,6 +188,8 @@ func TestClient_SendsItsToken(t *testing.T) {
 	r.want(t, 1, "status", "a bearer token is needed")
 	r.want(t, 0, "status --token-file "+token, worker)
 	r.want(t, 1, "status", "give --token-file, or --tls-cert and --tls-key")
+	want(t, 0, "status --address "+strings.Replace(r.address, "127.0.0.1", "0.0.0.0", 1)+" --token-file "+token,
+		"warning: the token goes to 0.0.0.0:", " unencrypted: give --tls\n")
 	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", token)
 	r.want(t, 0, "status", worker)
 	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", "")
