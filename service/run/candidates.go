@@ -55,6 +55,9 @@ type target struct {
 	id   int64
 }
 
+// maxPassedLogged is how many of what a run passes over are logged.
+const maxPassedLogged = 100
+
 // Expected says whether the run may do one of these actions with a target. A run with an expected
 // digest does what its candidates were planned for, and nothing with anything else, such as what has
 // become due since they were looked at. What was to be postponed it may do after all.
@@ -66,7 +69,9 @@ func (x *Execution) Expected(kind string, id int64, actions ...string) bool {
 	if known && (was == ActionPostpone || slices.Contains(actions, was)) {
 		return true
 	}
-	x.Log.Info("passed over, not in the plan", "kind", kind, "id", id)
+	if x.passed.Add(1) <= maxPassedLogged {
+		x.Log.Info("passed over, not in the plan", "kind", kind, "id", id)
+	}
 	return false
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -44,6 +45,8 @@ type Execution struct {
 	expected string
 	// only is what it may work on, with which actions, once these have been found; nil: everything.
 	only map[target]string
+	// passed is how much it has passed over for that.
+	passed atomic.Int64
 
 	mu  sync.Mutex
 	run Run
