@@ -187,19 +187,17 @@ func (e entry) token(workers []string) (*token, error) {
 	if restricted && e.Workers.Decode(&only) != nil {
 		return nil, errors.New("workers must be a list of workers")
 	}
+	role, wrongRole := e.role()
 	switch {
 	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
 		return nil, fmt.Errorf("name is required: up to %d printable characters", maxTokenName)
+	case wrongRole != nil:
+		return nil, wrongRole
 	case err != nil || len(hash) != sha256.Size:
 		return nil, errors.New("sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
 		return nil, errors.New("sha256 is that of no text at all")
-	}
-	role, err := e.role()
-	switch {
-	case err != nil:
-		return nil, err
 	case restricted && role != Operator:
 		return nil, errors.New("workers restrict operators only: leave them out")
 	case restricted && len(only) == 0:

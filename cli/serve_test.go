@@ -186,7 +186,7 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
 	r := serving(t)
 	r.log.field(t, "database unreachable, the server starts and keeps trying", "database")
-	r.want(t, 0, "status", "failing", "not known  not known     -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
+	r.want(t, 0, "status", "failing", "not known       not known           -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
 	r.want(t, 1, "run "+worker, "cannot be reached")
 	forward(t, there.Host, home)
 	r.log.field(t, "database usable", "database")
