@@ -192,10 +192,11 @@ func (e entry) token(workers []string) (*token, error) {
 	case e.Name == "" || len([]rune(e.Name)) > maxTokenName ||
 		strings.ContainsFunc(e.Name, unprintable) || strings.TrimSpace(e.Name) != e.Name:
 		return nil, fmt.Errorf("name is required: up to %d printable characters", maxTokenName)
+	case err != nil || len(hash) != sha256.Size:
+		const wrong = "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum"
+		return nil, errors.Join(errors.New(wrong), wrongRole)
 	case wrongRole != nil:
 		return nil, wrongRole
-	case err != nil || len(hash) != sha256.Size:
-		return nil, errors.New("sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
 	case [sha256.Size]byte(hash) == sha256.Sum256(nil):
 		return nil, errors.New("sha256 is that of no text at all")
 	case restricted && role != Operator:
