@@ -253,8 +253,12 @@ func (d *Database) RemoveProject(
 	}
 	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx *changing) error {
 		// As a group, from before there was a namespace of that id.
-		if err := refuseProtected(ctx, tx, KindGroup, project.NamespaceID); err != nil {
+		named, _ := tx.Query(ctx, protectedTargetSQL, KindGroup, project.NamespaceID)
+		switch found, err := pgx.CollectRows(named, scanProtection); {
+		case err != nil:
 			return err
+		case len(found) > 0:
+			return &ProtectedError{found[0]}
 		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
