@@ -55,10 +55,5 @@ func onlyHere(a net.Addr) bool {
 
 // nearby reports whether the address is of this machine.
 func (c *connection) nearby() bool {
-	if strings.HasPrefix(c.address, "unix") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(c.address)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
 }

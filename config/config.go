@@ -305,7 +305,7 @@ func (c *Config) contradictions() (found []contradiction) {
 		return found
 	}
 	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
-		if key, address := l[0], l[1]; address != "" && !loopback(address) {
+		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
 			add(key, "%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
 				"tls.key_file; with tls.client_ca_file and auth.certificates, who may do what) or auth "+
 				"(auth.tokens_file, or auth.token_file for one token), or set insecure: true, or listen "+
@@ -315,8 +315,8 @@ func (c *Config) contradictions() (found []contradiction) {
 	return found
 }
 
-// loopback reports whether only this host can reach the address.
-func loopback(address string) bool {
+// Loopback reports whether an address, HOST:PORT, is one that only this host can reach.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

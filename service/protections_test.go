@@ -244,11 +244,10 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "27")
 }
 
-func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	g.SlowIssues(27, 1)
+// protectAtWork begins a run, protects user 27 while a statement on issues is at work, and waits for
+// the run's end.
+func protectAtWork(t *testing.T, g *servicetest.Ghosts) {
+	t.Helper()
 	g.Gate("main", "issues")
 	g.Shut("main", servicetest.App)
 	s := g.Service()
@@ -256,8 +255,15 @@ func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
 	g.AtGate("main", servicetest.App)
 	protect(t, s, "user", 27)
 	g.Lift("main", servicetest.App)
-	r := servicetest.Ended(t, s, run.ID)
-	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+}
+
+func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(27)
+	g.SlowIssues(27, 1)
+	protectAtWork(t, g)
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
 	g.WantLater(27, 30*time.Minute)
 }
@@ -271,14 +277,7 @@ func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
 			g.Doomed(27)
 			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
 			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", 3000)
-			g.Gate("main", "issues")
-			g.Shut("main", servicetest.App)
-			s := g.Service()
-			run := g.Begin(s)
-			g.AtGate("main", servicetest.App)
-			protect(t, s, "user", 27)
-			g.Lift("main", servicetest.App)
-			servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+			protectAtWork(t, g)
 			g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
 			g.Want("main", `SELECT count(*) FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "1")
 			g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
